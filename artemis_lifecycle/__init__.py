@@ -1,0 +1,30 @@
+"""Artemis Lifecycle: the life of Apache Iceberg tables after the commit.
+
+`Lifecycle` is the public face; the rooms below it are named after the steps of the walk (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.config import LifecycleConfig as LifecycleConfig
+    from artemis_lifecycle.errors import LifecycleError as LifecycleError
+    from artemis_lifecycle.lifecycle import Lifecycle as Lifecycle
+
+__all__ = ["Lifecycle", "LifecycleConfig", "LifecycleError"]
+
+_HOMES = {
+    "Lifecycle": "artemis_lifecycle.lifecycle",
+    "LifecycleConfig": "artemis_lifecycle.config",
+    "LifecycleError": "artemis_lifecycle.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: Spark's workers import this package by the thousand and need none of the three.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

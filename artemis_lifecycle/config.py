@@ -1,0 +1,450 @@
+"""lifecycle.yaml as typed models. Belongs here: what a user may configure, its defaults, and which policy a table has.
+Does not belong: opening a connection or starting anything (`local/` fills the addresses that are left empty).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from artemis_lifecycle.errors import ConfigError
+
+_UNIT_MS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 7 * 86_400_000,
+    "y": 365 * 86_400_000,
+}
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w|y)")
+
+
+def parse_duration(text: object) -> timedelta:
+    """A duration written `<int><unit>`, the unit one of ms, s, m, h, d, w, y (365 d).
+
+    Raises ValueError for anything else, a bare number included: it would not say its unit.
+    """
+    if isinstance(text, timedelta):
+        return text
+    match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is no duration; write an integer and one of ms, s, m, h, d, w, y, such as 30d")
+    return timedelta(milliseconds=int(match[1]) * _UNIT_MS[match[2]])
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back as `duration` (whole milliseconds)."""
+    total = duration // timedelta(milliseconds=1)
+    for unit in ("y", "w", "d", "h", "m", "s"):
+        if total and total % _UNIT_MS[unit] == 0:
+            return f"{total // _UNIT_MS[unit]}{unit}"
+    return f"{total}ms"
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Catalog(_Model):
+    """One Iceberg catalog, for pyiceberg and Spark alike. `name` keys its rows in Postgres and is its name in Spark SQL."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    type: str = "sql"
+    uri: str | None = None
+    warehouse: str | None = None
+    storage_class: str | None = None
+    properties: dict[str, str] = {}
+
+    @field_validator("warehouse")
+    @classmethod
+    def _no_trailing_slash(cls, value: str | None) -> str | None:
+        return value.rstrip("/") if value else value
+
+
+class Catalogs(_Model):
+    live: Catalog = Catalog(name="live")
+    cold: Catalog = Catalog(name="cold", storage_class="GLACIER_IR")
+
+
+class Operations(_Model):
+    """Postgres for plans, journal, leases and heartbeats; `root` holds sealed plans, listings and handoff batches."""
+
+    uri: str | None = None
+    root: str | None = None
+
+    @field_validator("root")
+    @classmethod
+    def _no_trailing_slash(cls, value: str | None) -> str | None:
+        return value.rstrip("/") if value else value
+
+
+class Spark(_Model):
+    master: str = "local[*]"
+    conf: dict[str, str] = {}
+
+
+class Retention(_Model):
+    rule: Literal["as-of", "iceberg", "paimon"] = "as-of"
+    window: Duration = timedelta(days=30)
+    min_snapshots: int = Field(default=1, ge=1)
+    max_snapshots: int | None = Field(default=None, ge=1)
+
+
+class ColdTier(_Model):
+    enabled: bool = True
+    retain: Duration = timedelta(days=7 * 365)
+    then: Literal["deep-archive", "delete", "keep"] = "deep-archive"
+
+
+class Deletion(_Model):
+    grace: Duration = timedelta(hours=24)
+    max_files: int | None = Field(default=None, ge=0)
+    max_share_of_table: float | None = Field(default=None, ge=0, le=1)
+    requests_per_second: float | None = Field(default=None, gt=0)
+    mode: Literal["delete", "quarantine"] = "delete"
+
+
+class Orphans(_Model):
+    min_age: Duration = timedelta(days=7)
+    min_age_floor: Duration = timedelta(hours=24)
+    prefix_mismatch: Literal["error", "ignore", "delete"] = "error"
+    equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
+    equal_authorities: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _age_above_floor(self) -> Self:
+        if self.min_age < self.min_age_floor:
+            raise ValueError(
+                f"min_age {format_duration(self.min_age)} is under min_age_floor "
+                f"{format_duration(self.min_age_floor)}: files of commits in flight would be taken for orphans"
+            )
+        return self
+
+
+class Budgets(_Model):
+    read_share: float = Field(default=0.2, gt=0, le=1)
+    object_store_iops: int = Field(default=5500, ge=1)
+    compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
+
+
+class QuietWindow(_Model):
+    start: str = Field(default="00:00", alias="from", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    end: str = Field(default="08:00", alias="to", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    timezone: str = "UTC"
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"{value!r} is no time zone name") from error
+        return value
+
+    def night(self, now: datetime) -> date:
+        """The night that `now` belongs to, named by the date on which its window opened (in the window's time zone)."""
+        opened = timedelta(hours=int(self.start[:2]), minutes=int(self.start[3:]))
+        return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
+
+
+class OverwritePermissions(_Model):
+    writers: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+class Lineage(_Model):
+    required: tuple[str, ...] = (
+        "operation",
+        "writer.id",
+        "writer.host",
+        "writer.commit_hash",
+        "writer.invocation_id",
+        "input.row_count",
+        "input.bytes_compressed",
+        "trigger.type",
+    )
+    mode: Literal["reject", "report"] = "reject"
+    overwrite: OverwritePermissions = OverwritePermissions()
+
+
+class TablePolicy(_Model):
+    """All that a table's life is governed by; `defaults` of lifecycle.yaml, overlaid by the entry that matches best."""
+
+    retention: Retention = Retention()
+    cold_tier: ColdTier = ColdTier()
+    deletion: Deletion = Deletion()
+    orphans: Orphans = Orphans()
+    budgets: Budgets = Budgets()
+    quiet_window: QuietWindow = QuietWindow()
+    lineage: Lineage = Lineage()
+
+    @model_validator(mode="after")
+    def _max_snapshots_is_paimon(self) -> Self:
+        if self.retention.max_snapshots is not None and self.retention.rule != "paimon":
+            raise ValueError("retention.max_snapshots has a meaning only under rule paimon")
+        return self
+
+
+class TableOverrides(_Model):
+    """One entry of `tables`: the sections, and in them the keys, that differ from `defaults`."""
+
+    retention: Retention | None = None
+    cold_tier: ColdTier | None = None
+    deletion: Deletion | None = None
+    orphans: Orphans | None = None
+    budgets: Budgets | None = None
+    quiet_window: QuietWindow | None = None
+    lineage: Lineage | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _floor_is_judged_after_the_merge(cls, value: Any) -> Any:
+        # A table may lower min_age alone; whether that is under the floor is known only beside the defaults.
+        if isinstance(value, Mapping) and isinstance(value.get("orphans"), Mapping):
+            orphans = dict(value["orphans"])
+            if "min_age" in orphans and "min_age_floor" not in orphans:
+                partial = Orphans.model_construct(_fields_set=set(orphans), **_validated_orphans(orphans))
+                return {**value, "orphans": partial}
+        return value
+
+
+def _validated_orphans(raw: dict[str, Any]) -> dict[str, Any]:
+    checked = Orphans.model_validate({**raw, "min_age_floor": "0ms"})
+    return {name: getattr(checked, name) for name in Orphans.model_fields if name != "min_age_floor"}
+
+
+def _overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:
+    sections: dict[str, Any] = {}
+    for name in TablePolicy.model_fields:
+        base = getattr(policy, name)
+        override = getattr(overrides, name)
+        if override is not None:
+            explicit = {field: getattr(override, field) for field in override.model_fields_set}
+            merged = {field: getattr(base, field) for field in type(base).model_fields} | explicit
+            sections[name] = type(base).model_validate(merged)
+        else:
+            sections[name] = base
+    return TablePolicy.model_validate(sections)
+
+
+class LifecycleConfig(_Model):
+    """What one lifecycle.yaml says.
+
+    An address that is None is the embedded default's to fill. `home` is the folder of the embedded parts.
+    """
+
+    catalogs: Catalogs = Catalogs()
+    operations: Operations = Operations()
+    spark: Spark = Spark()
+    defaults: TablePolicy = TablePolicy()
+    tables: dict[str, TableOverrides] = {}
+    home: Path = Path(".artemis")
+
+    _policies: dict[str, TablePolicy] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.catalogs.live.name == self.catalogs.cold.name:
+            raise ValueError(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+        roots = {
+            "catalogs.live.warehouse": self.catalogs.live.warehouse,
+            "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
+            "operations.root": self.operations.root,
+        }
+        named = [(key, _root_form(root)) for key, root in roots.items() if root]
+        for index, (key, root) in enumerate(named):
+            for other_key, other in named[index + 1 :]:
+                if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
+                    raise ValueError(f"{key} and {other_key} are equal or nested: {root}, {other}")
+        for pattern, overrides in self.tables.items():
+            try:
+                self._policies[pattern] = _overlay(self.defaults, overrides)
+            except ValidationError as error:
+                raise ValueError(f"tables.{pattern}: {error.errors()[0]['msg']}") from error
+        return self
+
+    def entry(self, table: str) -> str | None:
+        """The key in `tables` that governs `table`: an exact one, or the longest pattern that matches; None if none."""
+        if table in self.tables:
+            return table
+        matches = [pattern for pattern in self.tables if fnmatchcase(table, pattern)]
+        # The most exact pattern is the one that leaves least to its wildcards.
+        return max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern), default=None)
+
+    def policy(self, table: str) -> TablePolicy:
+        """The policy of `table`: `defaults`, overlaid by its entry."""
+        entry = self.entry(table)
+        return self.defaults if entry is None else self._policies[entry]
+
+    def explicit_window(self, table: str) -> timedelta | None:
+        """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.
+
+        Under rule iceberg an explicit window beats the table's own properties, and the shipped default does not.
+        """
+        entry = self.entry(table)
+        retention = self.tables[entry].retention if entry is not None else None
+        if retention is not None and "window" in retention.model_fields_set:
+            return retention.window
+        return None
+
+
+def _root_form(root: str) -> str:
+    text = root if "://" in root or root.startswith("file:") else f"file://{root}"
+    if text.startswith("file:"):
+        text = "file:///" + text.removeprefix("file:").lstrip("/")
+    scheme, _, rest = text.partition("://")
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
+    return f"{scheme}://" + re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
+
+
+ENVIRONMENT = {
+    "ARTEMIS_POSTGRES_URI": (
+        ("catalogs", "live", "uri"),
+        ("catalogs", "cold", "uri"),
+        ("operations", "uri"),
+    ),
+    "ARTEMIS_LIVE_WAREHOUSE": (("catalogs", "live", "warehouse"),),
+    "ARTEMIS_COLD_WAREHOUSE": (("catalogs", "cold", "warehouse"),),
+    "ARTEMIS_OPERATIONS_ROOT": (("operations", "root"),),
+    "ARTEMIS_SPARK_MASTER": (("spark", "master"),),
+    "ARTEMIS_HOME": (("home",),),
+}
+"""Each variable beats the keys of lifecycle.yaml beside it."""
+
+
+def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LifecycleConfig:
+    """Read lifecycle.yaml.
+
+    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder, then nothing at all: the embedded
+    defaults. Relative paths in the file are taken from the file's own folder.
+
+    Raises ConfigError, naming file, line and key, when the file is missing, is not YAML, has an unknown key or a value
+    of the wrong kind.
+    """
+    env = os.environ if environment is None else environment
+    if path is None:
+        named = env.get("ARTEMIS_CONFIG")
+        found = Path(named) if named else Path("lifecycle.yaml")
+        if not named and not found.exists():
+            return _build({}, None, Path.cwd(), env, "")
+        path = found
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"The configuration cannot be read: {error}",
+            path=str(file),
+            untouched="everything",
+            do="name a readable lifecycle.yaml with --config or ARTEMIS_CONFIG",
+        ) from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise ConfigError(
+            f"{file}{line} is not YAML: {getattr(error, 'problem', error)}", untouched="everything", do="mend that line"
+        ) from error
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md")
+    return _build(raw, node, file.resolve().parent, env, str(file))
+
+
+def _build(
+    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str
+) -> LifecycleConfig:
+    values = _deep_copy(raw)
+    for variable, keys in ENVIRONMENT.items():
+        if env.get(variable):
+            for key in keys:
+                _put(values, key, env[variable])
+    try:
+        config = LifecycleConfig.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = [str(part) for part in first["loc"]]
+        message = str(first["msg"]).removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = f"unknown key {where[-1]!r}"
+        line = _line_of(node, where or message.partition(":")[0].split(".", 1))
+        prefix = f"{name} line {line}" if line else (name or "the environment")
+        key = ".".join(where)
+        raise ConfigError(
+            f"{prefix}: {key + ': ' if key else ''}{message}",
+            untouched="everything",
+            do="mend that line, or see docs/configuration.md for the keys and their defaults",
+        ) from error
+    return config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
+
+
+def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
+    def place(root: str | None) -> str | None:
+        if root is None or "://" in root or root.startswith("file:"):
+            return root
+        return (folder / root).resolve().as_uri()
+
+    live, cold = config.catalogs.live, config.catalogs.cold
+    return {
+        "catalogs": Catalogs(
+            live=live.model_copy(update={"warehouse": place(live.warehouse)}),
+            cold=cold.model_copy(update={"warehouse": place(cold.warehouse)}),
+        ),
+        "operations": config.operations.model_copy(update={"root": place(config.operations.root)}),
+    }
+
+
+def _deep_copy(value: Any) -> Any:
+    return {key: _deep_copy(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _put(values: dict[str, Any], key: tuple[str, ...], value: str) -> None:
+    for part in key[:-1]:
+        section = values.setdefault(part, {})
+        if not isinstance(section, dict):
+            return
+        values = section
+    values[key[-1]] = value
+    if key[0] == "catalogs":
+        values.setdefault("name", key[1])
+
+
+def _line_of(node: yaml.Node | None, keys: list[str]) -> int | None:
+    line: int | None = None
+    for key in keys:
+        if not isinstance(node, yaml.MappingNode):
+            break
+        for key_node, value_node in node.value:
+            if key_node.value == key:
+                line, node = key_node.start_mark.line + 1, value_node
+                break
+        else:
+            break
+    return line

@@ -1,0 +1,215 @@
+"""The one tree of errors. Belongs here: every error that a user can meet. Does not belong: control flow inside a room.
+
+Each error says what happened, to which table and path, what was left untouched, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class LifecycleError(Exception):
+    """Base of every error of this project.
+
+    `what` happened; to which `table` and `path`; what was left `untouched`; what to `do` next.
+    `exit_code` is what the `artemis` command exits with.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        table: str | None = None,
+        path: str | None = None,
+        untouched: str | None = None,
+        do: str | None = None,
+    ) -> None:
+        self.what = what
+        self.table = table
+        self.path = path
+        self.untouched = untouched
+        self.do = do
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = "".join(
+            f" [{label} {value}]"
+            for label, value in (("table", self.table), ("path", self.path))
+            if value is not None
+        )
+        untouched = f" Left untouched: {self.untouched}." if self.untouched else ""
+        do = f" Next: {self.do}." if self.do else ""
+        return f"{self.what.rstrip('.')}{where}.{untouched}{do}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross from Spark's Python workers to the driver by pickle; keyword-only arguments need help.
+        return (_rebuild, (type(self), self.what, self.table, self.path, self.untouched, self.do))
+
+
+def _rebuild(
+    kind: type[LifecycleError],
+    what: str,
+    table: str | None,
+    path: str | None,
+    untouched: str | None,
+    do: str | None,
+) -> LifecycleError:
+    return kind(what, table=table, path=path, untouched=untouched, do=do)
+
+
+# --- bad input: nothing was touched --------------------------------------------------------------------------------
+
+
+class BadInput(LifecycleError, ValueError):
+    """An argument, a configuration or a name that cannot be used."""
+
+    exit_code = 2
+
+
+class ConfigError(BadInput):
+    """lifecycle.yaml cannot be read, or says something it may not; names the line where there is one."""
+
+
+class NaiveDatetime(BadInput):
+    """A datetime without a time zone."""
+
+
+class NoSuchTable(BadInput):
+    """The catalog has no table of that name, or it has another `table-uuid` than expected."""
+
+
+class NoSuchSnapshot(BadInput):
+    """No tier has the snapshot, ref or instant that was asked for."""
+
+
+class NoSuchPlan(BadInput):
+    """No plan, scan or hold is stored under that id."""
+
+
+# --- refusals: a guard said no --------------------------------------------------------------------------------------
+
+
+class Refused(LifecycleError):
+    """A guard stopped the step before it changed anything."""
+
+    exit_code = 3
+
+
+class GarbageCollectionDisabled(Refused):
+    """The table says `gc.enabled=false`: other tables may own its files."""
+
+
+class EncryptedTable(Refused):
+    """The table's metadata is encrypted; it cannot be read exactly."""
+
+
+class ReferencedSnapshot(Refused):
+    """A snapshot that was named for expiration is still held by a ref."""
+
+
+class StalePlan(Refused):
+    """The table changed since the plan in a way that matters."""
+
+
+class PlanStateError(Refused):
+    """The plan is not in the state that the step needs."""
+
+
+class ApprovalNeeded(Refused):
+    """A guard on files, bytes or share of the table waits for a person."""
+
+
+class GraceNotOver(Refused):
+    """The plan's grace period is still running."""
+
+
+class StaleMetadata(Refused):
+    """The metadata was read before the listing it is compared with."""
+
+
+class PrefixMismatch(Refused):
+    """Listed and referenced paths differ only in scheme or authority."""
+
+
+class LocationConflict(Refused):
+    """Two tables, or two tiers, share or nest a location."""
+
+
+class LineageRejected(Refused):
+    """A commit's summary lacks a lineage key that the table requires."""
+
+
+class ReadOnlyCatalog(Refused):
+    """The cold catalog takes commits from the handoff alone."""
+
+
+# --- the world failed us: fail closed ------------------------------------------------------------------------------
+
+
+class UnreadableMetadata(LifecycleError):
+    """A file of the table's metadata is missing, unreadable, or shorter than the level above says."""
+
+    exit_code = 4
+
+
+class StorageError(LifecycleError):
+    """The object store refused, failed or timed out."""
+
+    exit_code = 4
+
+
+class MissingFile(StorageError):
+    """The store has no file at that path."""
+
+
+class ExistingFile(StorageError):
+    """The store has a file at that path already, and it was not to be overwritten."""
+
+
+class CopyMismatch(StorageError):
+    """A copy differs from its source in size or checksum."""
+
+
+class HandoffFailed(LifecycleError):
+    """Some files of a handoff could not be copied and verified; the plan stays open and holds its files."""
+
+    exit_code = 4
+
+
+class OperationsUnavailable(LifecycleError):
+    """Postgres cannot be reached, or its schema is from another version."""
+
+    exit_code = 5
+
+
+class EnvironmentMissing(LifecycleError):
+    """Something this machine must have is missing: Java, the jars, a free port."""
+
+    exit_code = 5
+
+
+# --- somebody else was there: try later -----------------------------------------------------------------------------
+
+
+class Busy(LifecycleError):
+    """Try again later; nothing was lost."""
+
+    exit_code = 6
+
+
+class LeaseTaken(Busy):
+    """Another worker holds the table's lease."""
+
+
+class LeaseLost(Busy):
+    """This worker's lease lapsed and another took it: its fencing token is no longer the newest."""
+
+
+class CommitConflict(Busy):
+    """Every attempt of a compare-and-swap commit lost against other writers."""
+
+
+class CommitStateUnknown(LifecycleError):
+    """The catalog did not say whether a commit happened, and a look-up could not tell."""
+
+    exit_code = 6
