@@ -321,7 +321,7 @@ def _root_form(root: str) -> str:
     return f"{scheme}://" + re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
 
 
-ENVIRONMENT = {
+ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
     "ARTEMIS_POSTGRES_URI": (
         ("catalogs", "live", "uri"),
         ("catalogs", "cold", "uri"),
@@ -374,7 +374,9 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
-        raise ConfigError(f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md")
+        raise ConfigError(
+            f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md"
+        )
     return _build(raw, node, file.resolve().parent, env, str(file))
 
 
@@ -382,10 +384,10 @@ def _build(
     raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str
 ) -> LifecycleConfig:
     values = _deep_copy(raw)
-    for variable, keys in ENVIRONMENT.items():
+    for variable, places in ENVIRONMENT.items():
         if env.get(variable):
-            for key in keys:
-                _put(values, key, env[variable])
+            for place in places:
+                _put(values, place, env[variable])
     try:
         config = LifecycleConfig.model_validate(values)
     except ValidationError as error:

@@ -33,9 +33,7 @@ class LifecycleError(Exception):
 
     def __str__(self) -> str:
         where = "".join(
-            f" [{label} {value}]"
-            for label, value in (("table", self.table), ("path", self.path))
-            if value is not None
+            f" [{label} {value}]" for label, value in (("table", self.table), ("path", self.path)) if value is not None
         )
         untouched = f" Left untouched: {self.untouched}." if self.untouched else ""
         do = f" Next: {self.do}." if self.do else ""

@@ -1,0 +1,100 @@
+# `make` alone says what there is. Everything it makes stands in .venv and .artemis, which `make clean` takes away again.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.SUFFIXES:
+
+VENV := .venv
+PY := $(VENV)/bin/python
+HOME_FOLDER := .artemis
+# What builds packages from source (pyspark, and this project). The first step installs them, from the same lock.
+BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classifiers
+PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
+# Give one yourself with `make setup PYTHON=/path/to/python`.
+PYTHON ?=
+# More for pytest: `make test ARGS="-k postgres"`.
+ARGS ?=
+
+# The first interpreter that runs and is of a version that all parts know.
+FIND_PYTHON = for found in $(PYTHON) $(if $(PYTHON),,python3.11 python3.12 python3.13 python3); do \
+	"$$found" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && break; found=; done
+
+# The demo's catalogs where there are some, else those of lifecycle.yaml.
+USE_CONFIG = if [ -z "$$ARTEMIS_CONFIG" ]; then ARTEMIS_CONFIG=lifecycle.yaml; \
+	[ ! -f $(HOME_FOLDER)/demo/lifecycle.yaml ] || ARTEMIS_CONFIG=$(HOME_FOLDER)/demo/lifecycle.yaml; fi; \
+	export ARTEMIS_CONFIG
+
+.PHONY: help
+help:  ## This list.
+	@echo "Artemis Lifecycle. Needs Python 3.11 to 3.13 and Java 17 or newer; the rest comes with \`make setup\`."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+.PHONY: setup
+setup: $(VENV)/.project  ## The environment, Spark's jars and the embedded Postgres. Quick when it is all there.
+	@$(PY) -m artemis_lifecycle.local setup
+
+$(VENV)/.dependencies: requirements.lock
+	@$(FIND_PYTHON); \
+	if [ -z "$$found" ]; then \
+		echo "Python 3.11, 3.12 or 3.13 is needed$(if $(PYTHON), and $(PYTHON) is none,, and none is on the path)." \
+			"Install one: \`sudo apt-get install python3 python3-venv\` (Debian 12, Ubuntu 24.04 or newer)" \
+			"or \`brew install python@3.12\` (macOS)." >&2; exit 1; fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$$found cannot make environments: \`sudo apt-get install python3-venv\`." >&2; exit 1; fi; \
+	if ! $(PY) -c '' 2>/dev/null; then \
+		echo "$(VENV): with $$("$$found" -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+		"$$found" -m venv --clear $(VENV); fi
+	@awk -v names="$(BUILD_TOOLS)" 'BEGIN {split(names, list, " "); for (i in list) wanted[list[i]]} \
+		/^[a-z]/ {split($$1, part, "=="); on = part[1] in wanted} on' requirements.lock > $(VENV)/build-tools.lock
+	@echo "$(VENV): packages from requirements.lock (the first time takes minutes)"
+	@$(PIP) install --quiet --no-deps --require-hashes -r $(VENV)/build-tools.lock
+	@$(PIP) install --quiet --no-deps --require-hashes --no-build-isolation -r requirements.lock
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.dependencies pyproject.toml
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: demo
+demo: setup  ## The whole walk on three tables with 400 days of history, through Dagster, with a report.
+	@$(VENV)/bin/artemis demo
+
+.PHONY: ui
+ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
+	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.local env) && eval "$$exports" && \
+	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && \
+	exec $(VENV)/bin/dagster dev --workspace workspace.yaml --host 127.0.0.1 $(if $(PORT),--port $(PORT))
+
+.PHONY: test
+test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
+	@$(PY) -m pytest $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.project  ## Style, and which room may import which.
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/lint-imports --no-logo
+
+.PHONY: types
+types: $(VENV)/.project  ## Types, strictly.
+	@$(VENV)/bin/mypy
+
+.PHONY: format
+format: $(VENV)/.project  ## Lay out the code and mend what lint can mend.
+	@$(VENV)/bin/ruff check --fix .
+	@$(VENV)/bin/ruff format .
+
+.PHONY: lock
+lock: $(VENV)/.project  ## Write requirements.lock anew from pyproject.toml; newer versions with UPGRADE=--upgrade.
+	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--universal --python-version 3.11 --custom-compile-command "make lock" --quiet $(UPGRADE) -o requirements.lock
+
+.PHONY: stop
+stop:  ## Stop the embedded Postgres.
+	@if [ -x $(PY) ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.local stop; fi
+
+.PHONY: clean
+clean:  ## Delete all that make made: environment, jars, Postgres and its data, the demo's tables.
+	@if [ -x $(VENV)/bin/artemis ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.local remove; fi
+	rm -rf $(VENV) $(HOME_FOLDER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,646 @@
+"""Committing to a table by compare-and-swap, through Iceberg's own core in the Spark driver.
+
+`TableMetadata.Builder` makes the new metadata, so that nothing a table's format may grow is lost, and the table
+operations' `commit(base, updated)` compares exactly the base that the guards read. A commit that did not say how it
+ended is looked up in the catalog: the metadata file that follows the base there is ours, or it is another's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from artemis_lifecycle.catalogs.entry import split_identifier
+from artemis_lifecycle.errors import (
+    BadInput,
+    CommitConflict,
+    CommitStateUnknown,
+    EnvironmentMissing,
+    NoSuchSnapshot,
+    NoSuchTable,
+    ReferencedSnapshot,
+    Refused,
+    StorageError,
+    UnreadableMetadata,
+)
+from artemis_lifecycle.operations.crash_points import around
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+_MAIN = "main"
+
+_OTHER_TABLE = "Table UUID does not match"
+
+_MISSING = frozenset(
+    {
+        "org.apache.iceberg.exceptions.NoSuchTableException",
+        "org.apache.iceberg.exceptions.NoSuchNamespaceException",
+    }
+)
+
+# SQLSTATE classes after which the statement may have run, or may run on another try: connection, serialisation,
+# resources, operator intervention. Any other is the database's definite no.
+_PASSING_STATES = ("08", "40", "53", "57")
+
+
+@dataclass(frozen=True)
+class BaseState:
+    """What the swap will compare: guards read the file `metadata_location`. `metadata` is Iceberg's own object in the
+    JVM (`org.apache.iceberg.TableMetadata`), parsed from that file."""
+
+    metadata_location: str
+    table_uuid: str
+    metadata: Any = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class TagChange:
+    """A tag to set on a snapshot. `max_ref_age_ms` None leaves its age to the table; Iceberg counts it from the
+    snapshot's commit."""
+
+    name: str
+    snapshot_id: int
+    max_ref_age_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class BranchChange:
+    """A branch to set on a snapshot; the retention settings of an existing branch are kept."""
+
+    name: str
+    snapshot_id: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one commit changes. Refs go before snapshots, tags and branches come last."""
+
+    expire_snapshot_ids: Sequence[int] = ()
+    remove_refs: Sequence[str] = ()
+    set_tags: Sequence[TagChange] = ()
+    set_branches: Sequence[BranchChange] = ()
+    set_properties: Mapping[str, str] = field(default_factory=dict)
+    remove_properties: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """`metadata_location` is the file that the commit made, or the base's where nothing `changed`; `attempts` counts
+    the swaps that were tried."""
+
+    metadata_location: str
+    base_metadata_location: str
+    attempts: int
+    changed: bool
+
+
+def commit_with_retry(
+    spark: SparkSession,
+    catalog_name: str,
+    table: str,
+    change: Callable[[BaseState], Change | None],
+    *,
+    attempts: int = 10,
+    longest_wait: float = 5.0,
+) -> CommitResult:
+    """Commit what `change` says, again while other writers win, with full jitter up to `longest_wait` seconds.
+
+    `change` is called for every attempt with the base that this attempt's swap compares; it reads that metadata file,
+    checks its guards, and returns the change, or None when there is nothing to do. What it raises ends the commit with
+    the table untouched.
+
+    Raises ReferencedSnapshot when a ref that stays points at a snapshot that would go (Iceberg's core would drop the
+    ref); NoSuchTable; CommitConflict when every attempt lost; CommitStateUnknown when the catalog could not say;
+    StorageError when metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
+    """
+    committer = _Committer(spark, catalog_name, table)
+    waits = wait_random_exponential(multiplier=0.05, max=longest_wait)
+    try:
+        for attempt in Retrying(
+            stop=stop_after_attempt(attempts), wait=waits, retry=retry_if_exception_type(_Lost), reraise=True
+        ):
+            with attempt:
+                return committer.attempt(change)
+    except _Lost as lost:
+        raise committer.gave_up(lost) from lost.__cause__
+    raise AssertionError("tenacity either returns or raises")
+
+
+class _Lost(Exception):  # noqa: N818
+    """This attempt changed nothing as far as is known: another was faster, or the catalog's connection broke."""
+
+
+@dataclass(frozen=True)
+class _Try:
+    """One swap that was begun. `updated` is the metadata in the JVM that it would have made current."""
+
+    base_location: str
+    updated: Any
+    change: Change
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A metadata file that one of our swaps made, and its base."""
+
+    made: str
+    base: str
+
+
+class _Committer:
+    """One commit of one table, over its attempts."""
+
+    def __init__(self, spark: SparkSession, catalog_name: str, table: str) -> None:
+        try:
+            split_identifier(table)
+        except ValueError as error:
+            raise BadInput(str(error), table=table, untouched="the table", do="write namespace.table") from error
+        self._table = table
+        self._catalog_name = catalog_name
+        self._jvm = _jvm(spark)
+        self._tries: list[_Try] = []
+        self._tried = 0
+        with self._reading():
+            # Iceberg asks for the active session of the thread; a thread that Python made may have none.
+            self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+            catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
+                spark._jsparkSession, catalog_name
+            )
+            identifier = self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(table)
+            # A session of the user's own may cache tables; their operations refresh all the same.
+            self._operations = catalog.loadTable(identifier).operations()
+
+    def attempt(self, change: Callable[[BaseState], Change | None]) -> CommitResult:
+        """One round: refresh, guard, build, swap. Raises _Lost when another round may do better."""
+        with self._reading():
+            base = self._operations.refresh()
+        location = str(base.metadataFileLocation())
+        # An earlier round whose swap seemed lost with its connection may have come through after all.
+        late = self._made_by_us(base)
+        if late is not None:
+            return CommitResult(late.made, late.base, self._tried, changed=True)
+        wanted = change(BaseState(location, str(base.uuid()), base))
+        updated = None if wanted is None else self._build(base, location, wanted)
+        if wanted is None or updated is None:
+            return CommitResult(location, location, self._tried, changed=False)
+        this = _Try(location, updated, wanted)
+        self._tries.append(this)
+        self._tried += 1
+        try:
+            with around("catalog.commit"):
+                _swap(self._operations, base, updated)
+        except Exception as error:
+            return self._settle(this, error)
+        return CommitResult(self._location_of_success(this), location, self._tried, changed=True)
+
+    def gave_up(self, lost: _Lost) -> CommitConflict | CommitStateUnknown:
+        """The error for a commit whose every attempt was lost."""
+        why = _brief(lost.__cause__) if lost.__cause__ is not None else "the last attempt was lost"
+        if self._tries:
+            # Its base is still current as far as was seen, but a swap may be under way in the database.
+            return CommitStateUnknown(
+                f"The catalog took none of {self._tried} attempts, and the last may still come through: {why}",
+                table=self._table,
+                path=self._tries[-1].base_location,
+                untouched="all data files",
+                do="see that the catalog answers, then run the step again: it starts from what the table says now",
+            )
+        return CommitConflict(
+            f"Other commits were faster in each of {self._tried} attempts: {why}",
+            table=self._table,
+            untouched="the table",
+            do="run the step again when the table is less busy",
+        )
+
+    def _build(self, base: Any, location: str, change: Change) -> Any | None:
+        """The new metadata; None when it would say what the base says."""
+        doomed = set(change.expire_snapshot_ids)
+        refs = {str(name): (int(ref.snapshotId()), bool(ref.isBranch())) for name, ref in base.refs().items()}
+        held = sorted(
+            name for name, (snapshot, _) in refs.items() if snapshot in doomed and name not in change.remove_refs
+        )
+        if held:
+            raise ReferencedSnapshot(
+                f"Refs that stay point at snapshots that would go: {', '.join(held[:5])}",
+                table=self._table,
+                path=location,
+                untouched="the table",
+                do="plan again, or remove the refs first",
+            )
+        if _MAIN in change.remove_refs:
+            raise Refused(
+                "The main branch cannot be removed",
+                table=self._table,
+                path=location,
+                untouched="the table",
+                do="plan again",
+            )
+        if (doomed or change.remove_refs) and not self._compares_whole_metadata():
+            raise Refused(
+                f"Catalog {self._catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile "
+                "would be dropped unseen",
+                table=self._table,
+                untouched="the table",
+                do="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
+            )
+        try:
+            updated = self._updated(base, change, refs, location)
+        except Exception as error:
+            if not _kinds_of(error):
+                raise
+            raise Refused(
+                f"Iceberg's core refuses the change: {_brief(error)}",
+                table=self._table,
+                path=location,
+                untouched="the table",
+                do="look at the table's metadata file: it contradicts itself, or the change does",
+            ) from error
+        # Iceberg gives the base back when nothing changed.
+        return None if updated.equals(base) else updated
+
+    def _updated(self, base: Any, change: Change, refs: Mapping[str, tuple[int, bool]], location: str) -> Any:
+        doomed = set(change.expire_snapshot_ids)
+        builder = self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        for name in change.remove_refs:
+            builder.removeRef(name)
+        if doomed:
+            builder.removeSnapshots(_java_longs(self._jvm, doomed))
+        snapshot_ref = self._jvm.org.apache.iceberg.SnapshotRef
+        targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
+        for target in targets:
+            is_branch = isinstance(target, BranchChange)
+            if base.snapshot(target.snapshot_id) is None or target.snapshot_id in doomed:
+                raise NoSuchSnapshot(
+                    f"The table has no snapshot {target.snapshot_id} for {target.name}",
+                    table=self._table,
+                    path=location,
+                    untouched="the table",
+                    do="name one that its history lists",
+                )
+            existing = refs.get(target.name)
+            if existing is not None and existing[1] is not is_branch:
+                raise BadInput(
+                    f"{target.name} is a {'branch' if existing[1] else 'tag'} already",
+                    table=self._table,
+                    untouched="the table",
+                    do="use another name",
+                )
+            if isinstance(target, BranchChange):
+                old = base.refs().get(target.name)
+                made = (
+                    snapshot_ref.branchBuilder(target.snapshot_id)
+                    if old is None
+                    else snapshot_ref.builderFrom(old, target.snapshot_id)
+                )
+            else:
+                made = snapshot_ref.tagBuilder(target.snapshot_id)
+                if target.max_ref_age_ms is not None:
+                    made.maxRefAgeMs(self._jvm.java.lang.Long.valueOf(target.max_ref_age_ms))
+            builder.setRef(target.name, made.build())
+        if change.set_properties:
+            builder.setProperties(_java_map(self._jvm, change.set_properties))
+        if change.remove_properties:
+            builder.removeProperties(_java_set(self._jvm, change.remove_properties))
+        return builder.build()
+
+    def _compares_whole_metadata(self) -> bool:
+        """A REST catalog checks only requirements drawn from the changes, and removing snapshots draws none."""
+        names = {str(kind.getName()) for kind in _java_classes(self._operations)}
+        return "org.apache.iceberg.rest.RESTTableOperations" not in names
+
+    def _settle(self, this: _Try, error: Exception) -> CommitResult:
+        """What became of a swap that raised: the result if it did happen; raises if it did not, or none knows."""
+        kinds = _kinds_of(error)
+        if not kinds:
+            # A crash point of a test, or an interrupt: not the catalog's word.
+            raise error
+        current = self._look_up(this, error)
+        ours = self._made_by_us(current)
+        if ours is not None:
+            _LOG.warning("The commit to %s did happen, though it raised %s", self._table, kinds[0])
+            return CommitResult(ours.made, ours.base, self._tried, changed=True)
+        said_failed = "org.apache.iceberg.exceptions.CommitFailedException" in kinds
+        where = str(current.metadataFileLocation())
+        if where != this.base_location and not self._in_log(current, this.base_location):
+            # Its log no longer reaches back to the base, so our file may have been in between.
+            if not _undone(current, this.change):
+                raise CommitStateUnknown(
+                    f"It cannot be told whether the commit happened: the metadata log of {where} is cut before it "
+                    f"({_brief(error)})",
+                    table=self._table,
+                    path=this.base_location,
+                    untouched="all data files",
+                    do="run the step again: it starts from what the table says now",
+                ) from error
+            self._tries.remove(this)
+        elif where != this.base_location:
+            # Another commit followed the base; ours can never.
+            self._tries.remove(this)
+            if said_failed:
+                self._drop_lost_file(this, current)
+        elif said_failed:
+            self._tries.remove(this)
+        if said_failed or _may_pass(error, kinds):
+            raise _Lost from error
+        raise StorageError(
+            f"The commit was not taken: {_brief(error)}",
+            table=self._table,
+            path=this.base_location,
+            untouched="the table",
+            do="mend what the message names, and run the step again",
+        ) from error
+
+    def _look_up(self, this: _Try, error: Exception) -> Any:
+        """The metadata that the catalog names now. Raises CommitStateUnknown."""
+        try:
+            for attempt in Retrying(
+                stop=stop_after_attempt(6),
+                wait=wait_random_exponential(multiplier=0.2, max=10),
+                retry=retry_if_exception(_may_come_back),
+                reraise=True,
+            ):
+                with attempt:
+                    return self._operations.refresh()
+        except Exception as second:
+            kinds = _kinds_of(second)
+            if not kinds:
+                raise
+            if not _MISSING.isdisjoint(kinds):
+                raise self._no_such_table() from second
+            if _OTHER_TABLE in _brief(second):
+                raise self._another_table() from second
+            raise CommitStateUnknown(
+                f"The catalog did not say whether the commit happened ({_brief(error)}), and a look-up failed "
+                f"({_brief(second)})",
+                table=self._table,
+                path=this.base_location,
+                untouched="all data files",
+                do="see that the catalog answers, then run the step again: it starts from what the table says now",
+            ) from error
+        raise AssertionError("tenacity either returns or raises")
+
+    def _location_of_success(self, this: _Try) -> str:
+        try:
+            current = self._operations.refresh()
+        except Exception as error:
+            current = self._look_up(this, error)
+        ours = self._made_by_us(current)
+        # Cut from the log already: the newest metadata is the nearest that there is.
+        return str(current.metadataFileLocation()) if ours is None else ours.made
+
+    def _in_log(self, metadata: Any, location: str) -> bool:
+        return any(str(entry.file()) == location for entry in metadata.previousFiles())
+
+    def _made_by_us(self, current: Any) -> _Made | None:
+        """The metadata file, among `current` and its log, that one of our swaps made."""
+        if not self._tries:
+            return None
+        where = str(current.metadataFileLocation())
+        log = [str(entry.file()) for entry in current.previousFiles()]
+        chain = [*log, where]
+        for this in self._tries:
+            if this.base_location not in log:
+                continue
+            follower = chain[log.index(this.base_location) + 1]
+            metadata = current
+            if follower != where:
+                try:
+                    metadata = self._jvm.org.apache.iceberg.TableMetadataParser.read(self._operations.io(), follower)
+                except Exception as error:
+                    if not _kinds_of(error):
+                        raise
+                    # Deleted after a later commit, where the table says so. What it changed can still be seen.
+                    if _undone(current, this.change):
+                        continue
+                    raise CommitStateUnknown(
+                        f"It cannot be told whose commit followed {this.base_location}: {_brief(error)}",
+                        table=self._table,
+                        path=follower,
+                        untouched="all data files",
+                        do="run the step again: it starts from what the table says now",
+                    ) from error
+            if _same_metadata(metadata, this.updated):
+                return _Made(follower, this.base_location)
+        return None
+
+    def _drop_lost_file(self, this: _Try, current: Any) -> None:
+        """Delete the metadata file of a swap that another commit beat: nothing names it, and nothing ever can.
+
+        Its name is Iceberg's secret, so it is found by what it says. Left to the orphan scan when it is not found.
+        """
+        try:
+            keep = {str(current.metadataFileLocation()), this.base_location}
+            keep |= {str(entry.file()) for entry in current.previousFiles()}
+            name = this.base_location.rsplit("/", 1)[-1].partition("-")[0]
+            if not name.isdigit():
+                return
+            prefix = str(self._operations.metadataFileLocation(f"{int(name) + 1:05d}-"))
+            for path in self._list(prefix):
+                if path in keep or not path.endswith(".metadata.json"):
+                    continue
+                found = self._jvm.org.apache.iceberg.TableMetadataParser.read(self._operations.io(), path)
+                if _same_metadata(found, this.updated):
+                    with around("catalog.drop_lost_metadata"):
+                        self._operations.io().deleteFile(path)
+        except Exception as error:
+            if not _kinds_of(error):
+                raise
+            _LOG.info("The metadata file of a lost commit to %s stays: %s", self._table, _brief(error))
+
+    def _list(self, prefix: str) -> list[str]:
+        io = self._operations.io()
+        if str(io.getClass().getSimpleName()) != "HadoopFileIO":
+            return [str(info.location()) for info in io.listPrefix(prefix)]
+        # Hadoop lists folders, not prefixes.
+        path = self._jvm.org.apache.hadoop.fs.Path(prefix)
+        pattern = self._jvm.org.apache.hadoop.fs.Path(_escaped(str(path.getParent())), f"{path.getName()}*")
+        found = path.getFileSystem(io.getConf()).globStatus(pattern)
+        return [str(status.getPath()) for status in found or ()]
+
+    def _no_such_table(self) -> NoSuchTable:
+        return NoSuchTable(
+            f"Catalog {self._catalog_name} has no such table",
+            table=self._table,
+            untouched="everything",
+            do="list the tables that it has with: artemis tables",
+        )
+
+    def _another_table(self) -> NoSuchTable:
+        return NoSuchTable(
+            "The name now belongs to another table", table=self._table, untouched="both tables", do="plan again"
+        )
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            kinds = _kinds_of(error)
+            if not kinds:
+                raise
+            if not _MISSING.isdisjoint(kinds):
+                raise self._no_such_table() from error
+            text = _brief(error)
+            if _OTHER_TABLE in text:
+                raise self._another_table() from error
+            if "org.apache.iceberg.exceptions.NotFoundException" in kinds:
+                raise UnreadableMetadata(
+                    f"The table's metadata cannot be read: {text}",
+                    table=self._table,
+                    untouched="everything",
+                    do="see that the warehouse is there and readable",
+                ) from error
+            if "Cannot find catalog plugin class" in text or "CatalogNotFoundException" in str(kinds):
+                raise EnvironmentMissing(
+                    f"The Spark session has no Iceberg catalog named {self._catalog_name}: {text}",
+                    table=self._table,
+                    untouched="everything",
+                    do="open the session with this project's settings, or without one of your own",
+                ) from error
+            raise StorageError(
+                f"The catalog or the table's metadata cannot be read: {text}",
+                table=self._table,
+                untouched="everything",
+                do="see that the catalog and the warehouse answer, and run the step again",
+            ) from error
+
+
+def _swap(operations: Any, base: Any, updated: Any) -> None:
+    """Iceberg's own compare-and-swap."""
+    operations.commit(base, updated)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None or getattr(spark, "_jsparkSession", None) is None:
+        raise EnvironmentMissing(
+            "The Spark session has no JVM of its own (Spark Connect)",
+            untouched="everything",
+            do="give a classic session: commits go through Iceberg's core in its driver",
+        )
+    return jvm
+
+
+def _kinds_of(error: BaseException) -> list[str]:
+    """Java class names of what was raised, outermost first, causes and superclasses too; the name of py4j's own error
+    when the gateway broke; nothing for what is Python's."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(error, Py4JJavaError):
+        kinds: list[str] = []
+        seen = error.java_exception
+        while seen is not None:
+            kinds.extend(str(kind.getName()) for kind in _java_classes(seen))
+            seen = seen.getCause()
+        return kinds
+    if isinstance(error, Py4JError):
+        return [type(error).__name__]
+    # pyspark translates some Java errors of its own, with the Java object behind.
+    origin = getattr(error, "_origin", None)
+    if origin is not None:
+        return [str(kind.getName()) for kind in _java_classes(origin)]
+    return []
+
+
+def _java_classes(thing: Any) -> list[Any]:
+    found = []
+    kind = thing.getClass()
+    while kind is not None:
+        found.append(kind)
+        kind = kind.getSuperclass()
+    return found
+
+
+def _brief(error: BaseException) -> str:
+    """The Java message without its trace, secrets left out by Iceberg and pgjdbc themselves."""
+    java = getattr(error, "java_exception", None)
+    if java is None:
+        return " ".join(str(error).split())[:500] or type(error).__name__
+    parts = []
+    while java is not None:
+        parts.append(f"{java.getClass().getSimpleName()}: {java.getMessage()}")
+        java = java.getCause()
+    return " ".join("; ".join(parts).split())[:500]
+
+
+def _may_pass(error: BaseException, kinds: Sequence[str]) -> bool:
+    """Whether another try may do better: the connection broke, or the database was busy."""
+    if "org.apache.iceberg.exceptions.CommitStateUnknownException" in kinds:
+        return True
+    java = getattr(error, "java_exception", None)
+    while java is not None:
+        if "java.sql.SQLException" in {str(kind.getName()) for kind in _java_classes(java)}:
+            return str(java.getSQLState() or "08").startswith(_PASSING_STATES)
+        java = java.getCause()
+    return "org.apache.iceberg.exceptions.ServiceFailureException" in kinds
+
+
+def _may_come_back(error: BaseException) -> bool:
+    """Whether a catalog that did not answer a look-up may answer the next one."""
+    kinds = _kinds_of(error)
+    return bool(kinds) and _MISSING.isdisjoint(kinds) and _OTHER_TABLE not in _brief(error)
+
+
+def _same_metadata(found: Any, updated: Any) -> bool:
+    """Whether a metadata file says what `updated` says: made from the same base, at the same millisecond."""
+    return bool(
+        found.lastUpdatedMillis() == updated.lastUpdatedMillis()
+        and str(found.uuid()) == str(updated.uuid())
+        and found.lastSequenceNumber() == updated.lastSequenceNumber()
+        and found.previousFiles().equals(updated.previousFiles())
+        and found.refs().equals(updated.refs())
+        and found.properties().equals(updated.properties())
+        and found.snapshotLog().equals(updated.snapshotLog())
+        and found.snapshots().equals(updated.snapshots())
+        and found.statisticsFiles().equals(updated.statisticsFiles())
+    )
+
+
+def _undone(current: Any, change: Change) -> bool:
+    """Whether something that `change` would have done is not so: then no ancestor of `current` is its commit."""
+    refs = current.refs()
+    targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
+    return (
+        any(current.snapshot(snapshot) is not None for snapshot in change.expire_snapshot_ids)
+        or any(refs.get(name) is not None for name in change.remove_refs)
+        or any(refs.get(ref.name) is None or refs.get(ref.name).snapshotId() != ref.snapshot_id for ref in targets)
+        or any(current.properties().get(key) != value for key, value in change.set_properties.items())
+        or any(current.properties().get(key) is not None for key in change.remove_properties)
+    )
+
+
+def _java_longs(jvm: Any, values: Iterable[int]) -> Any:
+    """A java.util.HashSet<Long>, in one call over the gateway instead of one for each."""
+    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+    named = jvm.java.lang.Class.forName
+    kind = mapper.getTypeFactory().constructCollectionType(named("java.util.HashSet"), named("java.lang.Long"))
+    return mapper.readValue(json.dumps(list(values)), kind)
+
+
+def _java_map(jvm: Any, values: Mapping[str, str]) -> Any:
+    found = jvm.java.util.HashMap()
+    for key, value in values.items():
+        found.put(key, value)
+    return found
+
+
+def _java_set(jvm: Any, values: Iterable[str]) -> Any:
+    found = jvm.java.util.HashSet()
+    for value in values:
+        found.add(value)
+    return found
+
+
+def _escaped(path: str) -> str:
+    """A path in which Hadoop's glob finds no pattern."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

@@ -1,0 +1,39 @@
+"""A pyiceberg catalog for writers, on a pool of its own: lifecycle work and ingest cannot exhaust each other's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle import config
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.operations.database import Purpose, connect
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+
+
+def ingest_catalog(catalog: config.Catalog) -> PyIcebergCatalog:
+    """The catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
+    return pyiceberg_catalog(catalog, purpose="ingest")
+
+
+def pyiceberg_catalog(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
+    """The catalog as pyiceberg's own type, on the pool of `purpose`. Raises OperationsUnavailable; ConfigError."""
+    from pyiceberg.catalog import MetastoreCatalog, load_catalog
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    properties = pyiceberg_properties(catalog)
+    if catalog.type != "sql":
+        return load_catalog(catalog.name, **properties)
+    engine = connect(require_uri(catalog), purpose=purpose)
+    ensure_tables(engine)
+
+    class PooledSqlCatalog(SqlCatalog):
+        # SqlCatalog's own __init__ makes an engine without a pool size or an application name.
+        def __init__(self) -> None:
+            MetastoreCatalog.__init__(self, catalog.name, **properties)
+            self.engine = engine
+            self._init_catalog()
+
+    return PooledSqlCatalog()

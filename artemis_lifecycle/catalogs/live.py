@@ -1,0 +1,208 @@
+"""Reading a catalog itself, never a cache: what the pointer of a table is now."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy import Engine, select, union
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle import config
+from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
+from artemis_lifecycle.catalogs.entry import split_identifier
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import Purpose, connect
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as PyIcebergCatalog
+
+
+class CatalogReader:
+    """The live or the cold catalog, read anew at each call. SQL catalogs by SQL, with a pool of their own.
+
+    Raises OperationsUnavailable when the catalog does not answer: that is never "no tables".
+    """
+
+    def __init__(self, catalog: config.Catalog, purpose: Purpose = "lifecycle") -> None:
+        self.name = catalog.name
+        self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
+
+    def namespaces(self) -> list[str]:
+        """Every namespace, sorted; levels are joined by dots."""
+        return self._source.namespaces()
+
+    def tables(self) -> list[str]:
+        """Every table as `namespace.table`, sorted; views are left out."""
+        return self._source.tables()
+
+    def entry(self, table: str) -> CatalogEntry:
+        """The table's row. Raises NoSuchTable; BadInput for a name that is no identifier."""
+        namespace, name = self._split(table)
+        found = self._source.entry(namespace, name)
+        if found is None:
+            raise NoSuchTable(
+                f"Catalog {self.name} has no such table",
+                table=table,
+                untouched="everything",
+                do="list the tables that it has with: artemis tables",
+            )
+        return found
+
+    def exists(self, table: str) -> bool:
+        """Raises BadInput for a name that is no identifier."""
+        return self._source.entry(*self._split(table)) is not None
+
+    def create_namespace(self, namespace: str) -> None:
+        """Create it where it is not."""
+        if not namespace or not all(namespace.split(".")):
+            raise BadInput(f"{namespace!r} is no namespace", untouched="everything", do="write it as a or a.b")
+        self._source.create_namespace(namespace)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _split(table: str) -> tuple[str, str]:
+        try:
+            return split_identifier(table)
+        except ValueError as error:
+            raise BadInput(str(error), table=table, untouched="everything", do="write namespace.table") from error
+
+
+class _Source(ABC):
+    @abstractmethod
+    def namespaces(self) -> list[str]: ...
+
+    @abstractmethod
+    def tables(self) -> list[str]: ...
+
+    @abstractmethod
+    def entry(self, namespace: str, name: str) -> CatalogEntry | None: ...
+
+    @abstractmethod
+    def create_namespace(self, namespace: str) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class _Sql(_Source):
+    def __init__(self, catalog: config.Catalog, purpose: Purpose) -> None:
+        self._name = catalog.name
+        self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
+        ensure_tables(self._engine)
+
+    def namespaces(self) -> list[str]:
+        query = union(
+            select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name),
+            select(iceberg_namespace_properties.c.namespace).where(
+                iceberg_namespace_properties.c.catalog_name == self._name
+            ),
+        )
+        with self._engine.connect() as connection:
+            return sorted(str(name) for name in connection.execute(query).scalars())
+
+    def tables(self) -> list[str]:
+        query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
+            iceberg_tables.c.catalog_name == self._name, IS_TABLE
+        )
+        with self._engine.connect() as connection:
+            return sorted(f"{namespace}.{name}" for namespace, name in connection.execute(query))
+
+    def entry(self, namespace: str, name: str) -> CatalogEntry | None:
+        query = select(iceberg_tables).where(
+            iceberg_tables.c.catalog_name == self._name,
+            iceberg_tables.c.table_namespace == namespace,
+            iceberg_tables.c.table_name == name,
+            IS_TABLE,
+        )
+        with self._engine.connect() as connection:
+            row = connection.execute(query).first()
+        if row is None or row.metadata_location is None:
+            return None
+        return CatalogEntry(self._name, namespace, name, row.metadata_location, row.previous_metadata_location)
+
+    def create_namespace(self, namespace: str) -> None:
+        with around("catalog.create_namespace"), self._engine.begin() as connection:
+            connection.execute(
+                upsert(iceberg_namespace_properties)
+                .values(catalog_name=self._name, namespace=namespace, property_key="exists", property_value="true")
+                .on_conflict_do_nothing()
+            )
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+class _Other(_Source):
+    """Any other catalog, by pyiceberg."""
+
+    def __init__(self, catalog: config.Catalog) -> None:
+        from pyiceberg.catalog import load_catalog
+
+        self._name = catalog.name
+        with self._answering():
+            self._catalog: PyIcebergCatalog = load_catalog(catalog.name, **pyiceberg_properties(catalog))
+
+    def namespaces(self) -> list[str]:
+        with self._answering():
+            return sorted(".".join(namespace) for namespace in self._all_namespaces())
+
+    def tables(self) -> list[str]:
+        with self._answering():
+            return sorted(
+                ".".join(identifier)
+                for namespace in self._all_namespaces()
+                for identifier in self._catalog.list_tables(namespace)
+            )
+
+    def entry(self, namespace: str, name: str) -> CatalogEntry | None:
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        with self._answering():
+            try:
+                table = self._catalog.load_table((*namespace.split("."), name))
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+        log = table.metadata.metadata_log
+        return CatalogEntry(
+            self._name, namespace, name, table.metadata_location, log[-1].metadata_file if log else None
+        )
+
+    def create_namespace(self, namespace: str) -> None:
+        with self._answering(), around("catalog.create_namespace"):
+            self._catalog.create_namespace_if_not_exists(tuple(namespace.split(".")))
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    def _all_namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for namespace in self._catalog.list_namespaces(parent):
+            yield namespace
+            if len(namespace) > len(parent):
+                yield from self._all_namespaces(namespace)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        from pyiceberg.exceptions import RESTError
+
+        try:
+            yield
+        except (OSError, RESTError) as error:
+            raise OperationsUnavailable(
+                f"Catalog {self._name} does not answer: {type(error).__name__}",
+                untouched="everything",
+                do="see that it runs and that its properties in lifecycle.yaml are right",
+            ) from error

@@ -1,0 +1,176 @@
+"""One configuration, two clients: what Spark and pyiceberg are told about a catalog, so that both see the same tables.
+
+Both key the rows of a SQL catalog by the catalog's name, so the name must be the same in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import quote
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from artemis_lifecycle import config
+from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.operations.database import Purpose
+
+_SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+
+# The Spark driver's commits are serial; discovery and the writers of a demo add a few.
+_CLIENTS = {"lifecycle": "2", "ingest": "4"}
+
+# libpq's and pgjdbc's names are the same for these; the rest of a SQLAlchemy query is psycopg2's own.
+_SHARED_QUERY = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+
+
+def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
+    """(`jdbc:postgresql://host:port/database`, user, password) of a SQLAlchemy address of Postgres.
+
+    Raises ConfigError for another database, and for a Unix socket: JDBC needs TCP.
+    """
+    try:
+        url = make_url(uri)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "The address of the catalog cannot be read",
+            untouched="everything",
+            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+        ) from None
+    shown = url.render_as_string(hide_password=True)
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(
+            f"{shown} is no Postgres; a catalog of type sql must be, for Spark and pyiceberg to share it",
+            untouched="everything",
+            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
+        )
+    if not url.host or url.host.startswith("/") or "host" in url.query:
+        raise ConfigError(
+            f"{shown} names no TCP host, and Spark's JDBC needs one",
+            untouched="everything",
+            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+        )
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    shared = [
+        f"{key}={quote(value, safe='')}"
+        for key in _SHARED_QUERY
+        for value in [url.query.get(key)]
+        if isinstance(value, str)
+    ]
+    query = "?" + "&".join(shared) if shared else ""
+    # Password and user travel as properties: in the address they would stand in error messages.
+    return (
+        f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '', safe='')}{query}",
+        url.username,
+        None if url.password is None else str(url.password),
+    )
+
+
+def spark_conf(catalogs: config.Catalogs, *, purpose: Purpose = "lifecycle") -> dict[str, str]:
+    """`spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark has no part for.
+
+    Catalogs are not cached: a step must see what is committed now. For a warehouse on S3 the session needs Iceberg's
+    `iceberg-aws-bundle` jar besides the runtime; other stores need their own `io-impl` in `properties`.
+    """
+    return {**catalog_conf(catalogs.live, purpose=purpose), **catalog_conf(catalogs.cold, purpose=purpose)}
+
+
+def catalog_conf(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> dict[str, str]:
+    """`spark.sql.catalog.<name>…` of one catalog."""
+    options = {
+        key: value
+        for key, value in catalog.properties.items()
+        if not key.startswith("py-") and key not in ("uri", "type")
+    }
+    options["cache-enabled"] = "false"
+    if catalog.warehouse is not None:
+        options["warehouse"] = catalog.warehouse
+        if catalog.warehouse.startswith(_S3_SCHEMES):
+            options.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+            if "s3.region" in options:
+                options.setdefault("client.region", options["s3.region"])
+            if "s3.endpoint" in options:
+                options.setdefault("s3.path-style-access", "true")
+    build = _SPARK_TYPES.get(catalog.type)
+    if build is None:
+        raise ConfigError(
+            f"Catalog {catalog.name} is of type {catalog.type!r}, which Spark cannot share",
+            untouched="everything",
+            do=f"use one of {', '.join(sorted(_SPARK_TYPES))}",
+        )
+    options.update(build(catalog, options, purpose))
+    prefix = f"spark.sql.catalog.{catalog.name}"
+    return {prefix: _SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in sorted(options.items())}}
+
+
+def pyiceberg_properties(catalog: config.Catalog) -> dict[str, str]:
+    """What `pyiceberg.catalog.load_catalog(catalog.name, **properties)` takes."""
+    properties = {**catalog.properties, "type": catalog.type}
+    if catalog.uri is not None:
+        properties["uri"] = catalog.uri
+    if catalog.warehouse is not None:
+        properties["warehouse"] = catalog.warehouse
+    if catalog.type == "sql":
+        properties["uri"] = require_uri(catalog)
+        properties.setdefault("pool_pre_ping", "true")
+        properties.setdefault("schema_version", "v1")
+    return properties
+
+
+def require_uri(catalog: config.Catalog) -> str:
+    """The catalog's address. Raises ConfigError when it has none."""
+    if catalog.uri is None:
+        raise ConfigError(
+            f"Catalog {catalog.name} has no address",
+            untouched="everything",
+            do=f"set catalogs.{catalog.name}.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+        )
+    return catalog.uri
+
+
+def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+    url, user, password = jdbc_url(require_uri(catalog))
+    if catalog.warehouse is None:
+        raise ConfigError(
+            f"Catalog {catalog.name} has no warehouse",
+            untouched="everything",
+            do=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml",
+        )
+    found = {
+        "type": "jdbc",
+        "uri": url,
+        "jdbc.schema-version": "V1",
+        "jdbc.ApplicationName": f"artemis-{purpose}-spark",
+        "jdbc.tcpKeepAlive": "true",
+        "jdbc.connectTimeout": options.get("jdbc.connectTimeout", "10"),
+        # A server that vanished must not hold a commit for ever; what became of it is looked up afterwards.
+        "jdbc.socketTimeout": options.get("jdbc.socketTimeout", "120"),
+        "clients": options.get("clients", _CLIENTS[purpose]),
+    }
+    if user is not None:
+        found["jdbc.user"] = user
+    if password is not None:
+        found["jdbc.password"] = password
+    return found
+
+
+def _rest(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+    return {"type": "rest", "uri": require_uri(catalog)}
+
+
+def _hive(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+    return {"type": "hive", "uri": require_uri(catalog)}
+
+
+def _glue(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+    region = options.get("client.region") or options.get("glue.region")
+    return {"type": "glue", **({"client.region": region} if region else {})}
+
+
+_SPARK_TYPES: dict[str, Callable[[config.Catalog, dict[str, str], Purpose], dict[str, str]]] = {
+    "sql": _jdbc,
+    "rest": _rest,
+    "hive": _hive,
+    "glue": _glue,
+}

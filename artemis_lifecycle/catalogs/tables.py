@@ -1,0 +1,50 @@
+"""The two tables of a SQL catalog on Postgres, as Iceberg's JdbcCatalog (schema version V1) and pyiceberg's SqlCatalog
+both know them. They stand in the first schema of the connection's search path, where both look for them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Engine, MetaData, String, Table, func, select, text
+from sqlalchemy.schema import CreateTable
+
+from artemis_lifecycle.operations.locks import lock_key
+
+_metadata = MetaData()
+
+iceberg_tables = Table(
+    "iceberg_tables",
+    _metadata,
+    Column("catalog_name", String(255), primary_key=True),
+    Column("table_namespace", String(255), primary_key=True),
+    Column("table_name", String(255), primary_key=True),
+    Column("metadata_location", String(1000)),
+    Column("previous_metadata_location", String(1000)),
+    Column("iceberg_type", String(5)),
+)
+
+iceberg_namespace_properties = Table(
+    "iceberg_namespace_properties",
+    _metadata,
+    Column("catalog_name", String(255), primary_key=True),
+    Column("namespace", String(255), primary_key=True),
+    Column("property_key", String(255), primary_key=True),
+    Column("property_value", String(1000)),
+)
+
+# V1: a row is a table, a view, or of before views were known.
+IS_TABLE = (iceberg_tables.c.iceberg_type == "TABLE") | iceberg_tables.c.iceberg_type.is_(None)
+
+
+def ensure_tables(engine: Engine) -> None:
+    """Create the tables, or bring V0 to V1. Where they are, nothing is written and no right to create is needed."""
+    probe = text(
+        "SELECT to_regclass('iceberg_namespace_properties') IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute WHERE "
+        "attrelid = to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped)"
+    )
+    with engine.connect() as connection:
+        if connection.execute(probe).scalar_one():
+            return
+    with engine.begin() as connection:
+        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-catalog-tables"))))
+        for table in (iceberg_tables, iceberg_namespace_properties):
+            connection.execute(CreateTable(table, if_not_exists=True))
+        connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))

@@ -1,0 +1,454 @@
+"""`artemis`: the steps of the walk for a terminal. Belongs here: arguments, output, exit codes. Does not belong:
+anything that a caller of `Lifecycle` would miss.
+
+Exit codes: 0 done, 2 bad input, 3 a guard refused, 4 unreadable metadata or a failing store, 5 the environment, 6 busy
+or unknown: try again; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import json as json_module
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+app = typer.Typer(
+    name="artemis",
+    help="The life of Apache Iceberg tables: what stays, what expires, what goes to the cold tier, what is deleted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="lifecycle.yaml; default $ARTEMIS_CONFIG, then ./lifecycle.yaml.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+TableArgument = Annotated[str, typer.Argument(help="namespace.table", metavar="TABLE")]
+PlanArgument = Annotated[str, typer.Argument(help="The id that `artemis plan` printed.", metavar="PLAN")]
+NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
+OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def instant(text: str | None) -> datetime | None:
+    """An ISO 8601 instant. Raises BadInput for what is none, NaiveDatetime for one without a time zone."""
+    if text is None:
+        return None
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadInput(
+            f"{text!r} is no instant", untouched="everything", do="write it as 2026-01-31T00:00:00Z"
+        ) from error
+    if parsed.tzinfo is None:
+        raise NaiveDatetime(f"{text!r} has no time zone", untouched="everything", do=f"append Z or an offset: {text}Z")
+    return parsed
+
+
+def as_json(value: object) -> object:
+    """`value` as what JSON can hold: dataclasses by their public fields, instants in ISO 8601, durations in seconds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: as_json(getattr(value, field.name)) for field in fields(value) if not field.name.startswith("_")
+        }
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [as_json(item) for item in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def show(value: object, *, json: bool, title: str) -> None:
+    """Print one result: as JSON, or as a two-column table of its public fields."""
+    plain = as_json(value)
+    if json:
+        print(json_module.dumps(plain, indent=2, ensure_ascii=False))
+        return
+    table = Table(title=escape(title), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for key, item in plain.items() if isinstance(plain, dict) else [("result", plain)]:
+        table.add_row(key.replace("_", " "), escape(_short(item)))
+    out.print(table)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list):
+        head = ", ".join(_short(item) for item in value[:8])
+        return f"{head}, … ({len(value)} in all)" if len(value) > 8 else head or "none"
+    if isinstance(value, dict):
+        items = [f"{key}: {_short(item)}" for key, item in list(value.items())[:8]]
+        return "\n".join(items) + (f"\n… ({len(value)} in all)" if len(value) > 8 else "")
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
+
+
+def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
+    """Print at most `limit` rows of a DataFrame."""
+    rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+    if json:
+        print(json_module.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False))
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for name in frame.columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(as_json(item))) for item in row.values()))
+    out.print(table)
+    if len(rows) == limit:
+        out.print(f"(the first {limit}; --limit shows more)", style="dim")
+
+
+@contextmanager
+def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
+    """An open Lifecycle, with a spinner on a terminal that says what is being done."""
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+    with (
+        err.status(escape(doing)) if err.is_terminal else _quiet(),
+        Lifecycle.open(config, owner="artemis") as lifecycle,
+    ):
+        yield lifecycle
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    yield
+
+
+@app.command()
+def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List the tables of the live catalog, and which entry of lifecycle.yaml governs each."""
+    with opened(config, "reading the catalog") as lifecycle:
+        names = lifecycle.tables()
+        entries = {name: lifecycle.config.entry(name) for name in names}
+    if json:
+        print(json_module.dumps(entries, indent=2))
+        return
+    table = Table(title="Tables", title_justify="left")
+    table.add_column("table")
+    table.add_column("governed by")
+    for name, entry in entries.items():
+        table.add_row(escape(name), escape(entry or "defaults, by hand only"))
+    out.print(table)
+
+
+@app.command()
+def history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False, limit: int = 20) -> None:
+    """The snapshots, refs and log of a table, pinned to one metadata file."""
+    with opened(config, f"reading the history of {table}") as lifecycle:
+        found = lifecycle.snapshot_history(table)
+    if json:
+        show(found, json=True, title="")
+        return
+    frame = found.to_pandas().tail(limit)
+    rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
+    for name in frame.columns:
+        rows.add_column(str(name), overflow="fold")
+    for values in frame.itertuples(index=False):
+        rows.add_row(*(escape(str(value)) for value in values))
+    out.print(rows)
+    out.print(escape(found.metadata_location), style="dim")
+
+
+@app.command()
+def reachable(
+    table: TableArgument, now: NowOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Count the files that the table's kept snapshots reach, by kind."""
+    with opened(config, f"walking {table}") as lifecycle:
+        found = lifecycle.reachable_set(table, now=instant(now))
+        show(
+            {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts},
+            json=json,
+            title=f"Reachable set of {table}",
+        )
+
+
+@app.command()
+def plan(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
+    snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
+    files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plan an expiration: seal which snapshots and files would go. Changes nothing of the table."""
+    with opened(config, f"planning {table}") as lifecycle:
+        made = lifecycle.plan_expiration(
+            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
+        )
+        if files:
+            show_rows(
+                made.files().orderBy("kind", "path"), json=json, limit=limit, title=f"Files of plan {made.plan_id}"
+            )
+        else:
+            show(made, json=json, title=f"Plan of {table}")
+
+
+@app.command()
+def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The plans of a table, newest first, with their status."""
+    with opened(config, "reading the plans") as lifecycle:
+        found = lifecycle.plans(table)
+    if json:
+        print(json_module.dumps([as_json(record) for record in found], indent=2))
+        return
+    rows = Table(title=escape(f"Plans of {table}"), title_justify="left")
+    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at"):
+        rows.add_column(name, overflow="fold")
+    for record in found:
+        rows.add_row(
+            record.plan_id,
+            record.status,
+            str(record.planned_at),
+            f"{record.expired_snapshots:,}",
+            f"{record.files:,}",
+            f"{record.bytes:,}",
+            str(record.due_at or ""),
+        )
+    out.print(rows)
+
+
+@app.command("hand-off")
+def hand_off(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
+    with opened(config, "copying to the cold tier") as lifecycle:
+        show(lifecycle.hand_off(plan), json=json, title=f"Handoff of {plan}")
+
+
+@app.command()
+def commit(
+    plan: PlanArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Remove a plan's snapshots from the table's metadata, in one commit."""
+    with opened(config, "committing") as lifecycle:
+        show(lifecycle.commit_expiration(plan, dry_run=dry_run), json=json, title=f"Commit of {plan}")
+
+
+@app.command()
+def delete(
+    plan: PlanArgument,
+    now: NowOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
+    with opened(config, "deleting") as lifecycle:
+        show(lifecycle.delete_files(plan, now=instant(now), dry_run=dry_run), json=json, title=f"Deletion of {plan}")
+
+
+@app.command()
+def expire(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    retain_last: int | None = None,
+    snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plan, hand off, commit, and delete if the grace is over: the steps in their order."""
+    with opened(config, f"expiring {table}") as lifecycle:
+        report = lifecycle.expire(
+            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
+        )
+        show(report, json=json, title=f"Expiration of {table}")
+
+
+@app.command("scan-orphans")
+def scan_orphans(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    location: str | None = None,
+    files: Annotated[bool, typer.Option("--files", help="List the orphans too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the table's files, then read its metadata, and seal what nobody owns. Changes nothing."""
+    with opened(config, f"scanning {table}") as lifecycle:
+        scan = lifecycle.scan_orphans(table, now=instant(now), older_than=instant(older_than), location=location)
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Orphans of scan {scan.scan_id}")
+        else:
+            show(scan, json=json, title=f"Orphan scan of {table}")
+
+
+@app.command("delete-orphans")
+def delete_orphans(
+    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-orphans` printed.", metavar="SCAN")],
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete the orphans of a stored scan, each looked at once more before it goes."""
+    with opened(config, "deleting orphans") as lifecycle:
+        show(lifecycle.delete_orphans(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
+
+
+@app.command()
+def explain(
+    table: TableArgument,
+    path: Annotated[str, typer.Argument(help="A file's path, as the metadata or the store spells it.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Who holds this file, or which plan or scan took it."""
+    with opened(config, "looking for the file") as lifecycle:
+        show(lifecycle.explain(table, path), json=json, title=path)
+
+
+@app.command()
+def read(
+    table: TableArgument,
+    as_of: Annotated[str | None, typer.Option("--as-of", help="An instant with its time zone.")] = None,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rows of a table now, at an instant, of a snapshot or a tag: from the live or the cold catalog; says which."""
+    with opened(config, f"reading {table}") as lifecycle:
+        route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        frame = lifecycle.read(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        show_rows(
+            frame, json=json, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
+        )
+
+
+@app.command()
+def tag(
+    table: TableArgument,
+    name: str,
+    snapshot_id: int,
+    retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
+    why: Annotated[str, typer.Option(help="Kept beside the tag.")] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Tag a snapshot, so that it stays for that long."""
+    with opened(config, "tagging") as lifecycle:
+        show(lifecycle.tag(table, name, snapshot_id, retain=retain, why=why), json=json, title=f"Tag {name}")
+
+
+@app.command()
+def untag(
+    table: TableArgument,
+    name: str,
+    why: Annotated[str, typer.Option(help="Kept beside the tag's record.")] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove a tag. Its snapshot expires by the table's rule from then on."""
+    with opened(config, "removing the tag") as lifecycle:
+        show(lifecycle.untag(table, name, why=why), json=json, title=f"Tag {name}")
+
+
+@app.command()
+def hold(
+    table: TableArgument,
+    reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may go.")],
+    owner: Annotated[str, typer.Option(prompt=True, help="Who answers for it.")],
+    snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
+    until: Annotated[str | None, typer.Option(help="An instant; without it, until released.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Hold a table, or some of its snapshots, against expiration and deletion."""
+    with opened(config, "placing the hold") as lifecycle:
+        placed = lifecycle.hold(table, owner, reason, snapshot_ids=tuple(snapshot_id or ()), until=instant(until))
+        show(placed, json=json, title=f"Hold on {table}")
+
+
+@app.command()
+def release(hold_id: str, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Release a hold."""
+    with opened(config, "releasing") as lifecycle:
+        show(lifecycle.release(hold_id), json=json, title=f"Hold {hold_id}")
+
+
+@app.command()
+def approve(
+    plan: PlanArgument,
+    who: Annotated[str, typer.Option(prompt=True)],
+    why: Annotated[str, typer.Option(prompt=True)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a plan pass the guards on files and share of the table."""
+    with opened(config, "approving") as lifecycle:
+        show(lifecycle.approve(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+
+
+@app.command()
+def close(
+    plan: PlanArgument,
+    who: Annotated[str, typer.Option(prompt=True)],
+    why: Annotated[str, typer.Option(prompt=True)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a plan for good. Files of a committed one become the orphan scan's."""
+    with opened(config, "closing") as lifecycle:
+        show(lifecycle.close_plan(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """Make three tables with 400 days of history and run the whole walk on them, through Dagster."""
+    # A process of its own: the demo brings Dagster, which the other verbs do without.
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "artemis_lifecycle.demo", *context.args]))
+
+
+def main() -> None:
+    """Entry point of the `artemis` command."""
+    try:
+        app()
+    except LifecycleError as error:
+        if "--json" in sys.argv:
+            failure = {"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path}
+            print(json_module.dumps(failure, indent=2))
+        else:
+            err.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+        raise SystemExit(error.exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

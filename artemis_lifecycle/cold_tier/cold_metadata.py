@@ -1,0 +1,252 @@
+"""The cold table's metadata file, from the live table's and the cold one's before it. Pure: JSON in, JSON out, fields
+that nobody here knows kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its parser
+refuses.
+
+The snapshot log is the live table's whole log, absent ids and all: it is what tells an engine that the answer to an
+instant is a snapshot that the cold table does not have, so that it fails rather than answers an older one. The parser
+takes absent ids; it wants entries in order of time, none later than `last-updated-ms` (both to the minute).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
+
+Json = dict[str, Any]
+
+UNKNOWN_SNAPSHOT = 0
+"""The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""
+
+COMPLETE_UNTIL = "artemis.log-complete-until-ms"
+"""The cold table's property: up to this instant its snapshot log is the live table's, whole."""
+
+ARCHIVE_OF = "artemis.archive-of"
+
+_METADATA_LOG_ENTRIES = 20
+_EVOLVING = (
+    ("schemas", "schema-id"),
+    ("partition-specs", "spec-id"),
+    ("sort-orders", "order-id"),
+)
+_HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
+
+
+def load_json(data: bytes, path: str) -> Json:
+    """A metadata file's JSON, plain or gzip. Raises UnreadableMetadata."""
+    try:
+        value = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (ValueError, OSError, EOFError) as error:
+        raise _unreadable(str(error), path) from error
+    if not isinstance(value, dict):
+        raise _unreadable("it holds no JSON object", path)
+    return value
+
+
+def _unreadable(what: str, path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        f"A metadata file cannot be read: {what}",
+        path=path,
+        untouched="both tiers",
+        do="look at that file and at the catalog's pointer",
+    )
+
+
+def snapshot_ids(metadata: Json | None) -> set[int]:
+    return set() if metadata is None else {snapshot["snapshot-id"] for snapshot in metadata.get("snapshots") or ()}
+
+
+def build_metadata(
+    live: Json,
+    cold: Json | None,
+    cold_location_now: str | None,
+    archived: Collection[int],
+    identity: ColdIdentity,
+    mapped: Callable[[str], str],
+) -> Json:
+    """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
+    `live`.
+
+    Raises HandoffFailed when the two disagree about a schema, a partition spec or a sort order of one id.
+    """
+    if cold is not None and cold["format-version"] > live["format-version"]:
+        raise HandoffFailed(
+            f"The cold table is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
+            table=identity.live_table,
+            untouched="both tables",
+            do="plan again, on the table as it is now",
+        )
+    new = dict(live)
+    new["location"] = identity.cold_location
+    before = snapshot_ids(cold)
+    added = [_cold_snapshot(snapshot, mapped) for snapshot in live["snapshots"] if snapshot["snapshot-id"] in archived]
+    kept = [] if cold is None else list(cold["snapshots"])
+    snapshots = kept + [snapshot for snapshot in added if snapshot["snapshot-id"] not in before]
+    new["snapshots"] = sorted(snapshots, key=_history_order)
+    newest = max(snapshots, key=lambda snapshot: (snapshot["timestamp-ms"], *_history_order(snapshot)))
+    new["current-snapshot-id"] = newest["snapshot-id"]
+    new["refs"] = _refs(live, cold, newest["snapshot-id"], snapshot_ids(new))
+    _merge_evolution(new, live, cold, identity)
+    known_before = 0 if cold is None else complete_until(cold)
+    new["snapshot-log"] = merge_logs(
+        (cold or {}).get("snapshot-log") or (), live.get("snapshot-log") or (), known_before
+    )
+    latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
+    new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
+    new["properties"] = _properties(live, identity, max(live["last-updated-ms"], known_before))
+    for key in ("statistics", "partition-statistics"):
+        _merge_statistics(new, live, cold, key, archived, mapped)
+    new["metadata-log"] = _metadata_log(cold, cold_location_now)
+    return new
+
+
+def _history_order(snapshot: Json) -> tuple[int, int, int]:
+    return (snapshot.get("sequence-number") or 0, snapshot["timestamp-ms"], snapshot["snapshot-id"])
+
+
+def _cold_snapshot(snapshot: Json, mapped: Callable[[str], str]) -> Json:
+    changed = dict(snapshot)
+    if changed.get("manifest-list") is not None:
+        changed["manifest-list"] = mapped(changed["manifest-list"])
+    if changed.get("manifests") is not None:
+        changed["manifests"] = [mapped(path) for path in changed["manifests"]]
+    return changed
+
+
+def _refs(live: Json, cold: Json | None, newest: int, present: set[int]) -> Json:
+    refs: Json = {} if cold is None else dict(cold.get("refs") or {})
+    for name, ref in (live.get("refs") or {}).items():
+        if name != "main" and ref["snapshot-id"] in present:
+            # Its retention is over; what stays is the name. A branch has no future here, so it is a tag.
+            refs[name] = {"snapshot-id": ref["snapshot-id"], "type": "tag"}
+    refs["main"] = {"snapshot-id": newest, "type": "branch"}
+    return refs
+
+
+def _merge_evolution(new: Json, live: Json, cold: Json | None, identity: ColdIdentity) -> None:
+    """Schemas, specs and orders of then: the live table may have dropped some that cold snapshots name."""
+    if cold is None:
+        return
+    for key, id_key in _EVOLVING:
+        if key not in live and key not in cold:
+            continue
+        merged = {item[id_key]: item for item in cold.get(key) or ()}
+        for item in live.get(key) or ():
+            former = merged.setdefault(item[id_key], item)
+            if _shape(former) != _shape(item):
+                raise HandoffFailed(
+                    f"The live and the cold table have different {key} of {id_key} {item[id_key]}",
+                    table=identity.live_table,
+                    untouched="both tables",
+                    do="see whether the table was replaced under its own table-uuid; the cold one cannot take both",
+                )
+        new[key] = [merged[number] for number in sorted(merged)]
+    for key in _HIGHEST:
+        values = [metadata[key] for metadata in (live, cold) if metadata.get(key) is not None]
+        if values:
+            new[key] = max(values)
+
+
+def _shape(item: Any) -> Any:
+    """What an item says, however its writer spelt it: Iceberg, pyiceberg and their versions differ in empty fields."""
+    if isinstance(item, dict):
+        shaped = {key: _shape(value) for key, value in item.items()}
+        return {key: value for key, value in shaped.items() if value is not None and value != []}
+    if isinstance(item, list):
+        return [_shape(value) for value in item]
+    return item.replace(" ", "") if isinstance(item, str) else item
+
+
+def complete_until(cold: Json) -> int:
+    """Up to when (epoch ms) the cold table's log is the live table's, whole."""
+    recorded = (cold.get("properties") or {}).get(COMPLETE_UNTIL)
+    return (
+        int(recorded)
+        if recorded is not None
+        else max((e["timestamp-ms"] for e in cold.get("snapshot-log") or ()), default=0)
+    )
+
+
+def _properties(live: Json, identity: ColdIdentity, known_until: int) -> dict[str, str]:
+    properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in LOCATION_PROPERTIES}
+    # So that no engine's own maintenance ever removes a file of the archive.
+    properties["gc.enabled"] = "false"
+    properties[ARCHIVE_OF] = identity.live_table
+    properties[COMPLETE_UNTIL] = str(known_until)
+    return properties
+
+
+def _merge_statistics(
+    new: Json, live: Json, cold: Json | None, key: str, archived: Collection[int], mapped: Callable[[str], str]
+) -> None:
+    kept = list((cold or {}).get(key) or ())
+    have = {entry["snapshot-id"] for entry in kept}
+    for entry in live.get(key) or ():
+        if entry["snapshot-id"] in archived and entry["snapshot-id"] not in have:
+            kept.append({**entry, "statistics-path": mapped(entry["statistics-path"])})
+    if kept or key in live:
+        new[key] = kept
+
+
+def _metadata_log(cold: Json | None, location: str | None) -> list[Json]:
+    if cold is None or location is None:
+        return []
+    log = [*(cold.get("metadata-log") or ()), {"timestamp-ms": cold["last-updated-ms"], "metadata-file": location}]
+    return log[-_METADATA_LOG_ENTRIES:]
+
+
+def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -> list[Json]:
+    """The log `older`, continued by `newer`, whose beginning the live table may have cut.
+
+    Where they do not overlap, something between is lost: from `known_until` (or the older's last entry) on the log
+    then names UNKNOWN_SNAPSHOT, until `newer` begins.
+    """
+    first, second = [_entry(item) for item in older], [_entry(item) for item in newer]
+    if not first or not second:
+        return [*older, *newer]
+    for start in range(max(0, len(first) - len(second)), len(first)):
+        overlap = len(first) - start
+        if first[start:] == second[:overlap]:
+            return [*older, *newer[overlap:]]
+    # The newer log may also be older than what was merged before: nothing of it is news then.
+    for start in range(len(first) - len(second) + 1):
+        if first[start : start + len(second)] == second:
+            return list(older)
+    begin = max(first[-1][0], known_until) + 1
+    gap = [{"timestamp-ms": begin, "snapshot-id": UNKNOWN_SNAPSHOT}] if begin < second[0][0] else []
+    return [*older, *gap, *(item for item in newer if item["timestamp-ms"] > first[-1][0])]
+
+
+def _entry(item: Json) -> tuple[int, int]:
+    return item["timestamp-ms"], item["snapshot-id"]
+
+
+def snapshot_at(log: Sequence[tuple[int, int]], instant_ms: int) -> int | None:
+    """The id that the log (time, id) gives for an instant, as Iceberg's SnapshotUtil finds it; None before its
+    begin."""
+    best: tuple[int, int] | None = None
+    for at, snapshot_id in log:
+        if at <= instant_ms and (best is None or at > best[0]):
+            best = (at, snapshot_id)
+    return None if best is None else best[1]
+
+
+def metadata_path(identity: ColdIdentity, plan_id: str, cold_location_now: str | None) -> str:
+    """Where a handoff's metadata file goes: one name for one plan on one base, so that a second try writes the same."""
+    number = 0
+    if cold_location_now is not None:
+        match = re.match(r"(\d+)-", cold_location_now.rpartition("/")[2])
+        number = int(match[1]) + 1 if match else 0
+    name = uuid.uuid5(uuid.UUID(identity.table_uuid), f"{plan_id}|{cold_location_now or ''}")
+    return f"{identity.cold_location}/metadata/{number:05d}-{name}.metadata.json"
+
+
+def to_bytes(metadata: Mapping[str, Any]) -> bytes:
+    return json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode()

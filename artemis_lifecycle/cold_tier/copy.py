@@ -1,0 +1,196 @@
+"""Copying on executors: each file is copied or rewritten, read back and compared before it counts. Belongs here: what a
+Spark worker does with one file. Does not belong: which files, in which order, and what a failure means to the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.cold_tier.ledger import (
+    COPIED,
+    FAILED,
+    LOST,
+    PRESENT,
+    REWRITTEN,
+    SCHEMA,
+    CopiedFile,
+    to_batch,
+)
+from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.rewrite import (
+    RewrittenDelete,
+    rewrite_deletion_vectors,
+    rewrite_manifest,
+    rewrite_manifest_list,
+    rewrite_position_deletes,
+)
+from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame
+
+WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint"
+"""What a batch's rows must have; for manifests also `deletes array<struct<destination string, rewritten string>>`."""
+
+
+def copy_files(
+    wanted: DataFrame,
+    *,
+    live: Stores,
+    cold: Stores,
+    mapping: PathMapping,
+    lengths: Broadcast[dict[str, int]] | None = None,
+    accept_sizes: bool = False,
+    tasks: int = 1,
+) -> list[CopiedFile]:
+    """Copy every file of `wanted` (a DataFrame[WANTED]), whatever becomes of the others; one answer for each.
+
+    `lengths` are those of the cold manifests, by cold path, for batches of manifest lists. `accept_sizes` copies a file
+    whose size is not the recorded one, as it is. Memory is one part of a file, or one whole file where it is rewritten.
+    """
+    worker = _Copier(live, cold, mapping, lengths, accept_sizes)
+    with worker_errors():
+        rows = wanted.repartition(tasks).mapInArrow(worker, SCHEMA).collect()
+    return sorted((CopiedFile(**row.asDict()) for row in rows), key=lambda file: file.destination)
+
+
+class _Copier:
+    def __init__(
+        self,
+        live: Stores,
+        cold: Stores,
+        mapping: PathMapping,
+        lengths: Broadcast[dict[str, int]] | None,
+        accept_sizes: bool,
+    ) -> None:
+        self._live = live
+        self._cold = cold
+        self._mapping = mapping
+        self._lengths = lengths
+        self._accept_sizes = accept_sizes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                yield to_batch([self._one(row)])
+
+    def _one(self, row: Mapping[str, Any]) -> CopiedFile:
+        wanted = CopiedFile(
+            kind=row["kind"],
+            file_format=row["file_format"],
+            source=row["source"],
+            destination=row["destination"],
+            source_size=row["size_in_bytes"],
+            size_in_bytes=row["size_in_bytes"],
+            checksum=None,
+            action=FAILED,
+        )
+        try:
+            return self._copied(wanted, row)
+        except MissingFile as error:
+            gone = error.path in (None, wanted.source)
+            return replace(wanted, action=LOST if gone else FAILED, error=error.what)
+        except _Damaged as error:
+            return replace(wanted, action=LOST, error=str(error))
+        except (CopyMismatch, HandoffFailed, StorageError, UnreadableMetadata) as error:
+            return replace(wanted, action=FAILED, error=str(error))
+
+    def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
+        rewrite = self._rewriter(wanted, row)
+        if rewrite is None:
+            return self._as_it_is(wanted)
+        data = self._live.read(wanted.source)
+        wanted = self._sized(wanted, len(data))
+        written, description = rewrite(data)
+        checksum = f"sha256:{hashlib.sha256(written).hexdigest()}"
+        found = self._checksum_there(wanted.destination, len(written))
+        action = PRESENT if found == checksum else REWRITTEN
+        if found != checksum:
+            self._refuse_to_replace(wanted.destination)
+            self._write(wanted.destination, written, checksum)
+        return replace(
+            wanted,
+            size_in_bytes=len(written),
+            checksum=checksum,
+            action=action,
+            rewritten=None if description is None else description.to_json(),
+        )
+
+    def _rewriter(
+        self, wanted: CopiedFile, row: Mapping[str, Any]
+    ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
+        """What makes the cold file's bytes of the live one's; None where they are the same."""
+        source, mapped = wanted.source, self._mapping
+        if wanted.kind == POSITION_DELETES:
+            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped)
+        if wanted.kind == DELETION_VECTORS:
+            return lambda data: rewrite_deletion_vectors(data, source, mapped)
+        if wanted.kind == MANIFEST:
+            deletes = {
+                item["destination"]: RewrittenDelete.from_json(item["rewritten"]) for item in row.get("deletes") or ()
+            }
+            return lambda data: (rewrite_manifest(data, source, mapped, deletes), None)
+        if wanted.kind == MANIFEST_LIST:
+            lengths = {} if self._lengths is None else self._lengths.value
+            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths), None)
+        return None
+
+    def _as_it_is(self, wanted: CopiedFile) -> CopiedFile:
+        found = self._live.head(wanted.source)
+        if found is None:
+            raise _Damaged("the file is gone")
+        wanted = self._sized(wanted, found.size_in_bytes)
+        there = self._checksum_there(wanted.destination, found.size_in_bytes)
+        if there is not None and there == self._live.checksum(wanted.source):
+            return replace(wanted, checksum=there, action=PRESENT)
+        if there is not None or self._cold.head(wanted.destination) is not None:
+            self._refuse_to_replace(wanted.destination)
+        outcome = self._cold.copy(wanted.source, wanted.destination, source_stores=self._live)
+        return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
+
+    def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:
+        # v1's inline manifests come without a recorded size. A manifest or a list that changed is never to be accepted.
+        acceptable = self._accept_sizes and wanted.kind not in (MANIFEST, MANIFEST_LIST)
+        if wanted.source_size not in (size, UNKNOWN_LENGTH) and not acceptable:
+            raise _Damaged(f"the file has {size} bytes, and the metadata records {wanted.source_size}")
+        return replace(wanted, source_size=size, size_in_bytes=size)
+
+    def _checksum_there(self, destination: str, size: int) -> str | None:
+        """The checksum of the file at `destination` when it has that size."""
+        found = self._cold.head(destination)
+        return self._cold.checksum(destination) if found is not None and found.size_in_bytes == size else None
+
+    def _refuse_to_replace(self, destination: str) -> None:
+        # Inside this table's own location nothing else writes: what differs there is a broken copy, to be redone.
+        if not self._mapping.owns(destination) and self._cold.head(destination) is not None:
+            raise HandoffFailed(
+                "Another file stands at the mirrored path, outside the table's own location in the cold tier",
+                path=destination,
+                untouched="both files",
+                do="see whose file that is; move it, or set cold_tier.enabled to false for this table",
+            )
+
+    def _write(self, destination: str, data: bytes, checksum: str) -> None:
+        for _ in range(self._cold.settings.copy_attempts):
+            self._cold.write(destination, data, overwrite=True)
+            if self._cold.checksum(destination) == checksum:
+                return
+        raise CopyMismatch(
+            f"A rewritten file reads back differently, {self._cold.settings.copy_attempts} times",
+            path=destination,
+            untouched="the live file",
+            do="check the cold store, then run the handoff again",
+        )
+
+
+class _Damaged(Exception):  # noqa: N818  (control flow inside `_Copier`)
+    """The source is not what the metadata says."""

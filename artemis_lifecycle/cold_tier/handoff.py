@@ -1,0 +1,578 @@
+"""The handoff: expired snapshots copied, verified, and published as one commit of the cold table. Resumable by batch.
+
+Order: what is needed is sealed; contents, then manifests, then manifest lists are copied, each batch recorded when all
+of it is verified; then one metadata file is written, parsed by Iceberg's own parser, and published by compare-and-swap.
+Until then the cold table is as it was, and whatever was copied counts for the next try.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection
+
+from artemis_lifecycle.catalogs.cold import publish
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import require_uri
+from artemis_lifecycle.cold_tier import cold_metadata
+from artemis_lifecycle.cold_tier.copy import copy_files
+from artemis_lifecycle.cold_tier.ledger import COPIED, FAILED, LOST, PRESENT, REWRITTEN, VERIFIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.needed import (
+    PHASES,
+    Batch,
+    Demand,
+    Losses,
+    Problem,
+    Work,
+    load_work,
+    losses_of,
+    seal_work,
+    work_folder,
+)
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import CommitConflict, ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.metadata.kinds import MANIFEST
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.operations.journal import HandoffBatches
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+
+_PUBLISH_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class HandoffInput:
+    """What is to go to the cold tier: snapshots of one metadata file of one table. `plan_id` keys the handoff's
+    work."""
+
+    plan_id: str
+    table: str
+    table_uuid: str
+    base_metadata_location: str
+    snapshot_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class HandoffSettings:
+    """Bounds of a batch (on average: files fall into batches by hash). A batch is the unit that a killed run
+    repeats."""
+
+    files_per_batch: int = 2_000
+    bytes_per_batch: int = 8 << 30
+
+
+@dataclass(frozen=True)
+class HandoffProgress:
+    """Where a running handoff is: files and recorded bytes of finished batches, and of all."""
+
+    done_files: int
+    files: int
+    done_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """What a handoff did. Sizes in bytes; `verified_files` are those whose copy was read back and compared.
+
+    `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
+    theirs is gone (`lost_files`). `reused_files` were copied in earlier handoffs or found in place; nothing was sent
+    for them.
+    """
+
+    plan_id: str
+    table: str
+    cold_table: str | None = None
+    cold_metadata_location: str | None = None
+    archived: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    lost_files: tuple[Problem, ...] = ()
+    copied_files: int = 0
+    copied_bytes: int = 0
+    rewritten_files: int = 0
+    reused_files: int = 0
+    verified_files: int = 0
+    attempts: int = 0
+    _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
+
+    def files(self) -> DataFrame | None:
+        """DataFrame[path, destination, kind, size_in_bytes, checksum, outcome] of this plan's copies; None if it had
+        none."""
+        return None if self._files is None else self._files()
+
+
+@dataclass(frozen=True)
+class HandoffContext:
+    """What a handoff works with. `check` raises when the worker's lease is lost: it is called before each batch and
+    before the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location,
+    when it must stand or fall with the commit; its connection is to the cold catalog's database."""
+
+    spark: SparkSession
+    live_stores: Stores
+    cold_stores: Stores
+    config: LifecycleConfig
+    batches: HandoffBatches | None = None
+    settings: HandoffSettings = field(default_factory=HandoffSettings)
+    check: Callable[[], None] = lambda: None
+    on_progress: Callable[[HandoffProgress], None] = lambda progress: None
+    record: Callable[[Connection, str], None] | None = None
+
+    @property
+    def root(self) -> str:
+        root = self.config.operations.root
+        if root is None:
+            raise ConfigError("operations.root has no address", untouched="everything", do="set it in lifecycle.yaml")
+        return root
+
+
+def hand_off(context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = False) -> Handoff:
+    """Copy all that the plan's snapshots read to the cold tier, verify it, and publish them in the cold catalog.
+
+    Running it again finishes what is left, and is a no-op when all is done. A table whose policy has no cold tier, and
+    a plan without snapshots, are no-ops. `allow_lost`: a person approved that snapshots whose files are gone stay out,
+    and that files of another size than recorded are taken as they are.
+
+    Raises HandoffFailed, the cold table unchanged, when a file is gone and that is not approved, or a file cannot be
+    copied, verified or rewritten; UnreadableMetadata when the base metadata file is broken; EncryptedTable;
+    CommitConflict.
+    """
+    if not plan.snapshot_ids or not context.config.policy(plan.table).cold_tier.enabled:
+        return Handoff(plan.plan_id, plan.table)
+    base = context.live_stores.read(plan.base_metadata_location)
+    demand = _demand(context, plan, base)
+    identity = demand.mapping.identity
+    ledger = Ledger(context.live_stores, context.root, plan.table_uuid)
+    work = _work(context, plan, demand, ledger, allow_lost)
+    losses = _copy_all(context, plan, demand, work, ledger, allow_lost)
+    archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
+    location, attempts = _publish(
+        context, plan, demand, cold_metadata.load_json(base, plan.base_metadata_location), archived
+    )
+    with worker_errors():
+        totals = ledger.totals(context.spark, plan.plan_id)
+    files, size = zip(*(totals.get(action, (0, 0)) for action in (COPIED, REWRITTEN, PRESENT)), strict=True)
+    return Handoff(
+        plan_id=plan.plan_id,
+        table=plan.table,
+        cold_table=identity.cold_table,
+        cold_metadata_location=location,
+        archived=archived,
+        lost=tuple(snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)),
+        lost_files=work.problems + losses.problems,
+        copied_files=files[0] + files[1],
+        copied_bytes=size[0] + size[1],
+        rewritten_files=files[1],
+        reused_files=files[2],
+        verified_files=sum(files),
+        attempts=attempts,
+        _files=lambda: _described(ledger.files(context.spark, plan.plan_id)),
+    )
+
+
+def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_location: str) -> ColdIdentity:
+    """The table's place in the cold tier, settled now if it has none."""
+    catalogs = context.config.catalogs
+    if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
+        raise ConfigError(
+            "A catalog has no warehouse",
+            untouched="everything",
+            do="set catalogs.live.warehouse and catalogs.cold.warehouse",
+        )
+    live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
+    rules = LocationRules.from_config(context.config.policy(table).orphans)
+
+    def choose(cold_locations: list[str]) -> ColdIdentity:
+        with _cold_catalog(context.config) as catalog:
+            taken = _other_uuid(context, catalog, table, table_uuid)
+        return place(
+            table=table,
+            table_uuid=table_uuid,
+            live_location=live_location,
+            live_warehouse=live_warehouse,
+            cold_warehouse=cold_warehouse,
+            rules=rules,
+            name_is_taken=taken,
+            cold_locations=cold_locations,
+        )
+
+    return settle(context.live_stores, context.root, table_uuid, choose)
+
+
+def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> Demand:
+    metadata = parse_table_metadata(base, plan.base_metadata_location)
+    if metadata.table_uuid != plan.table_uuid:
+        raise NoSuchTable(
+            f"The plan's base is of table-uuid {metadata.table_uuid}, not {plan.table_uuid}",
+            table=plan.table,
+            path=plan.base_metadata_location,
+            untouched="both tiers",
+            do=f"plan again: artemis plan {plan.table}",
+        )
+    refuse_encrypted(metadata, plan.table)
+    absent = [snapshot for snapshot in plan.snapshot_ids if metadata.snapshot(snapshot) is None]
+    if absent:
+        raise UnreadableMetadata(
+            f"The plan's base has no snapshot {absent[0]}",
+            table=plan.table,
+            path=plan.base_metadata_location,
+            untouched="both tiers",
+            do=f"plan again: artemis plan {plan.table}",
+        )
+    identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
+    return Demand(metadata, plan.snapshot_ids, PathMapping(identity))
+
+
+# --- copying --------------------------------------------------------------------------------------------------------
+
+
+def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: Ledger, allow_lost: bool) -> Work:
+    """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only when that is
+    approved."""
+    known = load_work(context.live_stores, context.root, plan.plan_id)
+    if known is not None:
+        return known
+    problems: tuple[Problem, ...] = ()
+    while True:
+        with around("handoff.seal"):
+            work = seal_work(
+                context.spark,
+                context.live_stores,
+                demand,
+                ledger,
+                work_folder(context.root, plan.plan_id),
+                files_per_batch=context.settings.files_per_batch,
+                bytes_per_batch=context.settings.bytes_per_batch,
+                problems=problems,
+            )
+        if isinstance(work, Work):
+            return work
+        problems += work
+        if not allow_lost:
+            raise _lost_error(plan, problems)
+        gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
+        demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
+
+
+def _copy_all(
+    context: HandoffContext, plan: HandoffInput, demand: Demand, work: Work, ledger: Ledger, allow_lost: bool
+) -> Losses:
+    """Every batch that is not recorded yet, phase by phase; what approved losses mean in the end."""
+    spark, stores = context.spark, context.live_stores
+    demand = replace(demand, snapshot_ids=work.snapshot_ids)
+    recorded = ledger.batches(plan.plan_id)
+    _begin_batches(context, plan, work, recorded)
+    progress = HandoffProgress(
+        0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
+    )
+    needed = work.needed(spark, stores).persist() if len(recorded) < len(work.batches) else None
+    try:
+        for phase in range(PHASES):
+            batches = [batch for batch in work.batches if batch.phase == phase]
+            left = [batch for batch in batches if batch.number not in recorded]
+            lost: list[CopiedFile] = []
+            if left and needed is not None:
+                with _phase(context, phase, work, ledger) as inputs:
+                    excluded = (
+                        losses_of(spark, stores, demand, ledger.lost(spark, plan.plan_id)).excluded if phase else ()
+                    )
+                    for batch in left:
+                        context.check()
+                        rows = needed.filter(needed.batch == batch.number).drop("phase", "batch")
+                        if excluded:
+                            rows = rows.filter(~rows.destination.isin(*excluded))
+                        files = _copy_batch(context, demand, rows, batch, inputs, allow_lost)
+                        lost += _settle_batch(context, plan, ledger, work, batch, files, allow_lost)
+                        progress = _further(progress, batch)
+                        context.on_progress(progress)
+            if lost and not allow_lost:
+                raise _lost_error(plan, losses_of(spark, stores, demand, lost).problems)
+            for batch in batches:
+                if batch not in left:
+                    progress = _further(progress, batch)
+    finally:
+        if needed is not None:
+            needed.unpersist()
+    with worker_errors():
+        return losses_of(spark, stores, demand, ledger.lost(spark, plan.plan_id))
+
+
+def _further(progress: HandoffProgress, batch: Batch) -> HandoffProgress:
+    return replace(
+        progress,
+        done_files=progress.done_files + batch.files,
+        done_bytes=progress.done_bytes + batch.size_in_bytes,
+    )
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """What a phase's workers need beside their rows: new sizes, of rewritten delete files or of manifests."""
+
+    lengths: Broadcast[dict[str, int]] | None = None
+    deletes: DataFrame | None = None
+
+
+@contextmanager
+def _phase(context: HandoffContext, phase: int, work: Work, ledger: Ledger) -> Iterator[_Inputs]:
+    """From the ledger, as the phase before left it."""
+    from pyspark.sql import functions as sf
+
+    spark, stores = context.spark, context.live_stores
+    if phase == 0:
+        yield _Inputs()
+    elif phase == 1:
+        described = ledger.verified(spark).filter("rewritten is not null").select("destination", "rewritten")
+        deletes = (
+            work.deletes(spark, stores)
+            .join(described, "destination")
+            .groupBy("manifest_destination")
+            .agg(sf.collect_list(sf.struct("destination", "rewritten")).alias("deletes"))
+            .withColumnRenamed("manifest_destination", "destination")
+            .persist()
+        )
+        try:
+            yield _Inputs(deletes=deletes)
+        finally:
+            deletes.unpersist()
+    else:
+        manifests = ledger.verified(spark).filter(sf.col("kind") == MANIFEST).select("destination", "size_in_bytes")
+        with worker_errors():
+            rows = work.manifests(spark, stores).join(manifests, "destination").collect()
+        lengths = spark.sparkContext.broadcast({row["destination"]: row["size_in_bytes"] for row in rows})
+        try:
+            yield _Inputs(lengths=lengths)
+        finally:
+            lengths.unpersist()
+
+
+def _copy_batch(
+    context: HandoffContext, demand: Demand, rows: DataFrame, batch: Batch, inputs: _Inputs, allow_lost: bool
+) -> list[CopiedFile]:
+    if inputs.deletes is not None:
+        rows = rows.join(inputs.deletes, "destination", "left")
+    return copy_files(
+        rows,
+        live=context.live_stores,
+        cold=context.cold_stores,
+        mapping=demand.mapping,
+        lengths=inputs.lengths,
+        accept_sizes=allow_lost,
+        tasks=max(1, min(batch.files, 4 * int(context.spark.sparkContext.defaultParallelism))),
+    )
+
+
+def _settle_batch(
+    context: HandoffContext,
+    plan: HandoffInput,
+    ledger: Ledger,
+    work: Work,
+    batch: Batch,
+    files: list[CopiedFile],
+    allow_lost: bool,
+) -> list[CopiedFile]:
+    """Record the batch if all of it is settled. Gives back what is lost; raises HandoffFailed for what failed."""
+    failed = [file for file in files if file.action == FAILED]
+    lost = [file for file in files if file.action == LOST]
+    if failed:
+        error = HandoffFailed(
+            f"{len(failed)} of {len(files)} files of batch {batch.number} were not copied; the first: {failed[0].error}",
+            table=plan.table,
+            path=failed[0].source,
+            untouched="the cold table, the live table and all its files; the plan stays open and holds them",
+            do="mend what it says and run the handoff again: finished batches are kept",
+        )
+        _finish_batch(context, plan, work, batch, files, str(error))
+        raise error
+    if lost and not allow_lost:
+        _finish_batch(
+            context, plan, work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}"
+        )
+        return lost
+    with around("handoff.batch"):
+        ledger.write(plan.plan_id, batch.number, files)
+    _finish_batch(context, plan, work, batch, files, None)
+    return lost
+
+
+def _begin_batches(context: HandoffContext, plan: HandoffInput, work: Work, recorded: Collection[int]) -> None:
+    """Postgres' rows of the batches, for people and the UI; the ledger is what a resume goes by."""
+    if context.batches is None:
+        return
+    context.batches.begin(plan.plan_id, [(batch.files, batch.size_in_bytes) for batch in work.batches])
+    unfinished = {row.batch for row in context.batches.unfinished(plan.plan_id)}
+    for index, batch in enumerate(work.batches):
+        if batch.number in recorded and index in unfinished:
+            # Killed between the two records.
+            context.batches.finish_batch(plan.plan_id, index, batch.files, 0)
+
+
+def _finish_batch(
+    context: HandoffContext,
+    plan: HandoffInput,
+    work: Work,
+    batch: Batch,
+    files: Sequence[CopiedFile],
+    error: str | None,
+) -> None:
+    if context.batches is None:
+        return
+    present = sum(file.action == PRESENT for file in files)
+    verified = sum(file.action in VERIFIED for file in files)
+    context.batches.finish_batch(plan.plan_id, work.batches.index(batch), verified - present, present, error)
+
+
+def _lost_error(plan: HandoffInput, problems: Sequence[Problem]) -> HandoffFailed:
+    snapshots = sorted({snapshot for problem in problems for snapshot in problem.snapshot_ids})
+    return HandoffFailed(
+        f"{len(problems)} files that the handoff needs are gone or damaged ({problems[0].reason}); without them "
+        f"{len(snapshots)} snapshots cannot be archived: {', '.join(map(str, snapshots[:10]))}",
+        table=plan.table,
+        path=problems[0].path,
+        untouched="the cold table, the live table and all its files; the plan stays open and holds them",
+        do=f"restore the file and run the handoff again; or approve the loss: artemis approve {plan.plan_id}",
+    )
+
+
+def _described(files: DataFrame) -> DataFrame:
+    return files.selectExpr("source AS path", "destination", "kind", "size_in_bytes", "checksum", "action AS outcome")
+
+
+# --- publishing -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Current:
+    """The cold table as its catalog has it; both None before its first handoff."""
+
+    location: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+@contextmanager
+def _cold_catalog(config: LifecycleConfig) -> Iterator[CatalogReader]:
+    if config.catalogs.cold.type != "sql":
+        raise ConfigError(
+            f"The cold catalog is of type {config.catalogs.cold.type!r}; the handoff publishes to SQL catalogs",
+            untouched="both tiers",
+            do="make catalogs.cold a SQL catalog on Postgres",
+        )
+    with CatalogReader(config.catalogs.cold) as reader:
+        yield reader
+
+
+def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Current:
+    try:
+        location = catalog.entry(table).metadata_location
+    except NoSuchTable:
+        return _Current()
+    return _Current(location, cold_metadata.load_json(context.cold_stores.read(location), location))
+
+
+def _publish(
+    context: HandoffContext, plan: HandoffInput, demand: Demand, live: dict[str, Any], archived: Sequence[int]
+) -> tuple[str | None, int]:
+    """One commit of the cold table; (its metadata location, attempts), 0 attempts when it has all of `archived`."""
+    identity = demand.mapping.identity
+    engine = connect(require_uri(context.config.catalogs.cold))
+    try:
+        with _cold_catalog(context.config) as catalog:
+            for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+                current = _current(context, catalog, identity.cold_table)
+                if current.metadata is not None and current.metadata.get("table-uuid") != plan.table_uuid:
+                    raise HandoffFailed(
+                        f"The cold catalog's {identity.cold_table} is of another table-uuid, "
+                        f"{current.metadata.get('table-uuid')}",
+                        table=plan.table,
+                        path=current.location,
+                        untouched="the cold catalog",
+                        do="drop or rename that entry, which no handoff made, and run the handoff again",
+                    )
+                if set(archived) <= cold_metadata.snapshot_ids(current.metadata):
+                    return current.location, attempt - 1
+                location = _write_metadata(context, plan, demand, live, current, archived)
+                context.check()
+                try:
+                    with around("handoff.publish"), engine.begin() as connection:
+                        publish(
+                            connection,
+                            context.config.catalogs.cold.name,
+                            identity.cold_table,
+                            expected_location=current.location,
+                            new_location=location,
+                        )
+                        if context.record is not None:
+                            context.record(connection, location)
+                    return location, attempt
+                except CommitConflict:
+                    if attempt == _PUBLISH_ATTEMPTS:
+                        raise
+                    time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))
+        raise AssertionError("unreachable")
+    finally:
+        engine.dispose()
+
+
+def _write_metadata(
+    context: HandoffContext,
+    plan: HandoffInput,
+    demand: Demand,
+    live: dict[str, Any],
+    current: _Current,
+    archived: Sequence[int],
+) -> str:
+    identity = demand.mapping.identity
+    new = cold_metadata.build_metadata(
+        live, current.metadata, current.location, set(archived), identity, demand.mapping
+    )
+    location = cold_metadata.metadata_path(identity, plan.plan_id, current.location)
+    data = cold_metadata.to_bytes(new)
+    parse_table_metadata(data, location)
+    _parse_with_iceberg(context.spark, location, data, plan)
+    with around("handoff.metadata"):
+        context.cold_stores.write(location, data, overwrite=True)
+    if context.cold_stores.read(location) != data:
+        raise HandoffFailed(
+            "The cold metadata file reads back differently",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog",
+            do="check the cold store, then run the handoff again",
+        )
+    return location
+
+
+def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: HandoffInput) -> None:
+    """Hold the file against the parser that engines use, before any engine can see it."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        parsed = jvm.org.apache.iceberg.TableMetadataParser.fromJson(location, data.decode())
+        parsed.snapshots().size()
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage())
+        raise HandoffFailed(
+            f"Iceberg's parser refuses the cold metadata: {reason}",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog; nothing was written there",
+            do="report this with the live metadata file; the plan stays open and holds its files",
+        ) from error
+
+
+def _other_uuid(context: HandoffContext, catalog: CatalogReader, table: str, table_uuid: str) -> bool:
+    current = _current(context, catalog, table)
+    return current.metadata is not None and current.metadata.get("table-uuid") != table_uuid

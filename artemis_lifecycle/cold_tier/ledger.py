@@ -1,0 +1,140 @@
+"""What was ever copied for a table, by table-uuid and cold path: one Parquet file for each finished batch, which
+appears whole or not at all. It is both a handoff's journal (a killed one goes on with the next batch) and the memory by
+which no file is copied twice in its life. A manifest in it means that every live file of that manifest is in it too.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+COPIED = "copied"
+"""Byte for byte, read back and equal."""
+REWRITTEN = "rewritten"
+"""With cold paths in it, read back and equal to what was to be written."""
+PRESENT = "present"
+"""Was there already, byte for byte what this handoff would have written."""
+LOST = "lost"
+"""The source is gone, or not what the metadata records of it."""
+FAILED = "failed"
+
+VERIFIED = (COPIED, REWRITTEN, PRESENT)
+
+SCHEMA = (
+    "kind string, file_format string, source string, destination string, source_size bigint, size_in_bytes bigint, "
+    "checksum string, action string, rewritten string, error string"
+)
+
+
+@dataclass(frozen=True)
+class CopiedFile:
+    """One file of a batch and what became of it. `checksum` is that of the cold file as it was read back; `rewritten`
+    the JSON of a RewrittenDelete, for files that manifests must describe anew. Sizes in bytes."""
+
+    kind: str
+    file_format: str | None
+    source: str
+    destination: str
+    source_size: int
+    size_in_bytes: int
+    checksum: str | None
+    action: str
+    rewritten: str | None = None
+    error: str | None = None
+
+
+class Ledger:
+    """The copies of one table, under `operations.root`."""
+
+    def __init__(self, stores: Stores, root: str, table_uuid: str) -> None:
+        self._stores = stores
+        self._folder = f"{root}/cold/{table_uuid}/copies"
+
+    def write(self, plan_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
+        """Record a finished batch. Recording it again replaces it."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        out = io.BytesIO()
+        table = pa.Table.from_pylist([asdict(file) for file in files], schema=_arrow_schema())
+        pq.write_table(table, out, compression="zstd")
+        self._stores.write(f"{self._folder}/{plan_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
+
+    def batches(self, plan_id: str) -> dict[int, str]:
+        """The finished batches of a plan: number to path."""
+        found = {}
+        for file in self._stores.list(f"{self._folder}/{plan_id}"):
+            match = re.fullmatch(r"batch-(\d+)\.parquet", file.path.rpartition("/")[2])
+            if match is not None:
+                found[int(match[1])] = file.path
+        return found
+
+    def files(self, spark: SparkSession, plan_id: str | None = None) -> DataFrame:
+        """DataFrame of CopiedFile's fields: everything ever copied for the table, or by one plan (lost files too)."""
+        folder = self._folder if plan_id is None else f"{self._folder}/{plan_id}"
+        paths = sorted(file.path for file in self._stores.list(folder) if file.path.endswith(".parquet"))
+        return read_parts(spark, self._stores, paths)
+
+    def lost(self, spark: SparkSession, plan_id: str) -> list[CopiedFile]:
+        """The files of a plan that a person let go: they are few, and come to the driver."""
+        files = self.files(spark, plan_id)
+        return [CopiedFile(**row.asDict()) for row in files.filter(files.action == LOST).orderBy("source").collect()]
+
+    def totals(self, spark: SparkSession, plan_id: str) -> dict[str, tuple[int, int]]:
+        """Files and bytes of a plan's finished batches, by action."""
+        rows = self.files(spark, plan_id).groupBy("action").agg({"*": "count", "size_in_bytes": "sum"}).collect()
+        return {row["action"]: (row["count(1)"], row["sum(size_in_bytes)"]) for row in rows}
+
+    def verified(self, spark: SparkSession) -> DataFrame:
+        """The copies that count: `files`, without those that were lost. One row per cold path."""
+        files = self.files(spark)
+        return files.filter(files.action.isin(*VERIFIED)).dropDuplicates(["destination"])
+
+
+def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> DataFrame:
+    """The rows of these Parquet files, read through `stores` on the executors."""
+    if not paths:
+        return spark.createDataFrame([], SCHEMA)
+    tasks = min(len(paths), 4 * int(spark.sparkContext.defaultParallelism))
+    return (
+        spark.createDataFrame([(path,) for path in paths], "path string")
+        .repartition(tasks)
+        .mapInArrow(_PartReader(stores), SCHEMA)
+    )
+
+
+class _PartReader:
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        for batch in batches:
+            for path in batch.column("path").to_pylist():
+                yield from pq.ParquetFile(io.BytesIO(self._stores.read(path))).iter_batches()
+
+
+def _arrow_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    integers = {"source_size", "size_in_bytes"}
+    return pa.schema(
+        [(field.name, pa.int64() if field.name in integers else pa.string()) for field in fields(CopiedFile)]
+    )
+
+
+def to_batch(files: Sequence[CopiedFile]) -> pa.RecordBatch:
+    """These files as Arrow, for a Spark worker to hand back under SCHEMA."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([asdict(file) for file in files], schema=_arrow_schema())

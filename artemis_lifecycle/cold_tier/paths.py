@@ -1,0 +1,193 @@
+"""Where a live path goes in the cold tier, and which cold table a live table is. Pure but for `settle`, which writes
+down the answer once, so that no later change of name or configuration moves what is already there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from artemis_lifecycle.errors import ExistingFile, HandoffFailed, StorageError
+from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
+from artemis_lifecycle.storage.stores import Stores
+
+OUTSIDE = "_outside"
+"""The folder in a cold table for what lay outside the live warehouse: `_outside/<scheme>/<authority>/<path>`."""
+
+UNPLACED = "_tables"
+"""The folder in the cold warehouse for tables whose own location has no mirrored place, by table-uuid."""
+
+
+@dataclass(frozen=True)
+class ColdIdentity:
+    """One live table's place in the cold tier, settled at its first handoff and kept for good.
+
+    `mirrored`: the live warehouse's paths keep their place under the cold warehouse. Else only the table's own location
+    does, because the mirrored place belongs to another table or does not exist. `rules` say which paths are one.
+    """
+
+    table_uuid: str
+    live_table: str
+    cold_table: str
+    live_warehouse: str
+    cold_warehouse: str
+    live_location: str
+    cold_location: str
+    mirrored: bool
+    rules: LocationRules
+
+    def to_json(self) -> bytes:
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "rules"}
+        rules = {"schemes": dict(self.rules.equal_schemes), "authorities": dict(self.rules.equal_authorities)}
+        return json.dumps({**values, "rules": rules}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, path: str) -> ColdIdentity:
+        """Raises StorageError for bytes that `to_json` did not write."""
+        try:
+            values: dict[str, Any] = json.loads(data)
+            rules = values.pop("rules")
+            return cls(**values, rules=LocationRules(rules["schemes"], rules["authorities"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(
+                f"The record of a table's place in the cold tier is damaged: {error}",
+                path=path,
+                untouched="both tiers",
+                do="restore the file; the cold table's paths follow from it",
+            ) from error
+
+
+class PathMapping:
+    """The cold path of a live path, as a picklable function of the path alone.
+
+    Raises HandoffFailed for a relative path, and for one with `.` or `..` that cannot be mirrored.
+    """
+
+    def __init__(self, identity: ColdIdentity) -> None:
+        self.identity = identity
+        self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
+        self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
+        self._reserved = f"{identity.cold_location}/{OUTSIDE}/"
+
+    def __call__(self, path: str) -> str:
+        relative = self._relative(path)
+        if relative is not None:
+            mirrored = f"{self._target}/{relative}"
+            # A live folder of that very name must not be taken for what came from outside.
+            if not mirrored.startswith(self._reserved):
+                return mirrored
+        return self._reserved + self._outside(path)
+
+    def owns(self, cold_path: str) -> bool:
+        """Whether a cold path lies in this table's own location, where no other table has anything."""
+        return cold_path.startswith(self.identity.cold_location + "/")
+
+    def _relative(self, path: str) -> str | None:
+        rest = path[len(self._root) + 1 :] if path.startswith(self._root + "/") else None
+        if rest is not None and _plain(rest):
+            return rest
+        relative = relative_to(path, self._root, self.identity.rules)
+        if relative is None or split(normalise(path, self.identity.rules)).scheme == "file":
+            return relative
+        # S3 tells a//b from a/b: what follows the root stays as it is spelled.
+        base, full = split(self._root).path.rstrip("/"), split(path).path
+        spelled = full[len(base) + 1 :] if full.startswith(base + "/") else relative
+        return None if "." in spelled.split("/") else spelled
+
+    def _outside(self, path: str) -> str:
+        rules = self.identity.rules
+        location = split(normalise(path, rules))
+        if not location.scheme:
+            raise _unplaceable("The path is relative", path)
+        rest = location.path if location.scheme == "file" else split(path).path
+        rest = rest.removeprefix("/")
+        if not rest or any(segment in (".", "..") for segment in rest.split("/")):
+            raise _unplaceable("The path has . or .. as a name", path)
+        return f"{location.scheme}/{location.authority or '_'}/{rest}"
+
+
+def _plain(rest: str) -> bool:
+    return bool(rest) and "//" not in rest and not rest.startswith(("/", ".")) and "/." not in rest
+
+
+def _unplaceable(what: str, path: str) -> HandoffFailed:
+    return HandoffFailed(
+        f"{what}, so it has no place in the cold tier",
+        path=path,
+        untouched="the table and all its files",
+        do="rewrite the table's files under plain paths, then plan again",
+    )
+
+
+def place(
+    *,
+    table: str,
+    table_uuid: str,
+    live_location: str,
+    live_warehouse: str,
+    cold_warehouse: str,
+    rules: LocationRules,
+    name_is_taken: bool,
+    cold_locations: Iterable[str],
+) -> ColdIdentity:
+    """The place of a table that has none yet.
+
+    `name_is_taken`: the cold catalog has an entry `table` of another table-uuid. `cold_locations`: those of all other
+    tables; one that equals or nests the mirrored place keeps it, and this table gets a place by its uuid.
+    """
+    suffix = f"__{table_uuid[:8]}"
+    live_warehouse, cold_warehouse = live_warehouse.rstrip("/"), cold_warehouse.rstrip("/")
+    live_location = live_location.rstrip("/")
+    relative = relative_to(live_location, live_warehouse, rules)
+    taken = list(cold_locations)
+    mirrored = relative is not None and not name_is_taken
+    if relative is None:
+        cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
+    else:
+        cold_location = f"{cold_warehouse}/{relative}" + (suffix if name_is_taken else "")
+        if any(overlap(cold_location, other, rules) for other in taken):
+            mirrored = False
+            cold_location = f"{cold_warehouse}/{UNPLACED}/{table_uuid}"
+    return ColdIdentity(
+        table_uuid=table_uuid,
+        live_table=table,
+        cold_table=table + (suffix if name_is_taken else ""),
+        live_warehouse=live_warehouse,
+        cold_warehouse=cold_warehouse,
+        live_location=live_location,
+        cold_location=cold_location,
+        mirrored=mirrored,
+        rules=rules,
+    )
+
+
+def identity_path(root: str, table_uuid: str) -> str:
+    """Where a table's place is written down, under `operations.root`."""
+    return f"{root}/cold/{table_uuid}/table.json"
+
+
+def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | None:
+    """The table's settled place; None before its first handoff. Raises StorageError when the record is damaged."""
+    path = identity_path(root, table_uuid)
+    return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
+
+
+def settle(stores: Stores, root: str, table_uuid: str, choose: Callable[[list[str]], ColdIdentity]) -> ColdIdentity:
+    """The table's place: the settled one, or else what `choose` makes of the cold locations that are taken already.
+
+    Of two callers at once one is first, and both get its answer.
+    """
+    known = read_identity(stores, root, table_uuid)
+    if known is not None:
+        return known
+    folders, _ = stores.children(f"{root}/cold")
+    others = [read_identity(stores, root, folder.rstrip("/").rpartition("/")[2]) for folder in folders]
+    chosen = choose([other.cold_location for other in others if other is not None])
+    path = identity_path(root, table_uuid)
+    try:
+        stores.write(path, chosen.to_json())
+    except ExistingFile:
+        return ColdIdentity.from_json(stores.read(path), path)
+    return chosen

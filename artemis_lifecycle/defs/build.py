@@ -1,0 +1,46 @@
+"""One function makes the definitions, for production, tests and other installations alike. Touches no network."""
+
+from pathlib import Path
+
+from dagster import Definitions, in_process_executor
+from dagster_aws.s3 import S3Resource
+
+from artemis_lifecycle.defs import checks, compaction, expiration, jobs, observation, orphans, schedules, sensors
+from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+
+ASSETS = (
+    expiration.snapshot_history,
+    expiration.reachable_set,
+    expiration.expiration_plan,
+    expiration.cold_tier_snapshots,
+    expiration.expiration_commit,
+    expiration.physical_deletion,
+    orphans.object_listing,
+    orphans.orphan_scan,
+    orphans.orphan_deletion,
+    observation.lineage_ledger,
+    observation.schema_history,
+    observation.table_health,
+    compaction.compacted_manifests,
+    compaction.compacted_data_files,
+)
+
+
+def build_definitions(config_path: str | Path | None = None, s3: S3Resource | None = None) -> Definitions:
+    """What Dagster loads. `config_path` None is looked up when a run starts, as `Lifecycle.open` does.
+
+    `s3` replaces the S3 client of lifecycle.yaml's settings in the driver; Spark's executors keep to those settings.
+    """
+    path = None if config_path is None else str(config_path)
+    spark = SparkSessionResource(config_path=path)
+    lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3)
+    return Definitions(
+        assets=list(ASSETS),
+        asset_checks=list(checks.ALL),
+        jobs=list(jobs.ALL),
+        schedules=list(schedules.ALL),
+        sensors=list(sensors.ALL),
+        resources={"lifecycle": lifecycle, "spark": spark, **({"s3": s3} if s3 is not None else {})},
+        # One JVM per run: a process per step would start Spark fourteen times.
+        executor=in_process_executor,
+    )

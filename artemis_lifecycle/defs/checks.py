@@ -1,0 +1,246 @@
+"""Invariants, computed anew from catalog, stores and Postgres after the step that they watch; what an asset said is no
+proof.
+
+Each carries the table partitions: without them one table's success would hide another's failure. A blocking one stops
+its own run only, so every destructive step has guards of its own besides.
+"""
+
+import warnings
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from dagster import (
+    AssetCheckExecutionContext,
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetKey,
+    AssetRecordsFilter,
+    MetadataValue,
+    PreviewWarning,
+    asset_check,
+)
+
+from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.metadata.types import SnapshotHistory
+
+# Checks per partition are in preview in Dagster 1.13. Its definitions copy the specs later, so the filter has to stay.
+warnings.filterwarnings(
+    "ignore",
+    message="Specifying a partitions_def on an AssetCheckSpec is currently in preview",
+    category=PreviewWarning,
+)
+
+MAX_ORPHAN_SHARE = 0.25
+"""Orphans among listed files. More is seldom litter: look for a wrong location or a scheme mismatch before deleting."""
+
+MAX_METADATA_AGE = timedelta(hours=24)
+"""How long the table may have moved on from the history that was materialised last."""
+
+
+def _check(asset: str, *, blocking: bool = False) -> Callable[[Callable[..., AssetCheckResult]], Any]:
+    return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)
+
+
+def _result(
+    passed: bool, description: str, offenders: Iterable[object] = (), *, warn: bool = False, **numbers: Any
+) -> AssetCheckResult:
+    named = list(offenders)
+    return AssetCheckResult(
+        passed=passed,
+        severity=AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR,
+        description=description,
+        metadata={
+            **numbers,
+            **({"offenders": shown.table(["offender"], [(offender,) for offender in named])} if named else {}),
+        },
+    )
+
+
+@_check("snapshot_history")
+def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """The history that was materialised last is of the table's current metadata file, or was so less than a day ago."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        history, now = steps.snapshot_history(table), steps.operations.clock.now()
+    newest = context.instance.fetch_materializations(
+        AssetRecordsFilter(AssetKey("snapshot_history"), asset_partitions=[table]), limit=1
+    ).records
+    if not newest:
+        return _result(False, "The table's history was never materialised.")
+    pinned = newest[0].asset_materialization
+    seen = pinned.metadata["metadata_location"] if pinned is not None else None
+    age = now - datetime.fromtimestamp(newest[0].timestamp, tz=UTC)
+    current = seen == shown.place(history.metadata_location)
+    return _result(
+        current or age <= MAX_METADATA_AGE,
+        "It is the current metadata file." if current else f"The table has moved on; the history was read {age} ago.",
+        is_current=current,
+        age_seconds=round(age.total_seconds()),
+    )
+
+
+@_check("expiration_plan", blocking=True)
+def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """No branch or tag that the plan leaves in place points to a snapshot that it removes, as the table is now."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        plan, history = steps.uncommitted_plan(table), steps.snapshot_history(table)
+    return judge_refs(plan, history)
+
+
+@_check("expiration_plan", blocking=True)
+def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """Each snapshot that was current at any instant of the window stays, the one at its edge included."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        plan = steps.uncommitted_plan(table)
+    return judge_window_edge(plan)
+
+
+@_check("cold_tier_snapshots", blocking=True)
+def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """The plan's snapshots are in the cold table, walk through cold storage alone, and their copies read back right."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        plan = steps.uncommitted_plan(table)
+        if plan is None or not plan.expired_snapshots:
+            return _result(True, "No plan waits that has snapshots to copy.")
+        if not steps.config.policy(table).cold_tier.enabled:
+            return _result(True, "The table's policy has no cold tier.")
+        found = cold_copy(steps, plan)
+    return _result(
+        not found.problems,
+        f"{found.verified_files:,} copies read back as they were verified; {found.snapshots:,} snapshots of plan "
+        f"{plan.plan_id} walk through {found.files:,} files of cold storage alone."
+        if not found.problems
+        else f"The cold copy of plan {plan.plan_id} has {len(found.problems):,} problems.",
+        found.problems[:NAMED],
+        plan_id=plan.plan_id,
+        snapshots=found.snapshots,
+        files=found.files,
+        files_verified=found.verified_files,
+        bytes_verified=found.verified_bytes,
+    )
+
+
+def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    with told_to_dagster():
+        found = reachable_presence(lifecycle.get(), context.partition_key)
+    return _result(
+        not found.absent_files,
+        f"All {found.reachable_files:,} files that the table's snapshots reach are in the store."
+        if not found.absent_files
+        else f"{found.absent_files:,} of {found.reachable_files:,} reachable files are not in the store.",
+        found.absent,
+        files=found.reachable_files,
+        files_absent=found.absent_files,
+        files_looked_at=found.looked_at,
+        metadata_location=shown.place(found.metadata_location),
+    )
+
+
+@_check("physical_deletion")
+def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """Each file that any snapshot of the table reaches now is in the store; walked anew after the deletion."""
+    return _presence(context, lifecycle)
+
+
+@asset_check(asset=AssetKey("orphan_deletion"), name="nothing_reachable_deleted", partitions_def=tables)
+def nothing_reachable_deleted_as_orphan(
+    context: AssetCheckExecutionContext, lifecycle: LifecycleResource
+) -> AssetCheckResult:
+    """Each file that any snapshot of the table reaches now is in the store; walked anew after the deletion."""
+    return _presence(context, lifecycle)
+
+
+def judge_refs(plan: ExpirationPlan | None, history: SnapshotHistory) -> AssetCheckResult:
+    """Each ref of `history` that `plan` does not expire points to a snapshot that `plan` does not remove."""
+    if plan is None:
+        return _result(True, "No plan waits: nothing is to be removed.")
+    doomed = set(plan.expired_snapshots)
+    broken = sorted(
+        f"{ref.type} {ref.name} at snapshot {ref.snapshot_id}"
+        for ref in history.refs.values()
+        if ref.snapshot_id in doomed and ref.name not in plan.expired_refs
+    )
+    if "main" in plan.expired_refs:
+        broken.append("branch main, which is never expired")
+    return _result(
+        not broken,
+        f"Plan {plan.plan_id} keeps the snapshot of each of {len(history.refs) - len(plan.expired_refs)} refs."
+        if not broken
+        else f"Plan {plan.plan_id} removes snapshots that refs still hold.",
+        broken,
+        plan_id=plan.plan_id,
+        refs=len(history.refs),
+        refs_expired=len(plan.expired_refs),
+    )
+
+
+def judge_window_edge(plan: ExpirationPlan | None) -> AssetCheckResult:
+    """By the snapshot log alone, and not by the rule that made the plan: what was current inside the window stays.
+
+    Rules `iceberg` and `paimon` promise no such thing; for them it says so and passes.
+    """
+    if plan is None:
+        return _result(True, "No plan waits: nothing is to be removed.")
+    if plan.settings.rule != "as-of":
+        return _result(True, f"Rule {plan.settings.rule} does not promise the window's edge.", plan_id=plan.plan_id)
+    decided_ms = int(plan.decided_at.timestamp() * 1000)
+    limit = plan.settings.older_than_ms
+    edge_ms = decided_ms - plan.settings.window_ms if limit is None else limit
+    log = sorted(plan.snapshot_log, key=lambda entry: entry.timestamp_ms)
+    before = [entry for entry in log if entry.timestamp_ms <= edge_ms]
+    inside = before[-1:] + [entry for entry in log if entry.timestamp_ms > edge_ms]
+    doomed = set(plan.expired_snapshots)
+    broken = [
+        f"snapshot {entry.snapshot_id}, current from {datetime.fromtimestamp(entry.timestamp_ms / 1000, tz=UTC)}"
+        for entry in inside
+        if entry.snapshot_id in doomed
+    ]
+    return _result(
+        not broken,
+        f"All {len(inside)} entries of the log from the window's edge on keep their snapshot."
+        if not broken
+        else f"Plan {plan.plan_id} removes what an AS OF query inside the window answers from.",
+        broken,
+        plan_id=plan.plan_id,
+        log_entries_in_window=len(inside),
+        window_edge=MetadataValue.timestamp(datetime.fromtimestamp(edge_ms / 1000, tz=UTC)),
+    )
+
+
+@_check("orphan_scan")
+def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """Orphans are a small part of what is listed; a large part means a wrong location or scheme rather than litter."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        scan = steps.latest_scan(table)
+    if scan is None:
+        return _result(False, "The table has no scan.")
+    share = scan.summary.orphan_share
+    return _result(
+        share < MAX_ORPHAN_SHARE,
+        f"{scan.summary.orphan_files:,} of {scan.summary.listed_files:,} listed files are orphans ({share:.1%}); "
+        f"the threshold is {MAX_ORPHAN_SHARE:.0%}.",
+        orphan_share=round(share, 6),
+        orphans=scan.summary.orphan_files,
+        files=scan.summary.listed_files,
+    )
+
+
+ALL = (
+    metadata_age,
+    plan_keeps_every_ref,
+    plan_keeps_window_edge,
+    cold_copy_verified,
+    nothing_reachable_deleted,
+    orphan_share_below_threshold,
+    nothing_reachable_deleted_as_orphan,
+)

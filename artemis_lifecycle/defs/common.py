@@ -1,0 +1,42 @@
+"""What every asset of the walk is declared with."""
+
+from typing import TYPE_CHECKING, Any
+
+from dagster import AssetExecutionContext, AssetKey, Config, MaterializeResult
+from pydantic import Field
+
+from artemis_lifecycle.defs.failures import RETRIES
+from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.resources import LifecycleResource, RunLifecycle
+
+if TYPE_CHECKING:
+    Materialized = MaterializeResult[None]
+else:
+    # Dagster looks for the bare class in an asset's annotation; with a parameter it would store a value.
+    Materialized = MaterializeResult
+
+OWNERS = ["team:artemis-data-platform"]
+
+
+class Changes(Config):
+    """What a step that changes a table or deletes is told."""
+
+    dry_run: bool = Field(default=True, description="Tell what would be done, and touch nothing.")
+
+
+def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
+    """The arguments of `@asset` that follow from an asset's place in the walk."""
+    return {
+        "group_name": group,
+        "kinds": kinds,
+        "deps": [AssetKey(name) for name in deps],
+        "partitions_def": tables,
+        "owners": OWNERS,
+        "code_version": version,
+        "retry_policy": RETRIES,
+    }
+
+
+def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[RunLifecycle, str]:
+    """This run's `Lifecycle`, and the table that is its partition."""
+    return resource.get(), context.partition_key

@@ -1,0 +1,50 @@
+"""The assets that rewrite what the table holds, without changing what it says."""
+
+from dagster import AssetExecutionContext, asset
+
+from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.resources import LifecycleResource
+
+GROUP = "compaction"
+
+
+@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The table's manifests: many small ones rewritten into few, where their average size asks for it."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        done = steps.compact_manifests(table, dry_run=config.dry_run)
+    return Materialized(
+        metadata={
+            "dry_run": config.dry_run,
+            "needed": done.needed,
+            "why": done.why,
+            "manifests_rewritten": done.rewritten_manifests,
+            "manifests_added": done.added_manifests,
+            "snapshot_id": str(done.snapshot_id or "none"),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The table's data files: small ones rewritten into larger ones, deletes applied, within the bandwidth budget."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        done = steps.compact_data_files(table, dry_run=config.dry_run)
+    return Materialized(
+        metadata={
+            "dry_run": config.dry_run,
+            "needed": done.needed,
+            "why": done.why,
+            "files_rewritten": done.rewritten_files,
+            "files_added": done.added_files,
+            "files_failed": done.failed_files,
+            "delete_files_removed": done.removed_delete_files,
+            "bytes_rewritten": done.rewritten_bytes,
+            "snapshot_id": str(done.snapshot_id or "none"),
+            "seconds": watch.seconds,
+        }
+    )

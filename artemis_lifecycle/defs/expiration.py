@@ -1,0 +1,182 @@
+"""The assets from a table's history to the deletion of what its expired snapshots alone reached."""
+
+from dagster import AssetExecutionContext, asset
+
+from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.evidence import cold_entry
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+
+GROUP = "expiration"
+
+
+@asset(**declared(GROUP, {"iceberg", "python"}))
+def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Snapshots, refs and snapshot log of the table, pinned to the metadata file that the catalog names."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        history = steps.snapshot_history(table)
+        frame = history.to_pandas()
+    newest = frame.sort_values("committed_at", ascending=False)
+    preview = newest[["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]]
+    return Materialized(
+        metadata={
+            "dagster/row_count": len(frame),
+            "dagster/column_schema": shown.frame_schema(frame),
+            "snapshots": len(history.snapshots),
+            "refs": len(history.refs),
+            "log_entries": len(history.log),
+            "table_uuid": history.table_uuid,
+            "metadata_location": shown.place(history.metadata_location),
+            "read_at": shown.instant(history.read_at),
+            "newest_snapshots": shown.table(list(preview.columns), preview.itertuples(index=False)),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Every file that the snapshots kept by the table's policy reach: data, deletes, manifests, lists, statistics."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        reachable = steps.reachable_set(table)
+    files = sum(reachable.counts.values())
+    return Materialized(
+        metadata={
+            "dagster/row_count": files,
+            "dagster/column_schema": shown.column_schema(shown.REACHABLE_FILES),
+            "snapshots_kept": len(reachable.snapshot_ids),
+            "files": files,
+            "bytes": reachable.size_in_bytes,
+            "metadata_location": shown.place(reachable.metadata_location),
+            "by_kind": shown.table(["kind", "files"], reachable.counts.items()),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",)))
+def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """What an expiration would remove, sealed: snapshots, refs, each file with its size and reason. Changes nothing."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        plan = steps.plan_expiration(table)
+    summary = plan.summary
+    return Materialized(
+        metadata={
+            "dagster/row_count": summary.files,
+            "dagster/column_schema": shown.column_schema(shown.PLAN_FILES),
+            "plan_id": plan.plan_id,
+            "snapshots_kept": summary.snapshots_kept,
+            "snapshots_expired": summary.snapshots_expired,
+            "refs_expired": summary.refs_expired,
+            "files": summary.files,
+            "bytes": summary.size_in_bytes,
+            "cutoff": shown.instant(plan.cutoff),
+            "base_metadata_location": shown.place(plan.base_metadata_location),
+            "sealed_files": shown.place(plan.files_location),
+            "query": shown.query(steps.config.catalogs.live.name, "plan_files", f"plan_id = '{plan.plan_id}'"),
+            "by_kind": shown.table(
+                ["kind", "files", "bytes"], [(kind.kind, kind.files, kind.size_in_bytes) for kind in summary.by_kind]
+            ),
+            "why_kept": shown.table(
+                ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
+            ),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",)))
+def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        plan = newest_plan(steps, table)
+        done = steps.hand_off(plan.plan_id)
+        name, cold = cold_entry(steps, plan.table_uuid) or ("none yet", None)
+    times = [snapshot.timestamp_ms for snapshot in cold.snapshots] if cold is not None else []
+    return Materialized(
+        metadata={
+            "plan_id": done.plan_id,
+            "cold_catalog": steps.config.catalogs.cold.name,
+            "cold_table": name,
+            "snapshots": len(times),
+            "snapshots_archived": len(done.archived),
+            "snapshots_lost": len(done.lost),
+            "files_copied": done.copied_files,
+            "bytes_copied": done.copied_bytes,
+            "files_reused": done.reused_files,
+            "files_verified": done.verified_files,
+            "oldest_snapshot": shown.epoch(min(times, default=None)),
+            "newest_snapshot": shown.epoch(max(times, default=None)),
+            **({"metadata_location": shown.place(cold.metadata_location)} if cold is not None else {}),
+            "attempts": done.attempts,
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",)))
+def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        done = steps.commit_expiration(newest_plan(steps, table).plan_id, dry_run=config.dry_run)
+    return Materialized(
+        metadata={
+            "plan_id": done.plan_id,
+            "dry_run": done.dry_run,
+            "snapshots_expired": done.snapshots_removed,
+            "refs_expired": done.refs_removed,
+            "snapshots_overtaken": len(done.overtaken),
+            "attempts": done.attempts,
+            "metadata_location": shown.place(done.metadata_location),
+            "files_due_at": shown.instant(done.due_at),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",)))
+def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The deletion, journalled in batches, of the files of every committed plan whose grace is over.
+
+    A dry run looks at the uncommitted plan too, and tells what of it would go today.
+    """
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        plans = [record.plan_id for record in steps.due_plans(table)]
+        if config.dry_run:
+            plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
+        reports = [steps.delete_files(plan_id, dry_run=config.dry_run) for plan_id in plans]
+    waiting = [record for record in steps.plans(table) if record.status == PlanStatus.COMMITTED]
+    return Materialized(
+        metadata={
+            "dry_run": config.dry_run,
+            "dagster/column_schema": shown.column_schema(shown.DELETED_FILES),
+            "plans": len(reports),
+            **shown.deletion(reports),
+            "plans_in_grace": shown.table(
+                ["plan", "files", "bytes", "due at"],
+                [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
+            ),
+            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"table_name = '{table}'"),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+def newest_plan(lifecycle: Lifecycle, table: str) -> PlanRecord:
+    """The table's newest plan that was neither superseded nor closed. Raises NoSuchPlan."""
+    for record in lifecycle.plans(table):
+        if record.status not in (PlanStatus.SUPERSEDED, PlanStatus.CLOSED):
+            return record
+    raise NoSuchPlan(
+        "The table has no plan", table=table, untouched="the table", do="materialise expiration_plan for it first"
+    )

@@ -1,0 +1,93 @@
+"""The jobs: selections of assets with their checks, each run for one table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dagster import AssetSelection, define_asset_job
+
+from artemis_lifecycle.defs.night import Step
+
+CHANGING: Mapping[str, tuple[str, ...]] = {
+    "whole_walk": (
+        "expiration_commit",
+        "physical_deletion",
+        "orphan_deletion",
+        "compacted_manifests",
+        "compacted_data_files",
+    ),
+    Step.COMMIT: ("expiration_commit",),
+    Step.DELETION: ("physical_deletion",),
+    Step.ORPHANS: ("orphan_deletion",),
+    "manifest_compaction": ("compacted_manifests",),
+    "data_compaction": ("compacted_data_files",),
+}
+"""By job, the assets that change a table or delete; each has `dry_run`, which is true unless a run says otherwise."""
+
+
+def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
+    """Run config under which `job` does what it otherwise only tells."""
+    return {"ops": {asset: {"config": {"dry_run": dry_run}} for asset in CHANGING.get(job, ())}}
+
+
+def _job(name: str, description: str, selection: AssetSelection) -> Any:
+    return define_asset_job(str(name), selection, description=description, tags={"artemis/job": str(name)})
+
+
+def _assets(*names: str) -> AssetSelection:
+    return AssetSelection.assets(*names)
+
+
+whole_walk = _job(
+    "whole_walk",
+    "Every asset of a table in the order of the walk. What changes the table or deletes only tells, unless its "
+    "dry_run is false.",
+    AssetSelection.all(),
+)
+plan = _job(
+    Step.PLAN,
+    "Read the history, walk what it reaches, seal an expiration plan. Changes nothing.",
+    _assets("snapshot_history", "reachable_set", "expiration_plan"),
+)
+handoff = _job(
+    Step.HANDOFF, "Copy the plan's snapshots to the cold tier, verify and publish them.", _assets("cold_tier_snapshots")
+)
+commit = _job(
+    Step.COMMIT, "Remove the plan's snapshots from the table, in one metadata commit.", _assets("expiration_commit")
+)
+deletion = _job(Step.DELETION, "Delete the files of plans whose grace is over.", _assets("physical_deletion"))
+orphans = _job(
+    Step.ORPHANS,
+    "List the table's files, read its metadata after that, seal the orphans, delete them.",
+    _assets("object_listing", "orphan_scan", "orphan_deletion"),
+)
+observe = _job(
+    "observe",
+    "History, lineage, schemas and health of a table. Reads only.",
+    _assets("snapshot_history", "lineage_ledger", "schema_history", "table_health"),
+)
+schema_record = _job(
+    "schema_record", "The schemas that the table has had, with the snapshots of each.", _assets("schema_history")
+)
+manifest_compaction = _job(
+    "manifest_compaction", "Rewrite many small manifests into few.", _assets("compacted_manifests")
+)
+data_compaction = _job(
+    "data_compaction",
+    "Rewrite small data files into larger ones, within the bandwidth budget.",
+    _assets("compacted_data_files"),
+)
+
+ALL = (
+    whole_walk,
+    plan,
+    handoff,
+    commit,
+    deletion,
+    orphans,
+    observe,
+    schema_record,
+    manifest_compaction,
+    data_compaction,
+)
+
+NIGHTLY = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

@@ -1,0 +1,76 @@
+"""The assets that only look: who wrote what and why, which schemas there were, how healthy the table is."""
+
+from dagster import AssetExecutionContext, asset
+
+from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.common import Materialized, declared, opened
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.lineage.ledger import COLUMNS as LEDGER_COLUMNS
+from artemis_lifecycle.lineage.ledger import LEDGER
+
+GROUP = "observation"
+
+
+@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Who wrote each snapshot that the table ever had, when and why: its commits' summaries, kept after they expire."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        update = steps.record_lineage(table)
+    return Materialized(
+        metadata={
+            "dagster/row_count": update.recorded,
+            "dagster/column_schema": shown.ddl_schema(LEDGER_COLUMNS),
+            "snapshots": update.recorded,
+            "snapshots_added": update.added,
+            "snapshots_incomplete": update.incomplete,
+            "metadata_location": shown.place(update.metadata_location),
+            "query": shown.query(steps.config.catalogs.live.name, LEDGER, f"table_uuid = '{update.table_uuid}'"),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "python"}, ("snapshot_history",)))
+def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """The schemas that the table has had, what each changed, and the snapshots that used it."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        history = steps.schema_history(table)
+        frame = history.to_pandas()
+    return Materialized(
+        metadata={
+            "dagster/row_count": len(frame),
+            "dagster/column_schema": shown.frame_schema(frame),
+            "schemas": len(history.versions),
+            "metadata_location": shown.place(history.metadata_location),
+            "versions": shown.table(list(frame.columns), frame.itertuples(index=False)),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Small files, deletes, manifests and metadata: what makes reading the table slow."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        health = steps.table_health(table)
+        frame = health.to_pandas()
+    return Materialized(
+        metadata={
+            "files": health.data_files,
+            "bytes": health.data_bytes,
+            "records": health.records,
+            "snapshots": health.snapshots,
+            "small_files": health.small_files,
+            "rewritable_files": health.rewritable_files,
+            "delete_files": health.delete_files,
+            "manifests": health.manifests,
+            "metadata_bytes": health.metadata_bytes,
+            "metadata_location": shown.place(health.metadata_location),
+            "figures": shown.table(list(frame.columns), frame.itertuples(index=False)),
+            "seconds": watch.seconds,
+        }
+    )

@@ -1,0 +1,88 @@
+"""The assets that find and delete files that nobody owns: listed first, compared with metadata read after that."""
+
+from dagster import AssetExecutionContext, asset
+
+from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.errors import NoSuchPlan
+
+GROUP = "orphans"
+
+
+@asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",)))
+def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Every file under the table's locations, as the store shows them, sealed with the times it was taken between."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        listing = steps.list_objects(table)
+    return Materialized(
+        metadata={
+            "dagster/row_count": listing.files,
+            "dagster/column_schema": shown.column_schema(shown.LISTED_FILES),
+            "listing_id": listing.listing_id,
+            "files": listing.files,
+            "bytes": listing.bytes,
+            "listed_from": shown.instant(listing.started_at),
+            "listed_until": shown.instant(listing.finished_at),
+            "locations": shown.table(["location"], [(location,) for location in listing.locations]),
+            "sealed_files": shown.place(listing.files_location),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",)))
+def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+    """Listed, and neither reachable by metadata read after the listing, nor young, a live writer's or in a plan."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        scan = steps.scan_orphans(table, listing=steps.latest_listing(table))
+    summary = scan.summary
+    return Materialized(
+        metadata={
+            "dagster/row_count": summary.orphan_files,
+            "dagster/column_schema": shown.column_schema(shown.ORPHAN_FILES),
+            "scan_id": scan.scan_id,
+            "orphans": summary.orphan_files,
+            "bytes": summary.orphan_bytes,
+            "files": summary.listed_files,
+            "orphan_share": round(summary.orphan_share, 6),
+            "skipped_in_flight": scan.skipped_in_flight,
+            "skipped_young": summary.too_young,
+            "listed_at": shown.instant(scan.listed_at),
+            "metadata_read_at": shown.instant(scan.metadata_read_at),
+            "metadata_location": shown.place(scan.metadata_location),
+            "sealed_files": shown.place(scan.files_location),
+            "why_files_stay": shown.table(
+                ["reason", "files", "bytes"],
+                [(why, files, summary.bytes_by_reason.get(why, 0)) for why, files in summary.files_by_reason.items()],
+            ),
+            "by_origin": shown.table(["origin", "orphans"], summary.orphans_by_origin.items()),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",)))
+def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes."""
+    with told_to_dagster() as watch:
+        steps, table = opened(context, lifecycle)
+        scan = steps.latest_scan(table)
+        if scan is None:
+            raise NoSuchPlan(
+                "The table has no scan", table=table, untouched="all files", do="materialise orphan_scan first"
+            )
+        report = steps.delete_orphans(scan, dry_run=config.dry_run)
+    return Materialized(
+        metadata={
+            "dry_run": config.dry_run,
+            "dagster/column_schema": shown.column_schema(shown.DELETED_FILES),
+            "scan_id": scan.scan_id,
+            **shown.deletion([report]),
+            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
+            "seconds": watch.seconds,
+        }
+    )

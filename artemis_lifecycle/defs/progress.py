@@ -1,0 +1,118 @@
+"""What each table has behind it tonight, from three witnesses: the step records, the runs, the plans that are due."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
+
+from artemis_lifecycle.defs.night import Failures, Night, Progress, Step, night_of
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.steps import StepRecord
+
+NIGHT_TAG = "artemis/night"
+STEP_TAG = "artemis/step"
+PARTITION_TAG = "dagster/partition"
+
+_RECORDED_AS: Mapping[str, Step] = {
+    "plan": Step.PLAN,
+    "handoff": Step.HANDOFF,
+    "hand_off": Step.HANDOFF,
+    "commit": Step.COMMIT,
+    "deletion": Step.DELETION,
+    "orphan_deletion": Step.ORPHANS,
+}
+"""The step records whose end is the end of a step of the night."""
+
+_NOT_FINISHED = [
+    status
+    for status in DagsterRunStatus
+    if status not in (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+]
+
+_BY_NAME = {step.value: step for step in Step}
+
+
+@dataclass(frozen=True)
+class Tonight:
+    """One table's night, and what it has behind it."""
+
+    table: str
+    night: Night
+    progress: Progress
+
+
+def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
+    """The partitions that an entry of lifecycle.yaml matches and that the catalog still has."""
+    known = set(instance.get_dynamic_partitions(PARTITIONS_NAME))
+    return [table for table in lifecycle.tables() if table in known and lifecycle.config.entry(table) is not None]
+
+
+def under_way(instance: DagsterInstance, job: str) -> set[str]:
+    """The partitions for which a run of `job` waits or runs."""
+    records = instance.get_run_records(RunsFilter(job_name=job, statuses=_NOT_FINISHED))
+    return {record.dagster_run.tags.get(PARTITION_TAG, "") for record in records}
+
+
+def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[Tonight]:
+    """Every governed table's night at `now`."""
+    tables = governed_tables(lifecycle, instance)
+    nights = {table: night_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
+    plans_due = Counter(record.table for record in lifecycle.operations.plans.due(now))
+    records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
+    runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
+    for day in {night.day for night in nights.values()}:
+        for record in lifecycle.operations.steps.of_night(day):
+            records[record.table, day].append(record)
+        for run in instance.get_run_records(RunsFilter(tags={NIGHT_TAG: day.isoformat()})):
+            runs[run.dagster_run.tags.get(PARTITION_TAG, ""), day].append(run)
+    return [
+        Tonight(
+            table,
+            night,
+            progress_of(
+                records[table, night.day],
+                runs[table, night.day],
+                plans_due=plans_due[table],
+                cold_tier=lifecycle.config.policy(table).cold_tier.enabled,
+            ),
+        )
+        for table, night in nights.items()
+    ]
+
+
+def progress_of(
+    records: Iterable[StepRecord], runs: Sequence[RunRecord], *, plans_due: int, cold_tier: bool = True
+) -> Progress:
+    """One table's progress in one night.
+
+    A step's own newest record tells whether it is done, whoever ran it; where there is none, a run that succeeded does.
+    A table without a cold tier has its handoff behind it.
+    """
+    newest = {_RECORDED_AS[record.step]: record.state for record in records if record.step in _RECORDED_AS}
+    done = {step for step, state in newest.items() if state == "done"}
+    if not cold_tier:
+        done.add(Step.HANDOFF)
+    requested: set[Step] = set()
+    failed: dict[Step, list[datetime]] = defaultdict(list)
+    for run in runs:
+        step = _BY_NAME.get(run.dagster_run.tags.get(STEP_TAG, ""))
+        if step is None:
+            continue
+        status = run.dagster_run.status
+        if status is DagsterRunStatus.SUCCESS:
+            if step not in newest:
+                done.add(step)
+        elif status is DagsterRunStatus.FAILURE:
+            ended = run.end_time or run.update_timestamp.timestamp()
+            failed[step].append(datetime.fromtimestamp(ended, tz=UTC))
+        else:
+            requested.add(step)
+    return Progress(
+        done=frozenset(done),
+        requested=frozenset(requested),
+        failed={step: Failures(len(ends), max(ends)) for step, ends in failed.items()},
+        plans_due=plans_due,
+    )

@@ -1,0 +1,109 @@
+"""The resources: a Spark session that knows the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Optional
+
+from dagster import ConfigurableResource, InitResourceContext
+from dagster_aws.s3 import S3Resource
+from dagster_pyspark import LazyPySparkResource
+from dagster_spark.utils import flatten_dict
+from pydantic import Field, PrivateAttr
+
+from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.local.jars import needed, resolve
+from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
+from artemis_lifecycle.storage.stores import Stores, StoreSettings
+
+OWNER = "dagster"
+"""Who leases and step records name when Dagster does the work; the run's id stands beside it."""
+
+_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder, then the embedded defaults."
+
+
+class SparkSessionResource(LazyPySparkResource):
+    """A Spark session with the Iceberg runtime and both catalogs, started at first use, stopped when the run ends.
+
+    A session that is alive in this process already is used and left running. One that lacks the jars is refused with
+    EnvironmentMissing: `getOrCreate` would take it, and ignore `spark.jars`.
+    """
+
+    config_path: Optional[str] = Field(default=None, description=_CONFIG)
+    spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings above those of lifecycle.yaml.")
+
+    _started_here: bool = PrivateAttr(default=False)
+
+    def _init_session(self) -> None:
+        if self._spark_session is not None:
+            return
+        from pyspark.sql import SparkSession
+
+        config = fill(load_config(self.config_path))
+        conf = session_conf(config, spark_conf(config.catalogs), _jars(config)) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        self._started_here = SparkSession.getActiveSession() is None
+        self._spark_session = open_session(conf)
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Stop the session, if it was started for this run."""
+        session, self._spark_session = self._spark_session, None
+        if session is not None and self._started_here:
+            session.stop()
+
+
+def _jars(config: LifecycleConfig) -> Any:
+    return None if local_cores(config.spark.master) is None else resolve(config.home, needed(config))
+
+
+class RunLifecycle(Lifecycle):
+    """A `Lifecycle` on the resources of a run: Spark starts when a step first needs it; S3 has one client factory."""
+
+    session: SparkSessionResource
+    s3_client_factory: Callable[[], Any] | None = None
+
+    @property
+    def spark(self) -> Any:
+        """The run's session."""
+        return self.session.spark_session
+
+    @cached_property
+    def live_stores(self) -> Stores:
+        """The stores of the live warehouse."""
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.live), self.s3_client_factory)
+
+    @cached_property
+    def cold_stores(self) -> Stores:
+        """The stores of the cold warehouse."""
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold), self.s3_client_factory)
+
+
+class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
+    """Hands out one `Lifecycle` per run, opened when a step first asks and closed when the run ends."""
+
+    config_path: Optional[str] = Field(default=None, description=_CONFIG)
+    spark: SparkSessionResource
+    s3: Optional[S3Resource] = None
+
+    _opened: Optional[RunLifecycle] = PrivateAttr(default=None)
+    _run_id: Optional[str] = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: InitResourceContext) -> None:
+        """Remember whose run this is; nothing is opened yet."""
+        self._run_id = context.run.run_id if context.run is not None else None
+
+    def get(self) -> RunLifecycle:
+        """The `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
+        if self._opened is None:
+            opened = RunLifecycle.open(self.config_path, owner=OWNER, run_id=self._run_id)
+            opened.session = self.spark
+            opened.s3_client_factory = self.s3.get_client if self.s3 is not None else None
+            self._opened = opened
+        return self._opened
+
+    def teardown_after_execution(self, context: InitResourceContext) -> None:
+        """Give the connections back."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()

@@ -1,0 +1,172 @@
+"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, told as it goes."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from dagster import AssetCheckEvaluation, AssetMaterialization, DagsterInstance, EventLogEntry
+
+from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.jobs import for_real
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.lifecycle import Lifecycle
+
+Plain = int | float | bool | str
+
+
+@dataclass(frozen=True)
+class WalkEvent:
+    """Something that happened to one asset of one table.
+
+    `checked` events name the `check` and whether it `passed`. `seconds` and `metadata` (the plain values, by the stable
+    keys that the UI plots) come with `materialised`; `message` with `failed`, and with a check's own words.
+    """
+
+    table: str
+    asset: str
+    what: Literal["started", "materialised", "checked", "failed"]
+    seconds: float | None = None
+    metadata: Mapping[str, Plain] = field(default_factory=dict)
+    check: str | None = None
+    passed: bool | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """One table's run. `succeeded` says that every step did; checks tell for themselves, in `events`."""
+
+    table: str
+    run_id: str
+    succeeded: bool
+    seconds: float
+    events: tuple[WalkEvent, ...]
+
+    def metadata(self, asset: str) -> Mapping[str, Plain]:
+        """What the asset's materialisation said; nothing if it was not materialised."""
+        return next(
+            (event.metadata for event in self.events if (event.asset, event.what) == (asset, "materialised")), {}
+        )
+
+    @property
+    def failed_checks(self) -> tuple[str, ...]:
+        """Names of the checks that are red."""
+        return tuple(event.check for event in self.events if event.check is not None and not event.passed)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What the failed steps said."""
+        return tuple(f"{event.asset}: {event.message}" for event in self.events if event.what == "failed")
+
+
+def materialize_walk(
+    tables: Sequence[str],
+    *,
+    config_path: str | Path | None = None,
+    dry_run: bool = False,
+    on_event: Callable[[WalkEvent], None] | None = None,
+    instance: DagsterInstance | None = None,
+    spark: Any = None,
+    job: str = "whole_walk",
+) -> list[Walk]:
+    """Make a partition of each table and run `job` for one after the other; a table that fails stops no other.
+
+    `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
+    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so.
+    """
+    definitions = build_definitions(config_path)
+    with _instance(instance) as dagster, _session(config_path, spark):
+        dagster.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
+        return [
+            _walk(definitions.resolve_job_def(job), table, dagster, for_real(job, dry_run=dry_run), on_event)
+            for table in tables
+        ]
+
+
+def _walk(
+    job: Any,
+    table: str,
+    instance: DagsterInstance,
+    run_config: Mapping[str, Any],
+    on_event: Callable[[WalkEvent], None] | None,
+) -> Walk:
+    run_id, events, began = str(uuid.uuid4()), list[WalkEvent](), time.monotonic()
+
+    def listen(entry: EventLogEntry) -> None:
+        event = told(table, entry)
+        if event is not None:
+            events.append(event)
+            if on_event is not None:
+                on_event(event)
+
+    instance.add_event_listener(run_id, listen)
+    result = job.execute_in_process(
+        instance=instance, partition_key=table, run_config=run_config, run_id=run_id, raise_on_error=False
+    )
+    return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
+
+
+def told(table: str, entry: EventLogEntry) -> WalkEvent | None:
+    """What a log entry means for the walk; None when it is only Dagster's own."""
+    event = entry.dagster_event
+    if event is None or event.step_key is None:
+        return None
+    if event.event_type_value == "STEP_START":
+        return WalkEvent(table, event.step_key, "started")
+    if event.event_type_value == "STEP_FAILURE":
+        error = event.step_failure_data.user_failure_data
+        raised = event.step_failure_data.error
+        words = error.description if error is not None else raised.message if raised is not None else event.message
+        return WalkEvent(table, event.step_key, "failed", message=(words or "").strip())
+    data: Any = event.event_specific_data
+    materialization = getattr(data, "materialization", None)
+    if isinstance(materialization, AssetMaterialization):
+        numbers = {
+            key: value.value for key, value in materialization.metadata.items() if isinstance(value.value, Plain)
+        }
+        return WalkEvent(
+            table,
+            materialization.asset_key.to_user_string(),
+            "materialised",
+            seconds=float(numbers.get("seconds", 0.0)),
+            metadata=numbers,
+        )
+    if isinstance(data, AssetCheckEvaluation):
+        return WalkEvent(
+            table,
+            data.asset_key.to_user_string(),
+            "checked",
+            check=data.check_name,
+            passed=data.passed,
+            message=data.description or "",
+        )
+    return None
+
+
+@contextmanager
+def _instance(given: DagsterInstance | None) -> Iterator[DagsterInstance]:
+    if given is not None:
+        yield given
+    else:
+        with DagsterInstance.get() as found:
+            yield found
+
+
+@contextmanager
+def _session(config_path: str | Path | None, given: Any) -> Iterator[None]:
+    if given is not None:
+        yield
+    else:
+        from pyspark.sql import SparkSession
+
+        if SparkSession.getActiveSession() is not None:
+            yield
+            return
+        with Lifecycle.open(config_path) as lifecycle:
+            # Alive before the first run, it is every run's; the runs leave it to us to stop.
+            assert lifecycle.spark is not None
+            yield

@@ -1,0 +1,142 @@
+"""When the clock opens a step. A tick asks for one run per governed table that is ready; `late_steps` does the rest.
+
+All are stopped until somebody starts them.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from dagster import (
+    DagsterInstance,
+    DefaultScheduleStatus,
+    RunRequest,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SkipReason,
+    schedule,
+)
+
+from artemis_lifecycle.defs import jobs
+from artemis_lifecycle.defs.night import Step, Verdict, deletion_due, due_step, night_of
+from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG, Tonight, governed_tables, tonight, under_way
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.lifecycle import Lifecycle
+
+CRONS = {
+    Step.PLAN: "0 0 * * *",
+    Step.HANDOFF: "0 2 * * *",
+    Step.COMMIT: "0 4 * * *",
+    Step.DELETION: "0 * * * *",
+    Step.ORPHANS: "0 6 * * *",
+}
+"""In UTC, the hours of the default quiet window. A table with another window is started in its own by `late_steps`."""
+
+
+def schedule_name(step: Step) -> str:
+    """The name of the schedule that opens `step`."""
+    return f"nightly_{step}"
+
+
+def request(table: Tonight, verdict: Verdict) -> RunRequest:
+    """The run that `verdict` asks for. What it does, it does for real: schedules are started by people who mean it."""
+    step, day = verdict.step, table.night.day.isoformat()
+    assert step is not None
+    again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
+    return RunRequest(
+        run_key=f"{day}:{table.table}:{step}{again}",
+        job_name=step.value,
+        partition_key=table.table,
+        run_config=jobs.for_real(step),
+        tags={NIGHT_TAG: day, STEP_TAG: step.value},
+    )
+
+
+def step_requests(
+    step: Step, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
+) -> list[RunRequest] | SkipReason:
+    """One request per table that is ready for `step` at `now`; else why there is none."""
+    look = deletion_due if step is Step.DELETION else due_step
+    verdicts = [(table, look(now, table.night, table.progress)) for table in tonight(lifecycle, instance, now)]
+    asked = [request(table, verdict) for table, verdict in verdicts if verdict.step is step]
+    if asked:
+        return asked
+    if not verdicts:
+        return SkipReason("no table of the catalog is a partition and matched by an entry of lifecycle.yaml")
+    return SkipReason("; ".join(f"{table.table}: {verdict.why}" for table, verdict in verdicts[:20]))
+
+
+def upkeep_requests(
+    job: str, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, *, by_day: bool = False
+) -> list[RunRequest] | SkipReason:
+    """One request of `job` per governed table with none under way; `by_day` leaves out those in their quiet window."""
+    busy = under_way(instance, job)
+    asked = []
+    for table in governed_tables(lifecycle, instance):
+        night = night_of(now, lifecycle.config.policy(table).quiet_window)
+        if table in busy or (by_day and night.opens <= now < night.closes):
+            continue
+        asked.append(
+            RunRequest(
+                run_key=f"{now:%Y-%m-%dT%H:%M}:{table}:{job}",
+                job_name=job,
+                partition_key=table,
+                run_config=jobs.for_real(job),
+            )
+        )
+    return asked or SkipReason("every governed table is busy with it or in its quiet window, or there is none")
+
+
+_Requests = Callable[[Lifecycle, DagsterInstance, datetime], "list[RunRequest] | SkipReason"]
+
+
+def _schedule(name: str, cron: str, job: Any, description: str, requests: _Requests) -> ScheduleDefinition:
+    @schedule(
+        name=name,
+        cron_schedule=cron,
+        job=job,
+        execution_timezone="UTC",
+        default_status=DefaultScheduleStatus.STOPPED,
+        description=description,
+    )
+    def evaluate(context: ScheduleEvaluationContext, lifecycle: LifecycleResource) -> list[RunRequest] | SkipReason:
+        opened = lifecycle.get()
+        # A tick that comes late, after the daemon was down, must not start by day what belongs to the night.
+        now = max(context.scheduled_execution_time, opened.operations.clock.now())
+        return requests(opened, context.instance, now)
+
+    return evaluate
+
+
+def _nightly(step: Step) -> ScheduleDefinition:
+    return _schedule(
+        schedule_name(step),
+        CRONS[step],
+        jobs.NIGHTLY[step],
+        f"Asks for `{step}` of each table whose step before it is done tonight.",
+        lambda lifecycle, instance, now: step_requests(step, lifecycle, instance, now),
+    )
+
+
+def _upkeep(name: str, cron: str, job: Any, description: str, *, by_day: bool = False) -> ScheduleDefinition:
+    return _schedule(
+        name,
+        cron,
+        job,
+        description,
+        lambda lifecycle, instance, now: upkeep_requests(job.name, lifecycle, instance, now, by_day=by_day),
+    )
+
+
+ALL = (
+    *(_nightly(step) for step in Step),
+    _upkeep(
+        "daily_data_compaction",
+        "30 8-20/4 * * *",
+        jobs.data_compaction,
+        "Four times by day, outside each table's quiet window.",
+        by_day=True,
+    ),
+    _upkeep("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
+    _upkeep("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
+)

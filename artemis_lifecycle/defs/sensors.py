@@ -1,0 +1,175 @@
+"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are late."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from dagster import (
+    DagsterInstance,
+    DagsterRunStatus,
+    DefaultSensorStatus,
+    RunRequest,
+    RunsFilter,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.defs import jobs
+from artemis_lifecycle.defs.night import Step, due_step
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, tables
+from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.schedules import request, schedule_name
+from artemis_lifecycle.errors import NoSuchTable
+
+AT_ONCE = 50
+"""Runs that one tick asks for at most; the rest follow at the next."""
+
+CLOCK_FIRST = timedelta(minutes=2)
+"""How long a step's own schedule has before `late_steps` takes the step for late."""
+
+
+@sensor(
+    name="discovery",
+    description="Makes a partition of each new table of the live catalog, the project's own namespace left out.",
+    minimum_interval_seconds=60,
+    default_status=DefaultSensorStatus.RUNNING,
+)
+def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """Adds only. A dropped table keeps its partition, and with it what was done to it."""
+    known = set(context.instance.get_dynamic_partitions(PARTITIONS_NAME))
+    new = [table for table in lifecycle.get().tables() if table not in known]
+    if not new:
+        return SkipReason(f"no table beside the {len(known)} known")
+    return SensorResult(dynamic_partitions_requests=[tables.build_add_request(new)])
+
+
+@sensor(
+    name="new_metadata",
+    description="Asks for `observe` of each governed table whose metadata file is another than at the last look.",
+    job=jobs.observe,
+    minimum_interval_seconds=60,
+    default_status=DefaultSensorStatus.STOPPED,
+)
+def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """The cursor holds one short digest per table that is there now, and nothing else."""
+    opened = lifecycle.get()
+    seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
+    catalog = CatalogReader(opened.config.catalogs.live)
+    try:
+        current = {table: _pointer(catalog, table) for table in governed_tables(opened, context.instance)}
+    finally:
+        catalog.close()
+    present = {table: digest for table, digest in current.items() if digest is not None}
+    # A table that is being observed is looked at again when that is over: commits in between make one run, not many.
+    busy = under_way(context.instance, jobs.observe.name)
+    changed = [table for table, digest in present.items() if seen.get(table) != digest and table not in busy][:AT_ONCE]
+    kept = {table: seen[table] for table in present if table in seen}
+    cursor = json.dumps(kept | {table: present[table] for table in changed}, sort_keys=True)
+    if not changed:
+        context.update_cursor(cursor)
+        return SkipReason("no table has new metadata")
+    return SensorResult(
+        run_requests=[
+            RunRequest(run_key=f"{table}:{present[table]}", job_name=jobs.observe.name, partition_key=table)
+            for table in changed
+        ],
+        cursor=cursor,
+    )
+
+
+def _pointer(catalog: CatalogReader, table: str) -> str | None:
+    try:
+        location = catalog.entry(table).metadata_location
+    except NoSuchTable:
+        return None
+    return hashlib.sha256(location.encode()).hexdigest()[:16]
+
+
+@sensor(
+    name="stuck_runs",
+    description="Fails a STARTED run whose lease lapsed: its process is dead, and the default launcher cannot tell.",
+    minimum_interval_seconds=60,
+    default_status=DefaultSensorStatus.RUNNING,
+)
+def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
+    """Two looks apart: a worker between a lost lease and its own end is given the time of one tick."""
+    lapsed = lifecycle.get().operations.leases.lapsed_runs()
+    suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
+    ended, waiting = end_stuck_runs(context.instance, lapsed, suspected)
+    context.update_cursor(json.dumps(waiting))
+    if ended:
+        return SkipReason(f"ended {', '.join(ended)}")
+    return SkipReason(f"{len(waiting)} runs are suspected" if waiting else "no run is stuck")
+
+
+def end_stuck_runs(
+    instance: DagsterInstance, lapsed: Sequence[str], suspected: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """End runs under way whose lease lapsed and that were suspected before; returns (ended, newly suspected)."""
+    if not lapsed:
+        return [], []
+    alive = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+    ended, waiting = [], []
+    for run in instance.get_runs(RunsFilter(run_ids=list(lapsed), statuses=alive)):
+        if run.run_id not in suspected:
+            waiting.append(run.run_id)
+        elif run.status is DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run, message="The run's process died while it was being cancelled.")
+            ended.append(run.run_id)
+        else:
+            instance.report_run_failed(
+                run,
+                "The run's lease on its table lapsed without being released: its process is dead. What it had done is "
+                "in the journal; the next run goes on from there.",
+            )
+            ended.append(run.run_id)
+    return ended, waiting
+
+
+@sensor(
+    name="late_steps",
+    description="Asks for steps whose hour is past and whose step before is done now, in the table's own quiet window.",
+    jobs=list(jobs.NIGHTLY.values()),
+    minimum_interval_seconds=60,
+    default_status=DefaultSensorStatus.STOPPED,
+)
+def late_steps(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """Only steps whose schedule is on: the clock opens a step, and this follows the clock."""
+    opened = lifecycle.get()
+    steps = steps_switched_on(context.instance)
+    if not steps:
+        return SkipReason("none of the nightly schedules is on")
+    now = opened.operations.clock.now()
+    reasons: dict[str, str] = {}
+    asked: list[RunRequest] = []
+    for table in tonight(opened, context.instance, now):
+        verdict = due_step(now, table.night, table.progress)
+        if verdict.step is None or verdict.step not in steps:
+            reasons[table.table] = verdict.why if verdict.step is None else f"the schedule of {verdict.step} is off"
+        elif now < table.night.opening(verdict.step) + CLOCK_FIRST:
+            reasons[table.table] = f"{verdict.step} has just opened"
+        else:
+            asked.append(request(table, verdict))
+    if asked:
+        return SensorResult(run_requests=asked[:AT_ONCE])
+    return SkipReason(_listed(reasons) or "no table is governed by lifecycle.yaml and known as a partition")
+
+
+def steps_switched_on(instance: DagsterInstance) -> set[Step]:
+    """The steps whose schedule somebody has started."""
+    states = instance.all_instigator_state()
+    running = {state.name for state in states if state.is_running}
+    return {step for step in Step if schedule_name(step) in running}
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    shown = "; ".join(f"{table}: {why}" for table, why in list(reasons.items())[:20])
+    return shown + (f"; and {len(reasons) - 20} more" if len(reasons) > 20 else "")
+
+
+ALL = (discovery, new_metadata, stuck_runs, late_steps)

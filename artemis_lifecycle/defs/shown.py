@@ -1,0 +1,122 @@
+"""How results look in the UI: column schemas, Markdown tables, places. Numbers keep their keys, so that they plot."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from dagster import MetadataValue, TableColumn, TableSchema
+
+from artemis_lifecycle.deletion.worker import DeletionReport
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLAN_FILES = {
+    "path": ("string", "as the metadata records it"),
+    "kind": ("string", "data, position_deletes, …, manifest, manifest_list, statistics, partition_statistics"),
+    "size_in_bytes": ("bigint", ""),
+    "reason": ("string", "which expired snapshots reach it"),
+}
+REACHABLE_FILES = {"path": ("string", "as the metadata records it"), "kind": ("string", "")}
+LISTED_FILES = {
+    "path": ("string", "as the store spells it"),
+    "last_modified": ("timestamp", "null where the store does not tell"),
+    "size_in_bytes": ("bigint", ""),
+}
+ORPHAN_FILES = {
+    "path": ("string", "as the store spells it"),
+    "kind": ("string", "a guess by name"),
+    "size_in_bytes": ("bigint", ""),
+    "last_modified": ("timestamp", ""),
+    "reason": ("string", ""),
+    "origin": ("string", "a guess by name"),
+}
+DELETED_FILES = {
+    "path": ("string", "as the plan or the listing spells it"),
+    "kind": ("string", ""),
+    "size_in_bytes": ("bigint", ""),
+    "outcome": ("string", "deleted, absent, kept, failed; would_delete in a dry run"),
+    "reason": ("string", "why it was kept, or how it failed"),
+}
+
+_ROWS = 15
+
+
+def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
+    """A `dagster/column_schema` value: type and description by column."""
+    return MetadataValue.table_schema(
+        TableSchema([TableColumn(name, kind, description=text or None) for name, (kind, text) in columns.items()])
+    )
+
+
+def frame_schema(frame: "pd.DataFrame") -> MetadataValue:
+    """The same from a pandas DataFrame."""
+    return column_schema({str(name): (str(frame[name].dtype), "") for name in frame.columns})
+
+
+def ddl_schema(columns: str) -> MetadataValue:
+    """The same from Spark's DDL, one column a line: `name type COMMENT 'text',`."""
+    parsed = (re.fullmatch(r"(\w+) (.+?)(?: COMMENT '(.*)')?,?", line.strip()) for line in columns.strip().splitlines())
+    return column_schema({match[1]: (match[2], match[3] or "") for match in parsed if match is not None})
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
+    """A Markdown table of the first rows; says how many it leaves out."""
+    every = list(rows)
+    if not every:
+        return MetadataValue.md("none")
+    lines = [headers, ["---"] * len(headers), *every[:_ROWS]]
+    text = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
+    return MetadataValue.md(text + (f"\n\n… and {len(every) - _ROWS:,} more" if len(every) > _ROWS else ""))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: ""}[value]
+    if isinstance(value, int) and abs(value) < 10**15:  # above that it is a snapshot's id
+        return f"{value:,}"
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def place(location: str) -> MetadataValue:
+    """A file or folder: a path, or a link to the console where it is on S3."""
+    scheme, _, rest = location.partition("://")
+    if scheme in ("s3", "s3a", "s3n"):
+        bucket, _, key = rest.partition("/")
+        return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
+    return MetadataValue.path(location.removeprefix("file://") if scheme == "file" else location)
+
+
+def query(catalog: str, name: str, where: str) -> MetadataValue:
+    """How to see the rows in Spark SQL."""
+    return MetadataValue.md(f"```sql\nSELECT * FROM {catalog}.lifecycle.{name} WHERE {where}\n```")
+
+
+def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
+    """The numbers of deletions, summed; `would_delete` in a dry run, in which nothing was deleted."""
+    numbers: dict[str, int | str] = {
+        "files_deleted": sum(report.deleted for report in reports),
+        "bytes_deleted": sum(report.bytes for report in reports),
+        "files_absent": sum(report.already_absent for report in reports),
+        "files_kept": sum(report.kept for report in reports),
+        "files_failed": sum(report.failed for report in reports),
+        "files_pending": sum(report.pending for report in reports),
+    }
+    if any(report.dry_run for report in reports):
+        numbers["would_delete"] = sum(report.would_delete for report in reports)
+        numbers["would_delete_bytes"] = sum(report.would_delete_bytes for report in reports)
+    paused = [report.paused for report in reports if report.paused]
+    return numbers | ({"paused": "; ".join(paused)} if paused else {})
+
+
+def instant(value: datetime | None) -> MetadataValue:
+    """A time, or that there is none."""
+    return MetadataValue.text("none") if value is None else MetadataValue.timestamp(value)
+
+
+def epoch(milliseconds: int | None) -> MetadataValue:
+    """A time of Iceberg's, in milliseconds since the epoch."""
+    return instant(None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, tz=UTC))

@@ -1,0 +1,355 @@
+"""A job's files, cut into batches once and for all, and the outcome of each. Spark writes the batches, the driver reads
+one at a time; another process resumes at the grain of a batch.
+
+    <root>/deletions/<job_id>/batches/batches.json and the Parquet parts that it names, one a batch (columns: `BATCH`)
+    <root>/deletions/<job_id>/outcomes/batch-<n>.parquet (columns: `OUTCOMES`)
+
+Order: data and delete files first, then statistics, manifests, manifest lists, metadata files, each by path. The sealed
+list alone makes a job resumable, so any order would be safe; this one frees the most bytes first and leaves, should
+both list and journal be lost, the files from which the rest can still be named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.errors import ExistingFile, StorageError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BATCH = "batch bigint, path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
+OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
+
+Outcome = Literal["deleted", "absent", "kept", "failed"]
+
+_ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "metadata")
+_SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread over buckets by hash first.
+
+
+@dataclass(frozen=True)
+class DeletionJob:
+    """A sealed list of files to delete: of an expiration plan after its commit, or of an orphan scan.
+
+    `files_location` is the folder of a sealed frame with columns path, kind, size_in_bytes, reason (and last_modified,
+    for a scan); `files` is how many rows its record says it has; `snapshot_ids` are the plan's expired snapshots.
+    """
+
+    job_id: str
+    kind: Literal["expiration", "orphans"]
+    table_uuid: str
+    table: str
+    files_location: str
+    files: int
+    snapshot_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class DoomedFile:
+    """One file of a batch. `last_modified` is what a listing saw; None where the file was never listed."""
+
+    path: str
+    kind: str
+    size_in_bytes: int
+    reason: str
+    last_modified: datetime | None = None
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """What became of one file. `reason`: why it was doomed (deleted, absent), why it stays (kept), what failed."""
+
+    path: str
+    kind: str
+    size_in_bytes: int
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class BatchPart:
+    """The stored rows of one batch: how many, the size of the files that they name, and the part's checksum."""
+
+    batch: int
+    name: str
+    files: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The sealed batches of a job, by number."""
+
+    folder: str
+    parts: Mapping[int, BatchPart]
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """(files, bytes) of each batch, in order."""
+        return [(self.parts[batch].files, self.parts[batch].bytes) for batch in sorted(self.parts)]
+
+
+def job_folder(root: str, job_id: str) -> str:
+    return f"{root}/deletions/{job_id}"
+
+
+def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: str, files_per_batch: int) -> Batches:
+    """Cut the job into batches, or find them cut already: who seals first decides, for every later process.
+
+    Raises StorageError when the job's list cannot be read, or has not the number of rows that its record says.
+    """
+    folder = f"{job_folder(root, job.job_id)}/batches"
+    seal = f"{folder}/batches.json"
+    if stores.head(seal) is None:
+        with worker_errors():
+            listed = sealed_files(spark, stores, job)
+            parts = write_parts(_assigned(listed, job.files, files_per_batch), folder, stores)
+        _require_count(job, parts, folder)
+        content = json.dumps([asdict(parts[batch]) for batch in sorted(parts)]).encode()
+        # When another worker sealed meanwhile its parts count, and ours are garbage beside them.
+        with around("deletion.seal_batches"), suppress(ExistingFile):
+            stores.write(seal, content)
+    try:
+        found = [BatchPart(**part) for part in json.loads(stores.read(seal))]
+    except (ValueError, TypeError) as error:
+        raise StorageError(
+            f"The seal of the batches of {job.job_id} is damaged: {error}",
+            table=job.table,
+            path=seal,
+            untouched="all files of the job that were not deleted before",
+            do="plan or scan again",
+        ) from error
+    batches = Batches(folder, {part.batch: part for part in found})
+    _require_count(job, batches.parts, folder)
+    return batches
+
+
+def sealed_files(spark: SparkSession, stores: Stores, job: DeletionJob) -> DataFrame:
+    """The job's list: DataFrame[path, kind, size_in_bytes, reason, last_modified], one row per path."""
+    from pyspark.sql import functions as F
+
+    rows = read_frame(spark, job.files_location, stores)
+    missing = {"path", "kind", "size_in_bytes", "reason"} - set(rows.columns)
+    if missing:
+        raise StorageError(
+            f"The sealed list of {job.job_id} has no column {', '.join(sorted(missing))}",
+            table=job.table,
+            path=job.files_location,
+            untouched="all files of the job",
+            do="plan or scan again",
+        )
+    if "last_modified" not in rows.columns:
+        rows = rows.withColumn("last_modified", F.lit(None).cast("timestamp"))
+    return rows.select("path", "kind", "size_in_bytes", "reason", "last_modified")
+
+
+def batch_frame(spark: SparkSession, stores: Stores, batches: Batches) -> DataFrame:
+    """All batches as one DataFrame of the columns in `BATCH`, each part held against its checksum as it is read."""
+    parts = [(f"{batches.folder}/{part.name}", part.sha256) for part in batches.parts.values()]
+    return _read_parts(spark, stores, parts, BATCH)
+
+
+def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]:
+    """The files of one batch. Raises StorageError when the part is missing or differs from its seal."""
+    part = batches.parts.get(batch)
+    if part is None:
+        raise StorageError(
+            f"The journal names batch {batch}, which was never sealed",
+            path=batches.folder,
+            untouched="the files of the batch",
+            do="plan or scan again",
+        )
+    return [
+        DoomedFile(
+            row["path"],
+            row["kind"],
+            row["size_in_bytes"] or 0,
+            row["reason"],
+            None if row["last_modified"] is None else row["last_modified"].astimezone(UTC),
+        )
+        for row in _read_part(stores, f"{batches.folder}/{part.name}", part.sha256).to_pylist()
+    ]
+
+
+def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: Sequence[FileOutcome]) -> None:
+    """Store the outcomes of a batch, whole, in the place of any earlier attempt's."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [
+            ("path", pa.string()),
+            ("kind", pa.string()),
+            ("size_in_bytes", pa.int64()),
+            ("outcome", pa.string()),
+            ("reason", pa.string()),
+        ]
+    )
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([asdict(outcome) for outcome in outcomes], schema), buffer, compression="zstd")
+    stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
+
+
+def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> list[FileOutcome]:
+    """What an earlier attempt at the batch recorded; empty when it recorded nothing."""
+    import pyarrow.parquet as pq
+
+    path = _outcome_path(root, job_id, batch)
+    if stores.head(path) is None:
+        return []
+    return [FileOutcome(**row) for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist()]
+
+
+def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:
+    """DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have an outcome."""
+    folder = f"{job_folder(root, job_id)}/outcomes"
+    parts = [(file.path, None) for file in stores.list(folder) if file.path.endswith(".parquet")]
+    return _read_parts(spark, stores, parts, OUTCOMES)
+
+
+def write_parts(frame: DataFrame, folder: str, stores: Stores) -> dict[int, BatchPart]:
+    """Write `frame`, which has the columns batch and size_in_bytes, as one Parquet part per batch."""
+    write = _PartWriter(folder, stores)
+    written = frame.groupBy("batch").applyInArrow(
+        # Spark 4.1 fails on a callable whose type hints it cannot resolve; a lambda has none.
+        lambda rows: write(rows),
+        "batch bigint, name string, files bigint, bytes bigint, sha256 string",
+    )
+    return {row["batch"]: BatchPart(**row.asDict()) for row in written.collect()}
+
+
+def read_part(stores: Stores, folder: str, part: BatchPart) -> list[Mapping[str, object]]:
+    """The rows of a part that `write_parts` wrote, held against its checksum."""
+    rows: list[Mapping[str, object]] = _read_part(stores, f"{folder}/{part.name}", part.sha256).to_pylist()
+    return rows
+
+
+def _assigned(files: DataFrame, count: int, per_batch: int) -> DataFrame:
+    """`files` with a column `batch`: the same for the same list, however Spark partitions it."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not count:
+        return files.sparkSession.createDataFrame([], BATCH)
+    buckets = -(-count // _SORTED_AT_ONCE)
+    ranked = files.dropDuplicates(["path"]).withColumn("_rank", _rank(F.col("kind")))
+    if buckets == 1:
+        row = F.row_number().over(Window.partitionBy(F.lit(0)).orderBy("_rank", "path")) - 1
+        batch = F.floor(row / per_batch)
+        placed = ranked
+    else:
+        ranked = ranked.withColumn("_bucket", F.pmod(F.xxhash64("path"), F.lit(buckets)))
+        sizes = ranked.groupBy("_rank", "_bucket").count().orderBy("_rank", "_bucket").collect()
+        first, offsets = 0, []
+        for size in sizes:
+            offsets.append((size["_rank"], size["_bucket"], first))
+            first += -(-size["count"] // per_batch)
+        starts = files.sparkSession.createDataFrame(offsets, "_rank int, _bucket bigint, _first bigint")
+        placed = ranked.join(F.broadcast(starts), ["_rank", "_bucket"])
+        row = F.row_number().over(Window.partitionBy("_rank", "_bucket").orderBy("path")) - 1
+        batch = F.col("_first") + F.floor(row / per_batch)
+    return placed.select(
+        batch.cast("bigint").alias("batch"), "path", "kind", "size_in_bytes", "reason", "last_modified"
+    )
+
+
+def _rank(kind: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    rank = F.lit(0)
+    for position, name in enumerate(_ORDER, start=1):
+        rank = F.when(kind == name, F.lit(position)).otherwise(rank)
+    return rank
+
+
+def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str) -> None:
+    found = sum(part.files for part in parts.values())
+    if found != job.files or sorted(parts) != list(range(len(parts))):
+        raise StorageError(
+            f"The sealed list of {job.job_id} has {found:,} paths in {len(parts):,} batches, and its record says "
+            f"{job.files:,}",
+            table=job.table,
+            path=folder,
+            untouched="all files of the job",
+            do="plan or scan again; the stored list was damaged",
+        )
+
+
+def _outcome_path(root: str, job_id: str, batch: int) -> str:
+    return f"{job_folder(root, job_id)}/outcomes/batch-{batch:08d}.parquet"
+
+
+def _read_parts(spark: SparkSession, stores: Stores, parts: Sequence[tuple[str, str | None]], schema: str) -> DataFrame:
+    if not parts:
+        return spark.createDataFrame([], schema)
+    # A part is a thousand rows: many of them make one task.
+    tasks = min(len(parts), int(spark.sparkContext.defaultParallelism) * 2)
+    frame = spark.createDataFrame(list(parts), "path string, sha256 string").repartition(tasks)
+    return frame.mapInArrow(_PartReader(stores), schema)
+
+
+def _read_part(stores: Stores, path: str, sha256: str | None) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    data = stores.read(path)
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise StorageError(
+            "A sealed batch differs from its checksum",
+            path=path,
+            untouched="the files of the batch",
+            do="plan or scan again; the stored list was damaged",
+        )
+    return pq.read_table(io.BytesIO(data))
+
+
+class _PartWriter:
+    def __init__(self, folder: str, stores: Stores) -> None:
+        self.folder = folder
+        self.stores = stores
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        batch = rows.column("batch")[0].as_py()
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer, compression="zstd")
+        data = buffer.getvalue()
+        name = f"batch-{batch:08d}-{uuid.uuid4().hex}.parquet"
+        self.stores.write(f"{self.folder}/{name}", data)
+        size = pc.sum(rows.column("size_in_bytes")).as_py() or 0
+        return pa.table(
+            {
+                "batch": pa.array([batch], pa.int64()),
+                "name": [name],
+                "files": pa.array([rows.num_rows], pa.int64()),
+                "bytes": pa.array([size], pa.int64()),
+                "sha256": [hashlib.sha256(data).hexdigest()],
+            }
+        )
+
+
+class _PartReader:
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    def __call__(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            parts = zip(batch.column("path").to_pylist(), batch.column("sha256").to_pylist(), strict=True)
+            for path, sha256 in parts:
+                yield from _read_part(self.stores, path, sha256).to_batches()

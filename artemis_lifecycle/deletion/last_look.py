@@ -1,0 +1,388 @@
+"""The last look: what is alive again, or never was ours to delete, as of just before a batch goes.
+
+Nothing here trusts the plan, an asset or a cached table. The catalog pointer is read for every batch. At a job's start
+everything that any snapshot of the current metadata reaches is joined with the job's files; after that only what a
+moved pointer brought: manifest lists and manifests not seen before.
+
+What stays open is the moment between reading the pointer and the store's delete call. A writer that commits a reference
+to a doomed file inside it, without a heartbeat, a hold or a restore (which wait for the table's lock), loses that file.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.batches import (
+    Batches,
+    BatchPart,
+    DeletionJob,
+    DoomedFile,
+    batch_frame,
+    job_folder,
+    read_part,
+    write_parts,
+)
+from artemis_lifecycle.deletion.ownership import (
+    Neighbour,
+    Neighbours,
+    Pointer,
+    metadata_locations,
+    nested_locations,
+    own_locations,
+    owned,
+)
+from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.metadata.avro import live_entries, manifests_of
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REACHABLE = "reachable"
+"""A snapshot of the table's current metadata reaches the file. Of another table: `reachable from <table>`."""
+
+CURRENT_METADATA = "current_metadata"
+"""The file is the table's metadata file, one of its metadata log, its version hint or a registered statistics file."""
+
+NOT_OWNED = "not_owned"
+"""The file is outside the table's own locations, or its path does not spell its way plainly."""
+
+IN_FLIGHT = "in_flight"
+"""A live writer's heartbeat covers the file."""
+
+OTHER_TABLE = "other_table"
+"""The file lies in the location of another table of the catalog."""
+
+_MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and Spark looks at everything again.
+_BROADCAST_FILES = 200_000
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a job looks: session and stores, Postgres, the table's entry in its catalog, the catalog's other tables."""
+
+    spark: SparkSession
+    stores: Stores
+    operations: Operations
+    current: Callable[[], Pointer]
+    neighbours: Neighbours
+    rules: LocationRules
+    root: str
+
+
+def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
+    """Locations of what a metadata file needs beside its snapshots: itself, its log, version hints, statistics."""
+    paths = [metadata.metadata_location]
+    paths += [entry.metadata_file for entry in metadata.metadata_log]
+    paths += [file.path for file in metadata.statistics]
+    paths += [f"{folder}/version-hint.text" for folder in metadata_locations(metadata, rules)]
+    return {normalise(path, rules) for path in paths}
+
+
+def protected_locations(sight: Sight, metadata: TableMetadata) -> DataFrame:
+    """DataFrame[location, reason]: all that any snapshot of `metadata` reaches, and what the metadata itself needs."""
+    from pyspark.sql import functions as F
+
+    everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
+    reached = reachable_files(sight.spark, sight.stores, metadata, everything, sight.rules)
+    needed = sight.spark.createDataFrame(
+        [(location,) for location in sorted(metadata_files(metadata, sight.rules))], "location string"
+    )
+    return reached.select("location", F.lit(REACHABLE).alias("reason")).unionByName(
+        needed.select("location", F.lit(CURRENT_METADATA).alias("reason"))
+    )
+
+
+def covered(heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
+    """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders.
+
+    A writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
+    """
+    roots: list[str] = []
+    for heartbeat in heartbeats:
+        if heartbeat.prefix is None:
+            roots += own_locations(metadata, rules)
+        else:
+            roots.append(_absolute(heartbeat.prefix, metadata, rules))
+            roots += metadata_locations(metadata, rules)
+    return tuple(dict.fromkeys(roots))
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """Why a file stays by its place alone: `own` locations, those of tables `nested` in them, those `in_flight`."""
+
+    own: tuple[str, ...]
+    nested: tuple[str, ...]
+    in_flight: tuple[str, ...]
+    rules: LocationRules
+
+    def why(self, path: str) -> str | None:
+        """The reason, or None when nothing about its place keeps the file."""
+        if not owned(path, self.own, self.rules):
+            return NOT_OWNED
+        if any(is_under(path, root, self.rules) for root in self.nested):
+            return OTHER_TABLE
+        return IN_FLIGHT if any(is_under(path, root, self.rules) for root in self.in_flight) else None
+
+
+class TableLook:
+    """What one table reaches: everything once (by Spark), then only what is new (on the driver)."""
+
+    def __init__(
+        self, sight: Sight, job: DeletionJob, table: str, table_uuid: str, current: Callable[[], Pointer]
+    ) -> None:
+        self._sight = sight
+        self._job = job
+        self._current = current
+        self._seen: set[tuple[int, str | None]] = set()
+        self._seen_manifests: set[str] = set()
+        self._loaded: set[int] = set()
+        self._new: set[str] = set()
+        self._needed: set[str] = set()
+        self.table = table
+        self.table_uuid = table_uuid
+        self.metadata: TableMetadata | None = None
+
+    @property
+    def reason(self) -> str:
+        return REACHABLE if self.table == self._job.table else f"{REACHABLE} from {self.table}"
+
+    def read(self) -> TableMetadata:
+        """The table's metadata by its catalog's pointer, read now.
+
+        Raises StalePlan when the table is gone or another took its name: that does not mean that it has no files.
+        """
+        try:
+            entry = self._current()
+        except NoSuchTable as error:
+            raise self._gone(f"The catalog has no table {self.table} any more") from error
+        if self.metadata is not None and self.metadata.metadata_location == entry.metadata_location:
+            return self.metadata
+        metadata = read_table_metadata(self._sight.stores, entry.metadata_location)
+        if metadata.table_uuid != self.table_uuid:
+            raise self._gone(
+                f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
+            )
+        return metadata
+
+    def looked_at(self, metadata: TableMetadata) -> None:
+        """Every snapshot of `metadata` was walked: only others are new from here on."""
+        self.metadata = metadata
+        self._seen = {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
+        self._seen_manifests, self._loaded, self._new = set(), set(), set()
+        self._needed = metadata_files(metadata, self._sight.rules)
+
+    def refresh(self) -> bool:
+        """Read what the pointer brought since the last look; False when that is more than the driver should read.
+
+        Raises UnreadableMetadata when any of it cannot be read: then nothing may be deleted.
+        """
+        metadata = self.read()
+        if metadata is self.metadata:
+            return True
+        unread: dict[str, ManifestListEntry] = {}
+        lists: set[str] = set()
+        for snapshot in metadata.snapshots:
+            if (snapshot.snapshot_id, snapshot.manifest_list) in self._seen:
+                continue
+            self._load_parent(metadata, snapshot.parent_snapshot_id)
+            listed = manifests_of(self._sight.stores, snapshot)
+            if listed.path is not None:
+                lists.add(normalise(listed.path, self._sight.rules))
+            for entry in listed.entries:
+                location = normalise(entry.manifest_path, self._sight.rules)
+                if location not in self._seen_manifests:
+                    unread[location] = entry
+            if len(unread) > _MANIFESTS_ON_DRIVER:
+                return False
+        found = set(unread) | lists
+        for entry in unread.values():
+            paths = live_entries(self._sight.stores, entry).column("file_path").to_pylist()
+            found.update(normalise(path, self._sight.rules) for path in paths)
+        # Only now, when all of it was read, does the new metadata count as looked at.
+        self._new |= found
+        self._seen_manifests |= set(unread)
+        self._seen |= {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
+        self._needed |= metadata_files(metadata, self._sight.rules)
+        self.metadata = metadata
+        return True
+
+    def why(self, location: str) -> str | None:
+        """Why the file stays, by what came after the full look."""
+        if location in self._new:
+            return self.reason
+        return CURRENT_METADATA if location in self._needed else None
+
+    def _load_parent(self, metadata: TableMetadata, parent: int | None) -> None:
+        # A snapshot differs from its parent by few manifests, and the parent's were walked in the full look.
+        snapshot = None if parent is None else metadata.snapshot(parent)
+        if snapshot is None or snapshot.snapshot_id in self._loaded:
+            return
+        if (snapshot.snapshot_id, snapshot.manifest_list) not in self._seen:
+            return
+        self._loaded.add(snapshot.snapshot_id)
+        listed = manifests_of(self._sight.stores, snapshot)
+        self._seen_manifests |= {normalise(entry.manifest_path, self._sight.rules) for entry in listed.entries}
+
+    def _gone(self, what: str) -> StalePlan:
+        return StalePlan(
+            what,
+            table=self._job.table,
+            untouched="all files of the job that were not deleted before",
+            do=f"find out who changed the catalog; if the table is gone for good, artemis close {self._job.job_id}",
+        )
+
+
+class LastLook:
+    """The looks of one job, at its table and at the tables that share or nest its locations."""
+
+    def __init__(self, sight: Sight, job: DeletionJob, batches: Batches | None) -> None:
+        self._sight = sight
+        self._job = job
+        self._batches = batches
+        self._own = TableLook(sight, job, job.table, job.table_uuid, sight.current)
+        self._others: dict[str, TableLook] = {}
+        self._nested: tuple[str, ...] = ()
+        self._kept: dict[int, BatchPart] = {}
+        self._folder = ""
+        self._own_roots: tuple[str, ...] = ()
+
+    def full(self) -> None:
+        """Look at everything: join the job's batches with all that the tables reach. Spark does the work."""
+        assert self._batches is not None
+        kept = self.kept_frame(batch_frame(self._sight.spark, self._sight.stores, self._batches))
+        self._folder = f"{job_folder(self._sight.root, self._job.job_id)}/looks/{uuid.uuid4().hex}"
+        with worker_errors():
+            self._kept = write_parts(
+                kept.select("batch", "path", "size_in_bytes", "reason"), self._folder, self._sight.stores
+            )
+
+    def kept_frame(self, files: DataFrame) -> DataFrame:
+        """`files` that stay by a full look, with the `reason` why: a file may come with more than one."""
+        from pyspark.sql import functions as F
+
+        metadata = self._own.read()
+        self._own_roots = own_locations(metadata, self._sight.rules)
+        neighbours = self._neighbours()
+        self._others = {name: self._other(other) for name, other in neighbours.items()}
+        located = files.drop("reason").withColumn("location", normalise_column(F.col("path"), self._sight.rules))
+        if self._job.files <= _BROADCAST_FILES:
+            located = F.broadcast(located)
+        kept = None
+        for look in (self._own, *self._others.values()):
+            seen = metadata if look is self._own else look.read()
+            protected = protected_locations(self._sight, seen)
+            if look is not self._own:
+                protected = protected.withColumn("reason", F.lit(look.reason))
+            found = protected.join(located, "location")
+            kept = found if kept is None else kept.unionByName(found)
+            look.looked_at(seen)
+        assert kept is not None
+        return kept
+
+    def refresh(self) -> None:
+        """Look at what is new since the last look; at everything again when that is a lot, or a new neighbour came."""
+        looks = (self._own, *self._others.values())
+        enough = False not in [look.refresh() for look in looks]
+        assert self._own.metadata is not None
+        self._own_roots = own_locations(self._own.metadata, self._sight.rules)
+        if not enough or set(self._neighbours()) != set(self._others):
+            self.full()
+
+    def kept(self, batch: int, files: Sequence[DoomedFile]) -> dict[str, str]:
+        """The paths among `files` that stay, each with its reason. Reads holds and heartbeats now, then the pointers.
+
+        Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
+        """
+        self.require_no_hold()
+        # Heartbeats before pointers: a writer that stops in between has committed, and the pointer shows it.
+        heartbeats = self._heartbeats()
+        self.refresh()
+        grounds = self._grounds(heartbeats)
+        part = self._kept.get(batch)
+        by_look = {} if part is None else self._read_kept(part)
+        looks = (self._own, *self._others.values())
+        reasons: dict[str, str] = {}
+        for file in files:
+            location = normalise(file.path, self._sight.rules)
+            why = by_look.get(file.path) or next(filter(None, (look.why(location) for look in looks)), None)
+            why = why or grounds.why(file.path)
+            if why is not None:
+                reasons[file.path] = why
+        return reasons
+
+    def grounds(self) -> Grounds:
+        """What the places of files say now, heartbeats of live writers included. After a full look only."""
+        return self._grounds(self._heartbeats())
+
+    def require_no_hold(self) -> None:
+        """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
+        operations = self._sight.operations
+        for hold in operations.holds.active(self._job.table_uuid):
+            if not hold.snapshot_ids or set(hold.snapshot_ids) & set(self._job.snapshot_ids):
+                what = "the table" if not hold.snapshot_ids else "snapshots of the job"
+                raise Refused(
+                    f"Hold {hold.hold_id} of {hold.owner} on {what} stops deletion {self._job.job_id}: {hold.reason}",
+                    table=self._job.table,
+                    untouched="all files of the job that were not deleted before",
+                    do=f"delete again when it is over, or artemis release {hold.hold_id}",
+                )
+
+    def _neighbours(self) -> dict[str, Neighbour]:
+        found = self._sight.neighbours.overlapping(self._own_roots)
+        for other in found:
+            if other.problem is not None:
+                raise UnreadableMetadata(
+                    f"Table {other.table} shares or nests a location with this one and cannot be read: {other.problem}",
+                    table=self._job.table,
+                    path=other.metadata_location,
+                    untouched="all files of the job that were not deleted before",
+                    do=f"mend or drop {other.table}",
+                )
+        # A table around this one reaches into it; one inside it, or on the same place, has files of its own there.
+        self._nested = nested_locations(found, self._own_roots, self._sight.rules)
+        return {other.table: other for other in found}
+
+    def _other(self, other: Neighbour) -> TableLook:
+        assert other.table_uuid is not None
+        return TableLook(
+            self._sight,
+            self._job,
+            other.table,
+            other.table_uuid,
+            lambda: self._sight.neighbours.entry(other.table),
+        )
+
+    def _heartbeats(self) -> Sequence[Heartbeat]:
+        # What a plan names was committed and has expired: no writer can be writing it.
+        return self._sight.operations.heartbeats.live(None) if self._job.kind == "orphans" else ()
+
+    def _grounds(self, heartbeats: Sequence[Heartbeat]) -> Grounds:
+        roots: list[str] = []
+        for look in (self._own, *self._others.values()):
+            assert look.metadata is not None
+            live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == look.table_uuid]
+            roots += covered(live, look.metadata, self._sight.rules)
+        nested = self._nested if self._job.kind == "orphans" else ()
+        return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules)
+
+    def _read_kept(self, part: BatchPart) -> dict[str, str]:
+        rows = read_part(self._sight.stores, self._folder, part)
+        return {str(row["path"]): str(row["reason"]) for row in rows}
+
+
+def _absolute(prefix: str, metadata: TableMetadata, rules: LocationRules) -> str:
+    if "://" in prefix or prefix.startswith(("/", "file:")):
+        return normalise(prefix.rstrip("/"), rules)
+    return normalise(f"{metadata.location.rstrip('/')}/{prefix.strip('/')}", rules)

@@ -1,0 +1,170 @@
+"""Whose file is it. Belongs here: a table's own locations, and the other tables of the catalog that share or nest them.
+
+Two tables that shared or nested a location deleted each other's files (iceberg 4265, 12278; nessie 12363).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from artemis_lifecycle.errors import NoSuchTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
+from artemis_lifecycle.storage.stores import Stores
+
+LOCATION_PROPERTIES = (
+    "write.data.path",
+    "write.metadata.path",
+    "write.object-storage.path",
+    "write.folder-storage.path",
+)
+"""Table properties that move files out of the table's location (Iceberg's TableProperties)."""
+
+METADATA_PROPERTY = "write.metadata.path"
+
+_READERS = 8
+
+
+class Pointer(Protocol):
+    """A table's entry in its catalog, as far as this room reads it; a `CatalogEntry` is one."""
+
+    @property
+    def metadata_location(self) -> str: ...
+
+
+class TablesOfCatalog(Protocol):
+    """What this room asks of a catalog; `catalogs.live.CatalogReader` is one."""
+
+    def tables(self) -> list[str]: ...
+
+    def entry(self, table: str) -> Pointer: ...
+
+
+def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
+    """The locations (normal form, none inside another) whose files a table may call its own.
+
+    The root of a file system or of a bucket owns nothing: everything would be the table's.
+    """
+    roots = {normalise(metadata.location, rules)}
+    roots |= {normalise(metadata.properties[key], rules) for key in LOCATION_PROPERTIES if metadata.properties.get(key)}
+    return outermost(_trimmed(root) for root in roots)
+
+
+def own_folders(metadata: TableMetadata) -> tuple[str, ...]:
+    """The same folders as the metadata spells them, nested ones too: what a listing begins from."""
+    named = [metadata.properties[key] for key in LOCATION_PROPERTIES if metadata.properties.get(key)]
+    return tuple(dict.fromkeys(folder.rstrip("/") or folder for folder in (metadata.location, *named)))
+
+
+def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
+    """Where the table's writers put metadata files, manifest lists and manifests."""
+    named = metadata.properties.get(METADATA_PROPERTY)
+    roots = {normalise(f"{metadata.location.rstrip('/')}/metadata", rules)}
+    if named:
+        roots.add(_trimmed(normalise(named, rules)))
+    return outermost(roots)
+
+
+def outermost(roots: Iterable[str]) -> tuple[str, ...]:
+    """Those of `roots` that lie in no other of them, file system and bucket roots left out."""
+    usable = sorted({root for root in roots if not is_root(root)}, key=len)
+    kept: list[str] = []
+    for root in usable:
+        if not any(is_under(root, other) for other in kept):
+            kept.append(root)
+    return tuple(kept)
+
+
+def is_root(location: str) -> bool:
+    """Whether a location is a whole file system or bucket."""
+    return not location.partition("://")[2].partition("/")[2].strip("/")
+
+
+def owned(path: str, roots: Sequence[str], rules: LocationRules) -> bool:
+    """Whether a file is below one of `roots` and its path spells its way there plainly.
+
+    A path with `.` or `..` in it, one that ends in a slash, or one that engines read differently is nobody's: what a
+    delete would hit is not what the text says.
+    """
+    segments = path.split("/")
+    if segments[-1] == "" or any(segment in (".", "..") for segment in segments) or ambiguity(path, rules) is not None:
+        return False
+    return any(is_under(path, root, rules) for root in roots)
+
+
+def overlapping(ours: Sequence[str], theirs: Sequence[str], rules: LocationRules) -> bool:
+    """Whether any location of one side equals, holds or lies in one of the other."""
+    return any(overlap(a, b, rules) for a in ours for b in theirs)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Another table of the catalog, by what its metadata says of locations.
+
+    When its metadata cannot be read, `problem` says why and `locations` are guessed from where its metadata file is.
+    """
+
+    table: str
+    table_uuid: str | None
+    metadata_location: str
+    locations: tuple[str, ...]
+    problem: str | None = None
+
+
+def nested_locations(others: Iterable[Neighbour], ours: Sequence[str], rules: LocationRules) -> tuple[str, ...]:
+    """The locations of other tables that equal one of `ours` or lie inside it."""
+    return tuple(
+        theirs
+        for other in others
+        for theirs in other.locations
+        if any(theirs == own or is_under(theirs, own, rules) for own in ours)
+    )
+
+
+class Neighbours:
+    """The other tables of one catalog. Each is read once in the life of this object, new names as they appear."""
+
+    def __init__(self, catalog: TablesOfCatalog, stores: Stores, rules: LocationRules, table: str) -> None:
+        self._catalog = catalog
+        self._stores = stores
+        self._rules = rules
+        self._table = table
+        self._known: dict[str, Neighbour | None] = {}
+
+    def overlapping(self, locations: Sequence[str]) -> tuple[Neighbour, ...]:
+        """Tables whose locations touch `locations`, readable or not, by name."""
+        names = [name for name in self._catalog.tables() if name != self._table]
+        unseen = [name for name in names if name not in self._known]
+        if unseen:
+            with ThreadPoolExecutor(max_workers=_READERS) as readers:
+                self._known.update(zip(unseen, readers.map(self._read, unseen), strict=True))
+        found = (other for name in sorted(names) if (other := self._known[name]) is not None)
+        return tuple(other for other in found if overlapping(locations, other.locations, self._rules))
+
+    def entry(self, table: str) -> Pointer:
+        """The catalog's own entry of a neighbour, read now."""
+        return self._catalog.entry(table)
+
+    def _read(self, name: str) -> Neighbour | None:
+        try:
+            entry = self._catalog.entry(name)
+        except NoSuchTable:
+            return None  # Dropped between the two questions: it has no entry that a reader could follow.
+        try:
+            metadata = read_table_metadata(self._stores, entry.metadata_location)
+        except (UnreadableMetadata, StorageError) as error:
+            return Neighbour(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
+        return Neighbour(name, metadata.table_uuid, entry.metadata_location, own_locations(metadata, self._rules))
+
+    def _guess(self, metadata_location: str) -> tuple[str, ...]:
+        folder = parent(normalise(metadata_location, self._rules))
+        # <table>/metadata/<file>: by the layout that every writer uses unless it is told otherwise.
+        return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))
+
+
+def _trimmed(location: str) -> str:
+    return location.rstrip("/") if not is_root(location) else location

@@ -1,0 +1,431 @@
+"""The deletion worker: takes a sealed job batch by batch, looks once more, deletes, and writes down what became of each
+file. Killed anywhere, it goes on from the journal, in this process or another.
+
+For each piece of a batch, under the table's lock (which holds, heartbeats and restores take too): the lease, the
+journal's fence, the last look, the delete. Waiting for the pace happens before the lock is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.deletion.batches import (
+    OUTCOMES,
+    Batches,
+    DeletionJob,
+    DoomedFile,
+    FileOutcome,
+    outcome_frame,
+    read_batch,
+    read_outcomes,
+    seal_batches,
+    sealed_files,
+    write_outcomes,
+)
+from artemis_lifecycle.deletion.last_look import Grounds, LastLook, Sight
+from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog
+from artemis_lifecycle.deletion.pace import TokenBucket
+from artemis_lifecycle.errors import Refused, StorageError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
+from artemis_lifecycle.operations.leases import Lease
+from artemis_lifecycle.operations.locks import TableLock, table_lock
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import StoredFile, Stores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+CHANGED = "changed_since_listing"
+"""An orphan job's file is not the one that was listed: it has another size, or was written again."""
+
+_LOOK_LASTS = 10.0
+"""Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
+
+_DELETES_LAST = 30.0
+"""Seconds after which no delete request is begun any more: well inside a lease."""
+
+_CLOCK_GRAIN = timedelta(seconds=1)  # S3 tells modification times by the second, inventories by the millisecond.
+_HEADS = 16
+
+
+@dataclass(frozen=True)
+class DeletionSettings:
+    """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times."""
+
+    requests_per_second: float | None = None
+    files_per_batch: int = 1000
+    rounds: int = 3
+    mode: Literal["delete", "quarantine"] = "delete"
+
+
+DEFAULT_SETTINGS = DeletionSettings()
+
+
+@dataclass(frozen=True)
+class DeletionReport:
+    """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
+
+    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. A dry
+    run leaves all counts but `kept` at 0 and tells `would_delete` and `would_delete_bytes` instead.
+    """
+
+    job_id: str
+    table: str
+    deleted: int
+    already_absent: int
+    kept: int
+    failed: int
+    bytes: int
+    pending: int = 0
+    pending_until: datetime | None = None
+    paused: str | None = None
+    dry_run: bool = False
+    would_delete: int = 0
+    would_delete_bytes: int = 0
+    _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
+
+        `outcome` is deleted, absent, kept or failed, and would_delete in a dry run.
+        """
+        if self._files is None:
+            from pyspark.sql import SparkSession
+
+            return SparkSession.builder.getOrCreate().createDataFrame([], OUTCOMES)
+        return self._files()
+
+    @classmethod
+    def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
+        """The dry run of a job whose time has not come: all its `files`, DataFrame[path, kind, size_in_bytes, reason]."""
+
+        def judged() -> DataFrame:
+            from pyspark.sql import functions as F
+
+            return files().select("path", "kind", "size_in_bytes", F.lit("would_delete").alias("outcome"), "reason")
+
+        return cls(
+            job_id=job.job_id,
+            table=job.table,
+            deleted=0,
+            already_absent=0,
+            kept=0,
+            failed=0,
+            bytes=0,
+            dry_run=True,
+            would_delete=job.files,
+            would_delete_bytes=size_in_bytes,
+            _files=judged,
+        )
+
+
+def delete_job(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    job: DeletionJob,
+    *,
+    current: Callable[[], Pointer],
+    catalog: TablesOfCatalog,
+    lease: Lease | None,
+    root: str,
+    rules: LocationRules,
+    settings: DeletionSettings = DEFAULT_SETTINGS,
+    dry_run: bool = False,
+    pause: Callable[[], str | None] = lambda: None,
+) -> DeletionReport:
+    """Delete the files of `job`, or go on deleting them.
+
+    `current` reads the table's entry in the live catalog, `catalog` its other tables; `root` is `operations.root`;
+    `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
+    each batch: a text stops the run there, and the next run goes on.
+
+    Raises StalePlan (table gone or another), Refused (a hold; quarantine mode), UnreadableMetadata, StorageError,
+    LeaseLost; what was deleted until then is in the journal, and the rest is untouched.
+    """
+    if settings.mode != "delete":
+        raise Refused(
+            "deletion.mode is quarantine, and this version only deletes",
+            table=job.table,
+            untouched="all files of the job",
+            do="set deletion.mode: delete for the table, or keep its files",
+        )
+    sight = Sight(spark, stores, operations, current, Neighbours(catalog, stores, rules, job.table), rules, root)
+    if dry_run:
+        return _dry_run(sight, job)
+    if lease is None:
+        raise Refused("A deletion needs the table's lease", table=job.table, untouched="all files", do="take the lease")
+    return _Run(sight, job, lease, settings, pause).run()
+
+
+def report_of(
+    spark: SparkSession, stores: Stores, operations: Operations, job: DeletionJob, root: str
+) -> DeletionReport:
+    """The report of a job as the journal has it now; of a job that never began, all its files are pending."""
+    return _report(spark, stores, operations, job, root, paused=None)
+
+
+class _Run:
+    def __init__(
+        self,
+        sight: Sight,
+        job: DeletionJob,
+        lease: Lease,
+        settings: DeletionSettings,
+        pause: Callable[[], str | None],
+    ) -> None:
+        self.sight = sight
+        self.job = job
+        self.lease = lease
+        self.settings = settings
+        self.pause = pause
+        self.bucket = TokenBucket(settings.requests_per_second)
+
+    def run(self) -> DeletionReport:
+        sight, job, journal = self.sight, self.job, self.sight.operations.journal
+        known = journal.job(job.job_id)
+        paused = None
+        if known is None or known.finished_at is None:
+            batches = seal_batches(sight.spark, sight.stores, job, sight.root, self.settings.files_per_batch)
+            if known is None:
+                self._begin(batches)
+            paused = self._batches(batches)
+            if not journal.unfinished(job.job_id):
+                journal.finish(job.job_id)
+        return _report(sight.spark, sight.stores, sight.operations, job, sight.root, paused)
+
+    def _begin(self, batches: Batches) -> None:
+        sight, job = self.sight, self.job
+        record = JobRecord(
+            job_id=job.job_id,
+            kind=job.kind,
+            table_uuid=job.table_uuid,
+            table=job.table,
+            files_location=job.files_location,
+            started_at=sight.operations.clock.now(),
+            finished_at=None,
+            batches=len(batches.parts),
+            files=sum(files for files, _ in batches.sizes),
+            bytes=sum(size for _, size in batches.sizes),
+        )
+        sight.operations.journal.begin(record, batches.sizes)
+
+    def _batches(self, batches: Batches) -> str | None:
+        """Go through what is not done, failed batches again up to `rounds` times; what a pause said, or None."""
+        journal = self.sight.operations.journal
+        look = LastLook(self.sight, self.job, batches)
+        looked = False
+        for _ in range(self.settings.rounds):
+            todo = journal.unfinished(self.job.job_id)
+            if not todo:
+                break
+            if not looked:
+                look.require_no_hold()
+                look.full()
+                looked = True
+            for record in sorted(todo, key=lambda record: record.batch):
+                if (why := self.pause()) is not None:
+                    return why
+                self._batch(look, batches, record)
+        return None
+
+    def _batch(self, look: LastLook, batches: Batches, record: BatchRecord) -> None:
+        sight, job, batch = self.sight, self.job, record.batch
+        files = read_batch(sight.stores, batches, batch)
+        earlier = read_outcomes(sight.stores, sight.root, job.job_id, batch)
+        settled = {outcome.path: outcome for outcome in earlier if outcome.outcome != "failed"}
+        todo = [file for file in files if file.path not in settled]
+        # A batch that was being deleted when its worker died may have lost files whose outcome nobody wrote down.
+        interrupted = record.state == BatchState.DELETING
+        size = self.bucket.piece
+        pieces = [todo[start : start + size] for start in range(0, len(todo), size)] or [[]]
+        for number, piece in enumerate(pieces):
+            self.bucket.take(len(piece))
+            with table_lock(sight.operations.engine, job.table_uuid, table=job.table) as lock:
+                self.lease.check()
+                if number == 0:
+                    sight.operations.journal.start_batch(job.job_id, batch, self.lease.token)
+                for outcome in self._piece(look, lock, batch, piece, interrupted):
+                    settled[outcome.path] = outcome
+                self.lease.check()
+                outcomes = [settled[file.path] for file in files if file.path in settled]
+                with around("deletion.write_outcomes"):
+                    write_outcomes(sight.stores, sight.root, job.job_id, batch, outcomes)
+        count = Counter(outcome.outcome for outcome in outcomes)
+        errors = [outcome.reason for outcome in outcomes if outcome.outcome == "failed"]
+        sight.operations.journal.finish_batch(
+            job.job_id,
+            batch,
+            self.lease.token,
+            deleted=count["deleted"],
+            absent=count["absent"],
+            kept=count["kept"],
+            failed=count["failed"],
+            deleted_bytes=sum(outcome.size_in_bytes for outcome in outcomes if outcome.outcome == "deleted"),
+            error=errors[0] if errors else None,
+        )
+
+    def _piece(
+        self, look: LastLook, lock: TableLock, batch: int, files: Sequence[DoomedFile], interrupted: bool
+    ) -> list[FileOutcome]:
+        """Look and delete, under the table's lock."""
+        if not files:
+            return []
+        while True:
+            began = time.monotonic()
+            kept = look.kept(batch, files)
+            going = [file for file in files if file.path not in kept]
+            changed, gone = self._as_listed(going)
+            lock.check()
+            self.lease.check()
+            # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
+            if time.monotonic() - began < _LOOK_LASTS:
+                break
+        kept |= dict.fromkeys(changed, CHANGED)
+        going = [file for file in going if file.path not in changed and file.path not in gone]
+        with around("deletion.delete_files"):
+            answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
+        by_path = {answer.path: answer for answer in answers}
+        outcomes = []
+        for file in files:
+            if file.path in kept:
+                outcomes.append(_outcome(file, "kept", kept[file.path]))
+                continue
+            answer = by_path.get(file.path)
+            if answer is None and file.path not in gone:
+                outcomes.append(_outcome(file, "failed", "the store did not say what became of it"))
+            elif answer is not None and answer.outcome == "failed":
+                outcomes.append(_outcome(file, "failed", answer.error or "the store refused"))
+            elif answer is not None and answer.outcome == "deleted":
+                outcomes.append(_outcome(file, "deleted", file.reason))
+            else:
+                why = "; an interrupted attempt may have deleted it" if interrupted else ""
+                outcomes.append(_outcome(file, "absent", file.reason + why))
+        return outcomes
+
+    def _as_listed(self, files: Sequence[DoomedFile]) -> tuple[set[str], set[str]]:
+        """Of files that a listing saw: those that are not what was listed, and those that are gone."""
+        listed = [file for file in files if file.last_modified is not None]
+        if not listed:
+            return set(), set()
+        with ThreadPoolExecutor(max_workers=_HEADS) as pool:
+            found = list(pool.map(self.sight.stores.head, [file.path for file in listed]))
+        pairs = list(zip(listed, found, strict=True))
+        changed = {file.path for file, now in pairs if now is not None and _differs(file, now)}
+        return changed, {file.path for file, now in pairs if now is None}
+
+
+def _differs(listed: DoomedFile, found: StoredFile) -> bool:
+    assert listed.last_modified is not None
+    if found.size_in_bytes != listed.size_in_bytes or found.last_modified is None:
+        return True
+    return abs(found.last_modified - listed.last_modified) > _CLOCK_GRAIN
+
+
+def _outcome(file: DoomedFile, outcome: Literal["deleted", "absent", "kept", "failed"], reason: str) -> FileOutcome:
+    return FileOutcome(file.path, file.kind, file.size_in_bytes, outcome, reason)
+
+
+def _report(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    job: DeletionJob,
+    root: str,
+    paused: str | None,
+) -> DeletionReport:
+    records = operations.journal.batches(job.job_id)
+    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED)]
+    files = sum(record.files for record in counted)
+    return DeletionReport(
+        job_id=job.job_id,
+        table=job.table,
+        deleted=sum(record.deleted for record in counted),
+        already_absent=sum(record.absent for record in counted),
+        kept=sum(record.kept for record in counted),
+        failed=sum(record.failed for record in counted),
+        bytes=sum(record.deleted_bytes for record in counted),
+        pending=job.files - files,
+        paused=paused,
+        _files=lambda: outcome_frame(spark, stores, root, job.job_id),
+    )
+
+
+def _dry_run(sight: Sight, job: DeletionJob) -> DeletionReport:
+    """Look at everything, delete and write nothing."""
+    from pyspark.sql import functions as F
+
+    look = LastLook(sight, job, None)
+    look.require_no_hold()
+    files = sealed_files(sight.spark, sight.stores, job)
+    found = look.kept_frame(files).groupBy("path").agg(F.min("reason").alias("_look"))
+    placed = files.mapInArrow(_Places(look.grounds()), "path string, _place string")
+    judged = (
+        files.join(found, "path", "left")
+        .join(placed, "path", "left")
+        .select(
+            "path",
+            "kind",
+            "size_in_bytes",
+            F.when(F.coalesce("_look", "_place").isNull(), F.lit("would_delete")).otherwise("kept").alias("outcome"),
+            F.coalesce("_look", "_place", "reason").alias("reason"),
+        )
+    )
+    with worker_errors():
+        totals = judged.groupBy("outcome").agg(F.count("*").alias("files"), F.sum("size_in_bytes").alias("bytes"))
+        by_outcome = {row["outcome"]: row for row in totals.collect()}
+    going = by_outcome.get("would_delete")
+    staying = by_outcome.get("kept")
+    count = sum(row["files"] for row in by_outcome.values())
+    if count != job.files:
+        raise StorageError(
+            f"The sealed list of {job.job_id} has {count:,} paths, and its record says {job.files:,}",
+            table=job.table,
+            path=job.files_location,
+            untouched="all files of the job",
+            do="plan or scan again; the stored list was damaged",
+        )
+    return DeletionReport(
+        job_id=job.job_id,
+        table=job.table,
+        deleted=0,
+        already_absent=0,
+        kept=staying["files"] if staying else 0,
+        failed=0,
+        bytes=0,
+        dry_run=True,
+        would_delete=going["files"] if going else 0,
+        would_delete_bytes=(going["bytes"] or 0) if going else 0,
+        _files=lambda: judged,
+    )
+
+
+class _Places:
+    """Why files stay by their place, judged on the executors."""
+
+    def __init__(self, grounds: Grounds) -> None:
+        self.grounds = grounds
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            paths = batch.column("path").to_pylist()
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "path": pa.array(paths, pa.string()),
+                    "_place": pa.array([self.grounds.why(path) for path in paths], pa.string()),
+                }
+            )

@@ -1,0 +1,113 @@
+"""The metadata commit of a plan: snapshots and refs leave the table, in one compare-and-swap, and nothing else changes.
+
+The guards run at every attempt, on exactly the metadata file that the swap compares: what an earlier look said about
+another base proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
+from artemis_lifecycle.errors import NoSuchTable, StalePlan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, milliseconds, refuse_unexpirable
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.retention.rules import HoldView, TagView, decide, view_of
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class ExpirationCommit:
+    """What the commit did. `attempts` is 0 when there was nothing to remove; `overtaken` are planned snapshots that
+    somebody else had expired before."""
+
+    plan_id: str
+    metadata_location: str
+    attempts: int
+    snapshots_removed: int = 0
+    refs_removed: int = 0
+    overtaken: tuple[int, ...] = ()
+    committed_at: datetime | None = None
+    due_at: datetime | None = None
+    dry_run: bool = False
+
+
+def removal(
+    plan: ExpirationPlan, base: TableMetadata, holds: Iterable[HoldView] = (), tags: Iterable[TagView] = ()
+) -> Change | None:
+    """What `plan` still removes from `base`; None when all of it is gone already.
+
+    A plan is stale in a way that matters when the same rule, at the plan's own instant, would now keep what it removes:
+    a new ref or hold on an expired snapshot, a rollback to one, a longer setting on a branch. A concurrent append is
+    not. Raises StalePlan, NoSuchTable (another table took the name), and what `refuse_unexpirable` raises.
+    """
+    if base.table_uuid != plan.table_uuid:
+        raise NoSuchTable(
+            f"The name now belongs to another table ({base.table_uuid}, not {plan.table_uuid})",
+            table=plan.table,
+            untouched="both tables",
+            do=f"close the plan: artemis close {plan.plan_id}",
+        )
+    refuse_unexpirable(base, plan.table)
+    present = {snapshot.snapshot_id for snapshot in base.snapshots}
+    doomed = [snapshot for snapshot in plan.expired_snapshots if snapshot in present]
+    doomed_refs = [ref for ref in plan.expired_refs if ref in base.refs]
+    if not doomed and not doomed_refs:
+        return None
+    decision = decide(view_of(base), plan.settings, milliseconds(plan.decided_at), holds=tuple(holds), tags=tuple(tags))
+    revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
+    revived_refs = [ref for ref in doomed_refs if ref not in decision.expired_refs]
+    if revived or revived_refs:
+        reasons = "; ".join(
+            f"snapshot {snapshot}: {', '.join(map(str, decision.kept[snapshot]))}" for snapshot in revived[:3]
+        )
+        refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
+        raise StalePlan(
+            f"Plan {plan.plan_id} would remove what the table now keeps: {'; '.join(filter(None, (reasons, refs)))}",
+            table=plan.table,
+            path=base.metadata_location,
+            untouched="the table's metadata and all files",
+            do=f"plan again: artemis plan {plan.table}",
+        )
+    return Change(expire_snapshot_ids=tuple(doomed), remove_refs=tuple(doomed_refs))
+
+
+def commit_expiration(
+    spark: SparkSession,
+    stores: Stores,
+    catalog: str,
+    plan: ExpirationPlan,
+    guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
+) -> ExpirationCommit:
+    """Commit `plan` to the live catalog named `catalog`, again and again while others win the swap.
+
+    `guards` reads the holds and tag records in force, at each attempt. Raises what `removal` raises, CommitConflict when
+    every attempt lost, CommitStateUnknown when the catalog could not say what happened.
+    """
+    removed: list[Change] = []
+
+    def change(base: BaseState) -> Change | None:
+        metadata = read_table_metadata(stores, base.metadata_location)
+        holds, tags = guards()
+        found = removal(plan, metadata, holds, tags)
+        removed[:] = [found] if found is not None else []
+        return found
+
+    result = commit_with_retry(spark, catalog, plan.table, change)
+    done = removed[0] if removed and result.changed else Change()
+    gone = set(done.expire_snapshot_ids)
+    return ExpirationCommit(
+        plan_id=plan.plan_id,
+        metadata_location=result.metadata_location,
+        attempts=result.attempts if result.changed else 0,
+        snapshots_removed=len(gone),
+        refs_removed=len(done.remove_refs),
+        overtaken=tuple(snapshot for snapshot in plan.expired_snapshots if snapshot not in gone),
+    )

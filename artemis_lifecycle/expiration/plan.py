@@ -1,0 +1,292 @@
+"""Sealed expiration plans. A plan is content: the table, the base metadata file, the snapshots and refs that go, the
+files that only they reach. Its id is the digest of that content, so that the same decision has the same id wherever and
+however often it is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
+from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
+from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.reachability.walk import deletable_files
+from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_frame
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class KindTotal:
+    kind: str
+    files: int
+    size_in_bytes: int
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """Counts of a plan; sizes in bytes."""
+
+    snapshots_kept: int
+    snapshots_expired: int
+    refs_expired: int
+    files: int
+    size_in_bytes: int
+    by_kind: tuple[KindTotal, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpirationPlan:
+    """What one expiration removes, sealed. Nothing of the table has changed yet.
+
+    `expired_snapshots` are ids in the order of the table's history; `kept` gives every reason of every kept snapshot;
+    `snapshot_log` is the table's whole log at the plan's base, by which later AS OF reads find their tier.
+    """
+
+    plan_id: str
+    table: str
+    table_uuid: str
+    base_metadata_location: str
+    decided_at: datetime
+    cutoff: datetime | None
+    settings: RetentionSettings
+    expired_snapshots: tuple[int, ...]
+    expired_refs: tuple[str, ...]
+    kept: Mapping[int, tuple[str, ...]]
+    snapshot_log: tuple[LogEntry, ...]
+    summary: PlanSummary
+    files_location: str
+    _spark: SparkSession = field(repr=False, compare=False)
+    _stores: Stores = field(repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the commit."""
+        return read_frame(self._spark, self.files_location, self._stores)
+
+    @property
+    def deletable_data_files(self) -> DataFrame:
+        """DataFrame[path] of data files, delete files and deletion vectors."""
+        files = self.files()
+        return files.filter(files.kind.isin(*CONTENT_KINDS)).select("path")
+
+    @property
+    def deletable_manifests(self) -> DataFrame:
+        """DataFrame[path] of manifests."""
+        return self.files().filter("kind = 'manifest'").select("path")
+
+    @property
+    def deletable_manifest_lists(self) -> DataFrame:
+        """DataFrame[path] of manifest lists."""
+        return self.files().filter("kind = 'manifest_list'").select("path")
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """All that a plan follows from; the same request on the same metadata is the same plan."""
+
+    table: str
+    metadata: TableMetadata
+    settings: RetentionSettings
+    now: datetime
+    holds: tuple[HoldView, ...] = ()
+    tags: tuple[TagView, ...] = ()
+
+
+def plan_expiration(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    request: PlanRequest,
+    *,
+    root: str,
+    rules: LocationRules,
+    night: date | None = None,
+) -> ExpirationPlan:
+    """Decide, walk and seal. Reads the table's metadata only; writes under `root` and in Postgres.
+
+    Supersedes the table's other uncommitted plan. Raises UnreadableMetadata, sealing nothing, when any metadata file on
+    the way cannot be read; what `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot go.
+    """
+    metadata = request.metadata
+    refuse_unexpirable(metadata, request.table)
+    decision = decide(
+        view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
+    )
+    folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
+    files = deletable_files(spark, stores, metadata, decision.expired, rules)
+    with worker_errors():
+        sealed = write_frame(files, f"{folder}/files", stores)
+    content_id = _content_id(metadata, decision, sealed.digest)
+    generation = operations.plans.generation(content_id)
+    plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
+    known = _known(operations, metadata.table_uuid, plan_id)
+    if known is not None:
+        drop_frame(f"{folder}/files", stores)
+        if known.status in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
+            return load_plan(spark, stores, operations, plan_id)
+        folder = known.files_location.removesuffix("/files")
+    totals = tuple(
+        KindTotal(row["kind"], row["files"], row["size_in_bytes"])
+        for row in (
+            read_frame(spark, f"{folder}/files", stores)
+            .groupBy("kind")
+            .agg({"path": "count", "size_in_bytes": "sum"})
+            .withColumnsRenamed({"count(path)": "files", "sum(size_in_bytes)": "size_in_bytes"})
+            .orderBy("kind")
+            .collect()
+            if sealed.rows
+            else []
+        )
+    )
+    plan = ExpirationPlan(
+        plan_id=plan_id,
+        table=request.table,
+        table_uuid=metadata.table_uuid,
+        base_metadata_location=metadata.metadata_location,
+        decided_at=request.now,
+        cutoff=None if decision.cutoff_ms is None else _datetime(decision.cutoff_ms),
+        settings=request.settings,
+        expired_snapshots=tuple(decision.expired),
+        expired_refs=tuple(decision.expired_refs),
+        kept={snapshot: tuple(str(reason) for reason in reasons) for snapshot, reasons in decision.kept.items()},
+        snapshot_log=tuple(metadata.snapshot_log),
+        summary=PlanSummary(
+            snapshots_kept=len(decision.kept),
+            snapshots_expired=len(decision.expired),
+            refs_expired=len(decision.expired_refs),
+            files=sealed.rows,
+            size_in_bytes=sum(total.size_in_bytes for total in totals),
+            by_kind=totals,
+        ),
+        files_location=f"{folder}/files",
+        _spark=spark,
+        _stores=stores,
+    )
+    stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)
+    operations.plans.seal(
+        PlanRecord(
+            plan_id=plan_id,
+            content_id=content_id,
+            table_uuid=metadata.table_uuid,
+            table=request.table,
+            status=PlanStatus.OPEN,
+            base_metadata_location=metadata.metadata_location,
+            files_location=plan.files_location,
+            rule=request.settings.rule,
+            expired_snapshots=len(plan.expired_snapshots),
+            expired_refs=plan.expired_refs,
+            files=plan.summary.files,
+            bytes=plan.summary.size_in_bytes,
+            summary=json.dumps(asdict(plan.summary)),
+            planned_at=request.now,
+            night=night,
+        )
+    )
+    return plan
+
+
+def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
+    """Raise GarbageCollectionDisabled or EncryptedTable for a table whose snapshots must not, or cannot, be expired."""
+    refuse_encrypted(metadata, table)
+    if not metadata.gc_enabled:
+        raise GarbageCollectionDisabled(
+            "The table says gc.enabled=false: its files may belong to other tables too",
+            table=table,
+            path=metadata.metadata_location,
+            untouched="its metadata and all files",
+            do="set gc.enabled=true if no other table shares its files",
+        )
+
+
+def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_id: str) -> ExpirationPlan:
+    """The sealed plan of that id, from any process. Raises NoSuchPlan, and StorageError when its seal is damaged."""
+    record = operations.plans.get(plan_id)
+    path = f"{record.files_location.removesuffix('/files')}/plan.json"
+    try:
+        return _from_json(stores.read(path), record, spark, stores)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"Plan {plan_id} cannot be read back: {error}",
+            table=record.table,
+            path=path,
+            untouched="the table and all files of the plan",
+            do=f"close it (artemis close {plan_id}) and plan again",
+        ) from error
+
+
+def _known(operations: Operations, table_uuid: str, plan_id: str) -> PlanRecord | None:
+    return next((record for record in operations.plans.of_table(table_uuid) if record.plan_id == plan_id), None)
+
+
+def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str) -> str:
+    content = {
+        "table_uuid": metadata.table_uuid,
+        "base": metadata.metadata_location,
+        "expired": list(decision.expired),
+        "refs": sorted(decision.expired_refs),
+        "files": files_digest,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _to_json(plan: ExpirationPlan) -> bytes:
+    content = {
+        "plan_id": plan.plan_id,
+        "decided_at_ms": milliseconds(plan.decided_at),
+        "cutoff_ms": None if plan.cutoff is None else milliseconds(plan.cutoff),
+        "settings": asdict(plan.settings),
+        "expired_snapshots": list(plan.expired_snapshots),
+        "expired_refs": list(plan.expired_refs),
+        "kept": [[snapshot, list(reasons)] for snapshot, reasons in plan.kept.items()],
+        "snapshot_log": [[entry.timestamp_ms, entry.snapshot_id] for entry in plan.snapshot_log],
+        "summary": asdict(plan.summary),
+    }
+    return json.dumps(content).encode()
+
+
+def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Stores) -> ExpirationPlan:
+    content = json.loads(data)
+    summary = content["summary"]
+    by_kind = tuple(KindTotal(**total) for total in summary.pop("by_kind"))
+    settings = content["settings"]
+    explicit: Sequence[int] = settings.pop("explicit_ids")
+    return ExpirationPlan(
+        plan_id=record.plan_id,
+        table=record.table,
+        table_uuid=record.table_uuid,
+        base_metadata_location=record.base_metadata_location,
+        decided_at=_datetime(content["decided_at_ms"]),
+        cutoff=None if content["cutoff_ms"] is None else _datetime(content["cutoff_ms"]),
+        settings=RetentionSettings(**settings, explicit_ids=tuple(explicit)),
+        expired_snapshots=tuple(content["expired_snapshots"]),
+        expired_refs=tuple(content["expired_refs"]),
+        kept={snapshot: tuple(reasons) for snapshot, reasons in content["kept"]},
+        snapshot_log=tuple(LogEntry(timestamp_ms=at, snapshot_id=snapshot) for at, snapshot in content["snapshot_log"]),
+        summary=PlanSummary(**summary, by_kind=by_kind),
+        files_location=record.files_location,
+        _spark=spark,
+        _stores=stores,
+    )
+
+
+def milliseconds(instant: datetime) -> int:
+    """Milliseconds since the epoch, as Iceberg's metadata counts them."""
+    return int(instant.timestamp() * 1000)
+
+
+def _datetime(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)

@@ -1,0 +1,1111 @@
+"""The public face: each method is one step of the walk, callable from Python, the terminal and Dagster alike.
+
+Belongs here: naming the steps, wiring rooms together, leases and step records around what changes something. Does not
+belong: how a step does its work.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+from artemis_lifecycle.catalogs.commit import Change, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
+from artemis_lifecycle.cold_tier.reads import read as read_rows
+from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, parse_duration
+from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
+from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
+from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.deletion.results import record_outcomes
+from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job, report_of
+from artemis_lifecycle.errors import BadInput, GraceNotOver, NaiveDatetime, NoSuchSnapshot, PlanStateError
+from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
+from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
+from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.results import publish_plan
+from artemis_lifecycle.lineage.ledger import LedgerUpdate
+from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
+from artemis_lifecycle.lineage.requirements import LineageRequirements
+from artemis_lifecycle.lineage.schema_history import SchemaHistory
+from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
+from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.local.jars import needed, resolve
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import CatalogEntry, SnapshotHistory, TableMetadata
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.heartbeats import Writing, writing
+from artemis_lifecycle.operations.holds import Hold
+from artemis_lifecycle.operations.leases import Lease
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
+from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
+from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
+from artemis_lifecycle.reachability.holders import holders_of
+from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.spark.session import add_catalogs, open_session, session_conf
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import read_frame, write_frame
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
+from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.upkeep.actions import Worker
+from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
+from artemis_lifecycle.upkeep.health import TableHealth
+from artemis_lifecycle.upkeep.health import table_health as health_of
+from artemis_lifecycle.upkeep.manifests import CompactedManifests, compacted_manifests
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULTS = "lifecycle"
+"""The namespace of the project's own result tables: never discovered, never expired by the tables' schedule."""
+
+
+@dataclass(frozen=True)
+class ReachableSet:
+    """What the kept snapshots of a table reach, by the metadata file that is named. `counts`: files by kind."""
+
+    table: str
+    metadata_location: str
+    snapshot_ids: tuple[int, ...]
+    counts: Mapping[str, int]
+    size_in_bytes: int
+    _frame: DataFrame
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind], one row per file."""
+        return self._frame.select("path", "kind")
+
+    @property
+    def data_file_paths(self) -> DataFrame:
+        """DataFrame[path] of data files, delete files and deletion vectors."""
+        return self._frame.filter(self._frame.kind.isin(*CONTENT_KINDS)).select("path")
+
+    @property
+    def manifest_paths(self) -> DataFrame:
+        """DataFrame[path] of manifests."""
+        return self._frame.filter("kind = 'manifest'").select("path")
+
+    @property
+    def manifest_list_paths(self) -> DataFrame:
+        """DataFrame[path] of manifest lists."""
+        return self._frame.filter("kind = 'manifest_list'").select("path")
+
+
+@dataclass(frozen=True)
+class Tagged:
+    table: str
+    name: str
+    snapshot_id: int | None
+    metadata_location: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds."""
+
+    path: str
+    verdict: str
+    reasons: tuple[str, ...]
+    holders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One look at a table: its catalog row and the metadata file that the row named."""
+
+    entry: CatalogEntry
+    metadata: TableMetadata
+    read_at: datetime
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.namespace}.{self.entry.table}"
+
+
+class Lifecycle:
+    """One configuration's catalogs, stores, Postgres and Spark session, and the steps of the walk on its tables.
+
+    Open it with `Lifecycle.open` and use it as a context manager, or call `close`. Spark starts when a step first needs
+    it; a session that was passed in is used as it is and left running.
+    """
+
+    def __init__(
+        self,
+        config: LifecycleConfig,
+        spark: SparkSession | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+    ) -> None:
+        """`config` must have every address (see `open`, which fills them). `owner` and `run_id` name the worker in
+        leases and step records; the default owner is user and host."""
+        self.config = config
+        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
+        self.run_id = run_id
+        self._given_spark = spark
+        self._own_spark: SparkSession | None = None
+        self._prepared = False
+
+    @classmethod
+    def open(
+        cls,
+        config: LifecycleConfig | str | Path | None = None,
+        spark: SparkSession | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+    ) -> Self:
+        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
+
+        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
+        Raises ConfigError, EnvironmentMissing, OperationsUnavailable.
+        """
+        loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
+        return cls(fill(loaded), spark, owner=owner, run_id=run_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the Spark session that this object started, and give back its connections."""
+        if self._own_spark is not None:
+            self._own_spark.stop()
+            self._own_spark = None
+        for name in ("operations", "_live", "_cold"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session: the given one, or one of our own, started at first use."""
+        if self._given_spark is not None:
+            if not self._prepared:
+                add_catalogs(self._given_spark, spark_conf(self.config.catalogs))
+                self._prepared = True
+            return self._given_spark
+        if self._own_spark is None:
+            jars = resolve(self.config.home, needed(self.config))
+            self._own_spark = open_session(session_conf(self.config, spark_conf(self.config.catalogs), jars))
+        return self._own_spark
+
+    @cached_property
+    def operations(self) -> Operations:
+        """Plans, journal, leases, holds and heartbeats in Postgres."""
+        assert self.config.operations.uri is not None
+        return Operations.open(self.config.operations.uri)
+
+    @cached_property
+    def live_stores(self) -> Stores:
+        """The object stores of the live warehouse, and of sealed plans, listings and scans."""
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.live))
+
+    @cached_property
+    def cold_stores(self) -> Stores:
+        """The object stores of the cold warehouse."""
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold))
+
+    @cached_property
+    def _live(self) -> CatalogReader:
+        return CatalogReader(self.config.catalogs.live)
+
+    @cached_property
+    def _cold(self) -> CatalogReader:
+        return CatalogReader(self.config.catalogs.cold)
+
+    @property
+    def root(self) -> str:
+        """Where sealed plans, listings and scans stand."""
+        assert self.config.operations.root is not None
+        return self.config.operations.root
+
+    def rules(self, table: str) -> LocationRules:
+        """How paths of `table` become locations."""
+        return LocationRules.from_config(self.config.policy(table).orphans)
+
+    def _look(self, table: str) -> _Table:
+        # The instant before the reading: metadata counts as newer than a listing only when all of it is.
+        read_at = self.operations.clock.now()
+        entry = self._live.entry(table)
+        return _Table(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
+
+    def _instant(self, name: str, given: datetime | None) -> datetime:
+        if given is None:
+            return self.operations.clock.now()
+        if given.tzinfo is None or given.utcoffset() is None:
+            raise NaiveDatetime(
+                f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
+            )
+        return given.astimezone(UTC)
+
+    @contextmanager
+    def _step(self, look: _Table, step: str, *, dry_run: bool = False) -> Iterator[_Step]:
+        """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing."""
+        table = look.name
+        night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
+        lease: AbstractContextManager[Lease | None] = (
+            nullcontext()
+            if dry_run
+            else self.operations.leases.hold(
+                look.metadata.table_uuid, step=step, owner=self.owner, table=table, run_id=self.run_id
+            )
+        )
+        with lease as held:
+            step_id = self.operations.steps.start(
+                look.metadata.table_uuid,
+                table,
+                step,
+                night=night,
+                owner=self.owner,
+                run_id=self.run_id,
+                dry_run=dry_run,
+            )
+            state = _Step(night, held)
+            try:
+                yield state
+            except BaseException as error:
+                self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                raise
+            self.operations.steps.finish(step_id, state=state.state, counts=state.counts)
+
+    # --- history ----------------------------------------------------------------------------------------------------
+
+    def tables(self) -> list[str]:
+        """Identifiers (`namespace.table`) of the live catalog's tables, without the project's own result tables."""
+        return [name for name in self._live.tables() if name.split(".", 1)[0] != RESULTS]
+
+    def snapshot_history(self, table: str) -> SnapshotHistory:
+        """The table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
+        look = self._look(table)
+        return SnapshotHistory.of(table, look.metadata, look.read_at)
+
+    def _settings(
+        self,
+        table: str,
+        now: datetime,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        snapshot_ids: Sequence[int] | None = None,
+    ) -> RetentionSettings:
+        retention = self.config.policy(table).retention
+        return RetentionSettings(
+            rule=retention.rule,
+            window_ms=retention.window // timedelta(milliseconds=1),
+            min_snapshots=retention.min_snapshots,
+            max_snapshots=retention.max_snapshots,
+            older_than_ms=None if older_than is None else milliseconds(self._instant("older_than", older_than)),
+            retain_last=retain_last,
+            explicit_ids=tuple(snapshot_ids or ()),
+            explicit_window=self.config.explicit_window(table) is not None,
+        )
+
+    def _guards(self, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
+        now = self.operations.clock.now()
+        holds = tuple(
+            HoldView(
+                hold_id=hold.hold_id,
+                owner=hold.owner,
+                reason=hold.reason,
+                snapshot_ids=hold.snapshot_ids,
+                until_ms=None if hold.until is None else milliseconds(hold.until),
+            )
+            for hold in self.operations.holds.active(table_uuid, now)
+        )
+        tags = tuple(
+            TagView(
+                name=record.name,
+                snapshot_id=record.snapshot_id,
+                created_at_ms=milliseconds(record.created_at),
+                retain_ms=None if record.retain is None else record.retain // timedelta(milliseconds=1),
+            )
+            for record in self.operations.tags.of_table(table_uuid)
+        )
+        return holds, tags
+
+    def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
+        """What the snapshots that the table's policy keeps at `now` reach. Reads every manifest that they name.
+
+        Raises UnreadableMetadata when any metadata file on the way is missing, unreadable or shorter than recorded.
+        """
+        look = self._look(table)
+        instant = self._instant("now", now)
+        holds, tags = self._guards(look.metadata.table_uuid)
+        decision = decide(
+            view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
+        )
+        folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
+        files = reachable_files(self.spark, self.live_stores, look.metadata, decision.kept, self.rules(table))
+        with worker_errors():
+            write_frame(files, folder, self.live_stores)
+        frame = read_frame(self.spark, folder, self.live_stores)
+        totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
+        return ReachableSet(
+            table=table,
+            metadata_location=look.metadata.metadata_location,
+            snapshot_ids=tuple(decision.kept),
+            counts={row["kind"]: row["count(path)"] for row in sorted(totals, key=lambda row: str(row["kind"]))},
+            size_in_bytes=sum(row["sum(size_in_bytes)"] for row in totals),
+            _frame=frame,
+        )
+
+    # --- expiration -------------------------------------------------------------------------------------------------
+
+    def plan_expiration(
+        self,
+        table: str,
+        now: datetime | None = None,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        snapshot_ids: Sequence[int] | None = None,
+    ) -> ExpirationPlan:
+        """Decide which snapshots and refs go, find the files that only they reach, and seal both. Changes no table.
+
+        `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by name. The
+        plan supersedes the table's other uncommitted one; its rows are also in `<live>.lifecycle.plan_files`.
+        """
+        look = self._look(table)
+        instant = self._instant("now", now)
+        with self._step(look, "plan") as step:
+            holds, tags = self._guards(look.metadata.table_uuid)
+            request = PlanRequest(
+                table=table,
+                metadata=look.metadata,
+                settings=self._settings(table, instant, older_than, retain_last, snapshot_ids),
+                now=instant,
+                holds=holds,
+                tags=tags,
+            )
+            plan = seal_plan(
+                self.spark,
+                self.live_stores,
+                self.operations,
+                request,
+                root=self.root,
+                rules=self.rules(table),
+                night=step.night,
+            )
+            publish_plan(self.spark, self.config.catalogs.live.name, plan)
+            step.counts = {
+                "snapshots_kept": plan.summary.snapshots_kept,
+                "snapshots_expired": plan.summary.snapshots_expired,
+                "files": plan.summary.files,
+                "bytes": plan.summary.size_in_bytes,
+            }
+        return plan
+
+    def plan(self, plan_id: str) -> ExpirationPlan:
+        """The sealed plan of that id. Raises NoSuchPlan."""
+        return load_plan(self.spark, self.live_stores, self.operations, plan_id)
+
+    def plans(self, table: str) -> list[PlanRecord]:
+        """Every plan of the table, newest first, with its status."""
+        return list(self.operations.plans.of_table(self._look(table).metadata.table_uuid))
+
+    def uncommitted_plan(self, table: str) -> ExpirationPlan | None:
+        """The table's plan that waits for its handoff or its commit, if there is one."""
+        record = self.operations.plans.uncommitted(self._look(table).metadata.table_uuid)
+        return None if record is None else self.plan(record.plan_id)
+
+    def due_plans(self, table: str) -> list[PlanRecord]:
+        """Committed plans of the table whose grace is over, oldest first."""
+        table_uuid = self._look(table).metadata.table_uuid
+        due = self.operations.plans.due(self.operations.clock.now())
+        return [record for record in due if record.table_uuid == table_uuid]
+
+    def _loaded(self, plan: ExpirationPlan | str) -> tuple[ExpirationPlan, PlanRecord]:
+        found = self.plan(plan) if isinstance(plan, str) else plan
+        return found, self.operations.plans.get(found.plan_id)
+
+    def approve(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
+        """Let a plan pass the guards `max_files` and `max_share_of_table`; who, when and why are kept."""
+        return self.operations.plans.approve(plan if isinstance(plan, str) else plan.plan_id, who, why)
+
+    def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
+        """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's."""
+        return self.operations.plans.close(plan if isinstance(plan, str) else plan.plan_id, who, why)
+
+    def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
+        """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
+        catalog in one commit. Goes on where an earlier run stopped; a plan that is handed off changes nothing more.
+
+        A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed (the plan stays open
+        and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
+        """
+        plan, record = self._loaded(plan)
+        if record.status not in UNCOMMITTED:
+            if record.cold_metadata_location is not None or not plan.expired_snapshots:
+                return Handoff(plan.plan_id, plan.table, cold_metadata_location=record.cold_metadata_location)
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
+                table=plan.table,
+                untouched="both tiers",
+                do=f"plan again: artemis plan {plan.table}",
+            )
+        look = self._look(plan.table)
+        with self._step(look, "handoff") as step:
+            context = HandoffContext(
+                spark=self.spark,
+                live_stores=self.live_stores,
+                cold_stores=self.cold_stores,
+                config=self.config,
+                batches=self.operations.handoffs,
+                check=step.check,
+            )
+            request = HandoffInput(
+                plan_id=plan.plan_id,
+                table=plan.table,
+                table_uuid=plan.table_uuid,
+                base_metadata_location=plan.base_metadata_location,
+                snapshot_ids=plan.expired_snapshots,
+            )
+            done = archive(context, request, allow_lost=record.approved_by is not None)
+            if done.cold_metadata_location is not None:
+                self.operations.plans.mark(
+                    plan.plan_id,
+                    UNCOMMITTED,
+                    PlanStatus.HANDED_OFF,
+                    cold_metadata_location=done.cold_metadata_location,
+                )
+            step.counts = {
+                "snapshots_archived": len(done.archived),
+                "files_copied": done.copied_files,
+                "bytes_copied": done.copied_bytes,
+            }
+        return done
+
+    def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
+        """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
+
+        Runs its guards on the base of every attempt. A committed plan is a no-op that reports what was; so is an empty
+        one, with `attempts` 0. `dry_run` runs the guards on the table as it is now and changes nothing.
+
+        Raises PlanStateError (superseded, closed, or not handed off while the table has a cold tier), StalePlan,
+        ApprovalNeeded, CommitConflict, CommitStateUnknown, LeaseTaken.
+        """
+        plan, record = self._loaded(plan)
+        if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
+            return _commit_of(record)
+        look = self._look(plan.table)
+        policy = self.config.policy(plan.table)
+        self._require_committable(plan, record, policy)
+        current = look.metadata.current_snapshot
+        total = current.summary.total_data_files if current is not None else None
+        require_approval(
+            plan.plan_id,
+            plan.table,
+            policy.deletion,
+            files=plan.summary.files,
+            files_in_table=None if total is None else total + plan.summary.files,
+            approved_by=record.approved_by,
+        )
+        if dry_run:
+            holds, tags = self._guards(plan.table_uuid)
+            change = removal(plan, look.metadata, holds, tags)
+            return ExpirationCommit(
+                plan_id=plan.plan_id,
+                metadata_location=look.metadata.metadata_location,
+                attempts=0,
+                snapshots_removed=len(change.expire_snapshot_ids) if change else 0,
+                refs_removed=len(change.remove_refs) if change else 0,
+                dry_run=True,
+            )
+        with self._step(look, "commit") as step:
+            if plan.expired_snapshots or plan.expired_refs:
+                done = commit_plan(
+                    self.spark,
+                    self.live_stores,
+                    self.config.catalogs.live.name,
+                    plan,
+                    lambda: self._guards(plan.table_uuid),
+                )
+            else:
+                done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
+            crash_points.reach("commit:swapped")
+            step.check()
+            record = self.operations.plans.mark(
+                plan.plan_id,
+                UNCOMMITTED,
+                PlanStatus.COMMITTED,
+                due_in=policy.deletion.grace,
+                committed_metadata_location=done.metadata_location,
+                attempts=done.attempts,
+            )
+            step.counts = {"snapshots_removed": done.snapshots_removed, "attempts": done.attempts}
+        return replace(done, committed_at=record.committed_at, due_at=record.due_at)
+
+    def _require_committable(self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy) -> None:
+        if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is {record.status}",
+                table=plan.table,
+                untouched="the table and all files",
+                do=f"plan again: artemis plan {plan.table}",
+            )
+        if record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots:
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is not handed off to the cold tier",
+                table=plan.table,
+                untouched="the table and all files",
+                do=f"artemis hand-off {plan.plan_id}, then commit",
+            )
+
+    def delete_files(
+        self, plan: ExpirationPlan | str, now: datetime | None = None, *, dry_run: bool = False
+    ) -> DeletionReport:
+        """Delete the files of a committed plan whose grace is over; goes on where an earlier run stopped.
+
+        Each batch looks at the table once more before it goes: what is reachable again is kept and reported. `now` can
+        only make the grace end later. `dry_run` looks and deletes nothing; it also takes a plan that is not committed.
+
+        Raises PlanStateError (not committed, closed), GraceNotOver, Refused (a hold), StalePlan (the table is gone or
+        another), UnreadableMetadata, StorageError, LeaseTaken; what was not deleted until then is untouched.
+        """
+        plan, record = self._loaded(plan)
+        job = DeletionJob(
+            job_id=plan.plan_id,
+            kind="expiration",
+            table_uuid=plan.table_uuid,
+            table=plan.table,
+            files_location=plan.files_location,
+            files=plan.summary.files,
+            snapshot_ids=plan.expired_snapshots,
+        )
+        if dry_run and record.status in UNCOMMITTED:
+            # The table still reaches the files: a look at it would only say so. What would go is what the plan names.
+            return DeletionReport.foreseen(job, plan.summary.size_in_bytes, plan.files)
+        if dry_run:
+            return self._delete(job, None, dry_run=True)
+        if record.status == PlanStatus.DONE:
+            return report_of(self.spark, self.live_stores, self.operations, job, self.root)
+        if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",
+                table=plan.table,
+                untouched="all files of the plan",
+                do=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
+            )
+        instant = None if now is None else self._instant("now", now)
+        require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
+        with self._step(self._look(plan.table), "deletion") as step:
+            self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
+            report = self._delete(job, step.lease)
+            if report.failed == 0 and report.pending == 0:
+                self.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
+            else:
+                step.state = "pending"
+            step.counts = _deletion_counts(report)
+        return report
+
+    def _delete(self, job: DeletionJob, lease: Lease | None, *, dry_run: bool = False) -> DeletionReport:
+        report = delete_job(
+            self.spark,
+            self.live_stores,
+            self.operations,
+            job,
+            current=lambda: self._live.entry(job.table),
+            catalog=self._live,
+            lease=lease,
+            root=self.root,
+            rules=self.rules(job.table),
+            settings=self._deletion_settings(job.table),
+            dry_run=dry_run,
+        )
+        if not dry_run:
+            record_outcomes(self.spark, self.operations, self.config.catalogs.live.name, job, report)
+        return report
+
+    def expire(
+        self,
+        table: str,
+        now: datetime | None = None,
+        older_than: datetime | None = None,
+        retain_last: int | None = None,
+        snapshot_ids: Sequence[int] | None = None,
+    ) -> DeletionReport:
+        """Plan, hand off, commit and, when the grace is over, delete. While it runs the report says `pending_until`."""
+        plan = self.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
+        self.hand_off(plan)
+        done = self.commit_expiration(plan)
+        try:
+            return self.delete_files(plan)
+        except GraceNotOver:
+            return DeletionReport(
+                job_id=plan.plan_id,
+                table=table,
+                deleted=0,
+                already_absent=0,
+                kept=0,
+                failed=0,
+                bytes=0,
+                pending=plan.summary.files,
+                pending_until=done.due_at,
+            )
+
+    # --- orphans ------------------------------------------------------------------------------------------------------
+
+    def list_objects(self, table: str, location: str | None = None) -> Listing:
+        """List every file below the table's locations (or below `location` inside them), and seal the listing.
+
+        Taken before any metadata that it will be compared with; `scan_orphans(listing=...)` reads that anew.
+        """
+        look = self._look(table)
+        with self._step(look, "listing") as step:
+            listing = list_table(
+                self.spark,
+                self.live_stores,
+                self._locations(look, location),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=self.rules(table),
+            )
+            self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, table))
+            step.counts = {"files": listing.files, "bytes": listing.bytes}
+        return listing
+
+    def latest_listing(self, table: str) -> Listing | None:
+        """The newest sealed listing of the table, if there is one."""
+        record = self.operations.scans.latest_listing(self._look(table).metadata.table_uuid)
+        return None if record is None else Listing.of_record(record)
+
+    def _locations(self, look: _Table, location: str | None) -> list[str]:
+        metadata, rules = look.metadata, self.rules(look.name)
+        moved = [metadata.properties[key] for key in LOCATION_PROPERTIES if key in metadata.properties]
+        spelled = [metadata.location, *moved]
+        if location is None:
+            return spelled
+        if not any(is_under(normalise(location, rules), normalise(own, rules)) for own in spelled):
+            raise BadInput(
+                f"{location} is not inside the table's locations ({', '.join(spelled)})",
+                table=look.name,
+                untouched="all files",
+                do="name the table's location or a folder in it",
+            )
+        return [location]
+
+    def scan_orphans(
+        self,
+        table: str,
+        now: datetime | None = None,
+        older_than: datetime | None = None,
+        location: str | None = None,
+        listing: DataFrame | Listing | None = None,
+        *,
+        listed_at: datetime | None = None,
+    ) -> OrphanScanResult:
+        """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
+
+        Lists the table first, unless `listing` is given: one of `list_objects`, or any DataFrame[path, last_modified,
+        size_in_bytes] with `listed_at`, the time at which it was begun (default: now). Then reads the metadata, anew.
+
+        Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
+        StorageError: then there is no scan.
+        """
+        instant = None if now is None else self._instant("now", now)
+        limit = None if older_than is None else self._instant("older_than", older_than)
+        policy, rules = self.config.policy(table), self.rules(table)
+        if listing is None:
+            taken = self.list_objects(table, location)
+        elif isinstance(listing, Listing):
+            taken = listing
+        else:
+            taken = given_listing(
+                self.spark,
+                self.live_stores,
+                listing,
+                self._locations(self._look(table), location),
+                taken_at=self._instant("listed_at", listed_at),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=rules,
+            )
+        look = self._look(table)
+        with self._step(look, "orphan_scan") as step:
+            scan = find_orphans(
+                self.spark,
+                self.live_stores,
+                self.operations,
+                taken,
+                table=table,
+                table_uuid=look.metadata.table_uuid,
+                current=lambda: self._live.entry(table),
+                catalog=self._live,
+                root=self.root,
+                rules=rules,
+                settings=ScanSettings(
+                    min_age=policy.orphans.min_age,
+                    min_age_floor=policy.orphans.min_age_floor,
+                    metadata_min_age=policy.retention.window,
+                    prefix_mismatch=policy.orphans.prefix_mismatch,
+                    older_than=limit,
+                    now=instant,
+                ),
+                history_read_at=look.read_at,
+            )
+            step.counts = {
+                "orphans": scan.summary.orphan_files,
+                "bytes": scan.summary.orphan_bytes,
+                "skipped_in_flight": scan.skipped_in_flight,
+            }
+        return scan
+
+    def scan(self, scan_id: str) -> OrphanScanResult:
+        """The stored scan of that id. Raises NoSuchPlan."""
+        return load_scan(self.spark, self.live_stores, self.operations, scan_id)
+
+    def latest_scan(self, table: str) -> OrphanScanResult | None:
+        """The newest stored scan of the table, if there is one."""
+        records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
+        return self.scan(records[0].scan_id) if records else None
+
+    def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
+        """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
+        hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
+        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        if dry_run or record.state == ScanState.DONE:
+            return self._delete_orphans(record, None, dry_run=dry_run)
+        require_approval(
+            record.scan_id,
+            record.table,
+            self.config.policy(record.table).deletion,
+            files=record.files,
+            files_in_table=json.loads(record.summary)["listed_files"],
+            approved_by=record.approved_by,
+        )
+        with self._step(self._look(record.table), "orphan_deletion") as step:
+            report = self._delete_orphans(record, step.lease)
+            step.state = "pending" if report.failed or report.pending else "done"
+            step.counts = _deletion_counts(report)
+        return report
+
+    def _delete_orphans(self, record: ScanRecord, lease: Lease | None, *, dry_run: bool = False) -> DeletionReport:
+        return delete_scan(
+            self.spark,
+            self.live_stores,
+            self.operations,
+            record.scan_id,
+            current=lambda: self._live.entry(record.table),
+            catalog=self._live,
+            lease=lease,
+            root=self.root,
+            rules=self.rules(record.table),
+            results_catalog=self.config.catalogs.live.name,
+            settings=self._deletion_settings(record.table),
+            dry_run=dry_run,
+        )
+
+    def _deletion_settings(self, table: str) -> DeletionSettings:
+        deletion, budgets = self.config.policy(table).deletion, self.config.policy(table).budgets
+        return DeletionSettings(
+            # Null in lifecycle.yaml: deletes share the read budget's part of the store's requests.
+            requests_per_second=deletion.requests_per_second or budgets.read_share * budgets.object_store_iops,
+            mode=deletion.mode,
+        )
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def cold_metadata(self, table: str) -> TableMetadata | None:
+        """The table's metadata in the cold catalog; None before its first handoff."""
+        return self._cold_metadata(self._look(table).metadata.table_uuid)
+
+    def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
+        name = cold_table_of(self.live_stores, self.root, table_uuid)
+        if name is None or not self._cold.exists(name):
+            return None
+        return read_table_metadata(self.cold_stores, self._cold.entry(name).metadata_location)
+
+    def route(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> Route:
+        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could.
+
+        Raises BadInput for two selectors, NaiveDatetime, NoSuchSnapshot when neither tier has what was asked for.
+        """
+        selector = Selector(as_of, snapshot_id, tag)
+        look = self._look(table)
+        return find_route(table, look.metadata, self._cold_metadata(look.metadata.table_uuid), selector)
+
+    def read(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> DataFrame:
+        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`)."""
+        found = self.route(table, as_of, snapshot_id, tag)
+        if found.tier == "live":
+            return read_rows(self.spark, self.config.catalogs.live.name, table, found)
+        name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
+        assert name is not None  # route found the snapshot in the cold catalog
+        return read_rows(self.spark, self.config.catalogs.cold.name, name, found)
+
+    # --- explaining ---------------------------------------------------------------------------------------------------
+
+    def explain(self, table: str, path: str) -> Explanation:
+        """A file's fate: who holds it, which plan has it, which plan or scan deleted it, or that it is an orphan.
+
+        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
+        those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
+        """
+        look = self._look(table)
+        metadata, rules = look.metadata, self.rules(table)
+        location = normalise(path, rules)
+        holders = holders_of(self.spark, self.live_stores, metadata, location, rules)
+        plans = [
+            record
+            for record in self.operations.plans.holding(metadata.table_uuid)
+            if _names(self.spark, self.live_stores, record.files_location, location, rules)
+        ]
+        planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
+        if holders:
+            holds, _ = self._guards(metadata.table_uuid)
+            held = tuple(
+                f"hold {hold.hold_id} of {hold.owner}: {hold.reason}"
+                for hold in holds
+                if not hold.snapshot_ids or set(hold.snapshot_ids) & {h.snapshot_id for h in holders if h.snapshot_id}
+            )
+            names = tuple(str(holder) for holder in holders) + held
+            verdict = "planned" if planned else "kept"
+            reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
+            return Explanation(path, verdict, reasons, names)
+        if planned:
+            return Explanation(path, "planned", planned, planned)
+        fate = self._fate(metadata.table_uuid, location, rules)
+        if fate is not None:
+            return Explanation(path, "deleted", (fate,), ())
+        scan = self.latest_scan(table)
+        if scan is not None and _names(self.spark, self.live_stores, scan.files_location, location, rules):
+            return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
+        beats = self.operations.heartbeats.live(metadata.table_uuid)
+        writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
+        return Explanation(path, "unknown", ("no snapshot, open plan, journal or scan of the table names it",), writers)
+
+    def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
+        ended = [(record.plan_id, "plan") for record in self.operations.plans.of_table(table_uuid)]
+        ended += [(record.scan_id, "scan") for record in self.operations.scans.of_table(table_uuid)]
+        for job_id, kind in ended:
+            if self.operations.journal.job(job_id) is None:
+                continue
+            outcomes = outcome_frame(self.spark, self.live_stores, self.root, job_id)
+            at = normalise_column(outcomes.path, rules) == location
+            row = outcomes.filter(at & outcomes.outcome.isin("deleted", "absent")).first()
+            if row is not None:
+                return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
+        return None
+
+    # --- lineage and upkeep -------------------------------------------------------------------------------------------
+
+    def record_lineage(self, table: str) -> LedgerUpdate:
+        """Append to the ledger (`<live>.lifecycle.lineage_ledger`) the snapshots that it does not have yet."""
+        look = self._look(table)
+        requirements = LineageRequirements.from_config(self.config.policy(table).lineage)
+        with self._step(look, "lineage") as step:
+            update = append_lineage(
+                self.spark, self.config.catalogs.live.name, table, look.metadata, requirements, look.read_at
+            )
+            step.counts = {"snapshots_added": update.added}
+        return update
+
+    def schema_history(self, table: str) -> SchemaHistory:
+        """The schemas that the table has had, what each changed, and which snapshots used it."""
+        return schemas_of(table, self._look(table).metadata)
+
+    def table_health(self, table: str) -> TableHealth:
+        """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
+        return self._health(self._look(table))
+
+    def _health(self, look: _Table) -> TableHealth:
+        live = self.config.catalogs.live.name
+        return health_of(self.spark, self.live_stores, live, look.name, look.metadata, look.read_at)
+
+    def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
+        """Rewrite small data files, where the table's health asks for it, within the bandwidth budget."""
+        look = self._look(table)
+        settings = CompactionSettings(bandwidth_share=self.config.policy(table).budgets.compaction_bandwidth_share)
+        with self._step(look, "compaction", dry_run=dry_run) as step:
+            done = compacted_data_files(
+                self.spark,
+                self.config.catalogs.live.name,
+                table,
+                self._health(look),
+                self._worker("compaction"),
+                settings,
+                dry_run=dry_run,
+            )
+            step.counts = {"files_rewritten": done.rewritten_files, "files_added": done.added_files}
+        return done
+
+    def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
+        """Rewrite many small manifests into few, where their average size asks for it."""
+        look = self._look(table)
+        with self._step(look, "manifest_compaction", dry_run=dry_run) as step:
+            done = compacted_manifests(
+                self.spark,
+                self.config.catalogs.live.name,
+                table,
+                self._health(look),
+                look.metadata,
+                self._worker("manifest-compaction"),
+                dry_run=dry_run,
+            )
+            step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
+        return done
+
+    def _worker(self, what: str) -> Worker:
+        return Worker(
+            writer_id=f"artemis-lifecycle/{what}",
+            invocation_id=self.run_id or uuid.uuid4().hex,
+            commit_hash=os.environ.get("ARTEMIS_COMMIT_HASH") or f"artemis-lifecycle {version('artemis-lifecycle')}",
+            trigger_type="schedule" if self.run_id else "manual",
+            operator=None if self.run_id else self.owner,
+        )
+
+    # --- tags, holds, writers -----------------------------------------------------------------------------------------
+
+    def tag(
+        self, table: str, name: str, snapshot_id: int, retain: str | timedelta = "forever", *, why: str = ""
+    ) -> Tagged:
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now (not, as Iceberg does,
+        from the snapshot). Who and when are kept in Postgres, with `why`. Raises NoSuchSnapshot."""
+        look = self._look(table)
+        if look.metadata.snapshot(snapshot_id) is None:
+            raise NoSuchSnapshot(
+                f"The live table has no snapshot {snapshot_id}",
+                table=table,
+                untouched="its refs",
+                do=f"artemis history {table} lists the snapshots that it has",
+            )
+        kept = None if retain == "forever" else parse_duration(retain)
+        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
+            self.operations.tags.record(look.metadata.table_uuid, table, name, snapshot_id, self.owner, why, kept)
+            result = commit_with_retry(
+                self.spark,
+                self.config.catalogs.live.name,
+                table,
+                lambda base: Change(set_tags=(TagChange(name, snapshot_id),)),
+            )
+        return Tagged(table, name, snapshot_id, result.metadata_location)
+
+    def untag(self, table: str, name: str, *, why: str = "") -> Tagged:
+        """Remove a tag; who and when are kept. Raises NoSuchSnapshot when the table has no such tag."""
+        look = self._look(table)
+        ref = look.metadata.refs.get(name)
+        if ref is None or ref.is_branch:
+            raise NoSuchSnapshot(
+                f"The live table has no tag {name!r}",
+                table=table,
+                untouched="its refs",
+                do=f"artemis history {table} lists the refs that it has",
+            )
+        with self._step(look, "untag"):
+            result = commit_with_retry(
+                self.spark, self.config.catalogs.live.name, table, lambda base: Change(remove_refs=(name,))
+            )
+            self.operations.tags.removed(look.metadata.table_uuid, name, self.owner, why)
+        return Tagged(table, name, None, result.metadata_location)
+
+    def hold(
+        self, table: str, owner: str, reason: str, snapshot_ids: Sequence[int] = (), until: datetime | None = None
+    ) -> Hold:
+        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released."""
+        look = self._look(table)
+        absent = [snapshot for snapshot in snapshot_ids if look.metadata.snapshot(snapshot) is None]
+        if absent:
+            raise NoSuchSnapshot(
+                f"The live table has no snapshot {absent[0]}",
+                table=table,
+                untouched="its holds",
+                do=f"artemis history {table} lists the snapshots that it has",
+            )
+        return self.operations.holds.place(
+            table_uuid=look.metadata.table_uuid,
+            table=table,
+            owner=owner,
+            reason=reason,
+            snapshot_ids=tuple(snapshot_ids),
+            until=None if until is None else self._instant("until", until),
+        )
+
+    def release(self, hold_id: str) -> Hold:
+        """Release a hold. Raises NoSuchPlan for an id that no hold has."""
+        return self.operations.holds.release(hold_id)
+
+    def writing(
+        self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
+    ) -> AbstractContextManager[Writing]:
+        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's."""
+        look = self._look(table)
+        return writing(
+            self.operations,
+            look.metadata.table_uuid,
+            table,
+            writer_id,
+            prefix,
+            parse_duration(ttl),
+        )
+
+
+class _Step:
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over."""
+
+    def __init__(self, night: date, lease: Lease | None) -> None:
+        self.night = night
+        self.lease = lease
+        self.state: Literal["done", "pending", "skipped"] = "done"
+        self.counts: Mapping[str, int] = {}
+
+    def check(self) -> None:
+        if self.lease is not None:
+            self.lease.check()
+
+
+def _commit_of(record: PlanRecord) -> ExpirationCommit:
+    assert record.committed_metadata_location is not None
+    return ExpirationCommit(
+        plan_id=record.plan_id,
+        metadata_location=record.committed_metadata_location,
+        attempts=record.attempts or 0,
+        snapshots_removed=record.expired_snapshots,
+        refs_removed=len(record.expired_refs),
+        committed_at=record.committed_at,
+        due_at=record.due_at,
+    )
+
+
+def _deletion_counts(report: DeletionReport) -> dict[str, int]:
+    return {
+        "files_deleted": report.deleted,
+        "files_absent": report.already_absent,
+        "files_kept": report.kept,
+        "files_failed": report.failed,
+        "bytes_deleted": report.bytes,
+    }
+
+
+def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:
+    files = read_frame(spark, files_location, stores)
+    return bool(files.filter(normalise_column(files.path, rules) == location).take(1))

@@ -1,0 +1,192 @@
+"""The lineage ledger: one row per snapshot that a table ever had, in `<live catalog>.lifecycle.lineage_ledger`, so that
+who wrote what is known after the snapshot has expired. Belongs here: rows out of summaries, and appending them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.lineage.requirements import INPUT_SNAPSHOTS, LineageRequirements, lineage_problems, snapshot_ids
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import SparkSession
+
+LEDGER = "lineage_ledger"
+
+COLUMNS = """
+    table_uuid string,
+    table_name string,
+    snapshot_id bigint,
+    parent_snapshot_id bigint,
+    sequence_number bigint,
+    schema_id int,
+    committed_at timestamp,
+    operation string,
+    writer_id string,
+    writer_host string,
+    writer_commit_hash string,
+    writer_invocation_id string,
+    input_snapshot_ids array<bigint>,
+    input_row_count bigint,
+    input_bytes_compressed bigint,
+    trigger_type string,
+    trigger_operator string,
+    trigger_ticket string,
+    added_records bigint,
+    deleted_records bigint,
+    problems string COMMENT 'what the lineage requirements of the table miss in the summary; null when nothing',
+    summary string COMMENT 'the whole summary, as JSON',
+    recorded_at timestamp
+"""
+
+LedgerRow = tuple[
+    str, str, int, int | None, int, int | None, datetime, str | None, str | None, str | None, str | None, str | None,
+    list[int] | None, int | None, int | None, str | None, str | None, str | None, int | None, int | None, str | None,
+    str, datetime,
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LedgerUpdate:
+    """What one look at a table added to the ledger. `incomplete` counts snapshots, of all that the table has now, whose
+    summary misses something that its requirements name."""
+
+    table: str
+    table_uuid: str
+    metadata_location: str
+    ledger: str
+    added: int
+    recorded: int
+    incomplete: int
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The ledger's rows of one table, oldest first."""
+
+    table: str
+    table_uuid: str
+    _frame: pd.DataFrame
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per snapshot ever recorded; the columns of the ledger (see COLUMNS)."""
+        return self._frame.copy()
+
+
+def ledger_rows(
+    table: str,
+    table_uuid: str,
+    snapshots: Iterable[Snapshot],
+    requirements: LineageRequirements,
+    recorded_at: datetime,
+) -> list[LedgerRow]:
+    """The rows of `snapshots`, in the order of COLUMNS. A value that is not what it should be is null."""
+    rows: list[LedgerRow] = []
+    for snapshot in snapshots:
+        summary = snapshot.summary
+        whole = dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
+        problems = lineage_problems(whole, requirements)
+        try:
+            inputs = list(snapshot_ids(whole[INPUT_SNAPSHOTS])) if INPUT_SNAPSHOTS in whole else None
+        except ValueError:
+            inputs = None
+        rows.append(
+            (
+                table_uuid,
+                table,
+                snapshot.snapshot_id,
+                snapshot.parent_snapshot_id,
+                snapshot.sequence_number,
+                snapshot.schema_id,
+                datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
+                summary.operation,
+                whole.get("writer.id"),
+                whole.get("writer.host"),
+                whole.get("writer.commit_hash"),
+                whole.get("writer.invocation_id"),
+                inputs,
+                summary.count("input.row_count"),
+                summary.count("input.bytes_compressed"),
+                whole.get("trigger.type"),
+                whole.get("trigger.operator"),
+                whole.get("trigger.ticket"),
+                summary.count("added-records"),
+                summary.count("deleted-records"),
+                "; ".join(problems) or None,
+                json.dumps(whole, sort_keys=True),
+                recorded_at,
+            )
+        )
+    return rows
+
+
+def record_lineage(
+    spark: SparkSession,
+    catalog: str,
+    table: str,
+    metadata: TableMetadata,
+    requirements: LineageRequirements,
+    now: datetime,
+    *,
+    dry_run: bool = False,
+) -> LedgerUpdate:
+    """Append the snapshots of `metadata` that the ledger does not have yet (by table uuid and snapshot id).
+
+    Doing it again appends nothing. Two at once for one table could both append: callers hold the table's lease.
+    """
+    ledger = _ensure(spark, catalog)
+    recorded = _recorded(spark, ledger, metadata.table_uuid)
+    new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in recorded]
+    rows = ledger_rows(table, metadata.table_uuid, metadata.snapshots, requirements, now)
+    incomplete = sum(1 for row in rows if row[-3] is not None)
+    if new and not dry_run:
+        ids = {snapshot.snapshot_id for snapshot in new}
+        frame = spark.createDataFrame([row for row in rows if row[2] in ids], COLUMNS_DDL)
+        frame.coalesce(1).writeTo(ledger).append()
+    return LedgerUpdate(
+        table=table,
+        table_uuid=metadata.table_uuid,
+        metadata_location=metadata.metadata_location,
+        ledger=ledger,
+        added=len(new),
+        recorded=len(recorded) + (0 if dry_run else len(new)),
+        incomplete=incomplete,
+        dry_run=dry_run,
+    )
+
+
+def read_lineage(spark: SparkSession, catalog: str, table: str, table_uuid: str) -> Lineage:
+    """What the ledger knows of a table, its expired snapshots included."""
+    from pyspark.sql import functions as F
+
+    rows = spark.table(_ensure(spark, catalog)).where(F.col("table_uuid") == table_uuid).orderBy("sequence_number")
+    return Lineage(table, table_uuid, rows.toPandas())
+
+
+def _ensure(spark: SparkSession, catalog: str) -> str:
+    ledger = f"{catalog}.{NAMESPACE}.{LEDGER}"
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{NAMESPACE}")
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {ledger} ({COLUMNS}) USING iceberg PARTITIONED BY (table_uuid) "
+        # Every table's job appends here, two at a time or more.
+        "TBLPROPERTIES ('commit.retry.num-retries' = '20')"
+    )
+    return ledger
+
+
+def _recorded(spark: SparkSession, ledger: str, table_uuid: str) -> set[int]:
+    from pyspark.sql import functions as F
+
+    rows = spark.table(ledger).where(F.col("table_uuid") == table_uuid).select("snapshot_id").toArrow()
+    return set(rows.column("snapshot_id").to_pylist())
+
+
+COLUMNS_DDL = " ".join(COLUMNS.split())

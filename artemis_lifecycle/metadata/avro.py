@@ -1,0 +1,559 @@
+"""Manifest lists and manifests. Source: format/spec.md, "Manifests" and "Manifest Lists"; Iceberg's ManifestFile,
+DataFile and V1Metadata to V3Metadata for what writers really wrote.
+
+Fields are found by their Avro `field-id`, and by name where a writer left ids out: names changed between versions
+(`added_data_files_count` became `added_files_count`), ids did not. Everything that is read is held against what the
+level above records, because a file cut at an Avro block boundary still parses, only shorter.
+
+`read_manifest` gives whole entries, through fastavro. `decode_entries` and `live_entries` give the few columns that the
+reachable set needs, through polars where it knows the types, else through fastavro; both give the same.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.containers import Container, open_container
+from artemis_lifecycle.metadata.types import (
+    UNKNOWN_LENGTH,
+    DataFile,
+    EntryStatus,
+    FileFormat,
+    Manifest,
+    ManifestEntry,
+    ManifestList,
+    ManifestListEntry,
+    PartitionSummary,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from artemis_lifecycle.storage.stores import Stores
+
+_MANIFEST_FILE = {
+    500: "manifest_path",
+    501: "manifest_length",
+    502: "partition_spec_id",
+    517: "content",
+    515: "sequence_number",
+    516: "min_sequence_number",
+    503: "added_snapshot_id",
+    504: "added_files_count",
+    505: "existing_files_count",
+    506: "deleted_files_count",
+    512: "added_rows_count",
+    513: "existing_rows_count",
+    514: "deleted_rows_count",
+    507: "partitions",
+    519: "key_metadata",
+    520: "first_row_id",
+}
+_ENTRY = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number", 2: "data_file"}
+_DATA_FILE = {
+    134: "content",
+    100: "file_path",
+    101: "file_format",
+    102: "partition",
+    103: "record_count",
+    104: "file_size_in_bytes",
+    131: "key_metadata",
+    132: "split_offsets",
+    135: "equality_ids",
+    140: "sort_order_id",
+    141: "spec_id",
+    142: "first_row_id",
+    143: "referenced_data_file",
+    144: "content_offset",
+    145: "content_size_in_bytes",
+}
+_REQUIRED = {
+    500: {"manifest_path"},
+    0: {"status", "data_file"},
+    100: {"file_path", "file_format", "file_size_in_bytes"},
+}
+_OLD_NAMES = {
+    "added_data_files_count": "added_files_count",
+    "existing_data_files_count": "existing_files_count",
+    "deleted_data_files_count": "deleted_files_count",
+}
+"""Names that writers used for the same field before the spec settled; consulted only where ids are missing."""
+
+
+# --- manifest lists -------------------------------------------------------------------------------------------------
+
+
+def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None = None) -> ManifestList:
+    """Read the manifest list at `path`. `expected` is the snapshot that names it.
+
+    Raises UnreadableMetadata when the file is missing, broken, lacks a required field, or lists fewer live data or
+    delete files than the snapshot's summary counts; EncryptedTable when a manifest is encrypted.
+    """
+    data = _read(stores, path)
+    container = open_container(data, path)
+    names = _names(container.schema, _MANIFEST_FILE, path)
+    entries = tuple(_list_entry(record, names, path) for record in _records(container, path))
+    if expected is not None:
+        _check_totals(entries, expected, path)
+    return ManifestList(path, len(data), entries)
+
+
+def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
+    """The manifests of `snapshot`: its manifest list's, or the paths that a v1 snapshot holds inline.
+
+    Inline manifests come without lengths and counts, for nothing records them. Raises as `read_manifest_list` does.
+    """
+    if snapshot.key_id is not None:
+        raise _encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
+    if snapshot.manifest_list is not None:
+        return read_manifest_list(stores, snapshot.manifest_list, expected=snapshot)
+    return ManifestList(None, 0, tuple(map(_inline_entry, snapshot.manifests)))
+
+
+def _inline_entry(path: str) -> ManifestListEntry:
+    return ManifestListEntry(
+        manifest_path=path,
+        manifest_length=UNKNOWN_LENGTH,
+        partition_spec_id=0,
+        content=0,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=None,
+        added_files_count=None,
+        existing_files_count=None,
+        deleted_files_count=None,
+    )
+
+
+def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) -> ManifestListEntry:
+    def value(name: str) -> Any:
+        return record.get(names[name]) if name in names else None
+
+    def required(name: str, kind: type) -> Any:
+        found = value(name)
+        if not isinstance(found, kind):
+            raise _unreadable(f"An entry of the manifest list has no {name}", path)
+        return found
+
+    manifest_path = required("manifest_path", str)
+    if value("key_metadata") is not None:
+        raise _encrypted("The manifest", manifest_path)
+    content = value("content") or 0
+    if content not in (0, 1):
+        raise _unreadable(f"The manifest list calls the content of {manifest_path} {content}, not 0 or 1", path)
+    return ManifestListEntry(
+        manifest_path=manifest_path,
+        manifest_length=required("manifest_length", int),
+        partition_spec_id=required("partition_spec_id", int),
+        content=content,
+        sequence_number=value("sequence_number") or 0,
+        min_sequence_number=value("min_sequence_number") or 0,
+        added_snapshot_id=value("added_snapshot_id"),
+        added_files_count=value("added_files_count"),
+        existing_files_count=value("existing_files_count"),
+        deleted_files_count=value("deleted_files_count"),
+        added_rows_count=value("added_rows_count"),
+        existing_rows_count=value("existing_rows_count"),
+        deleted_rows_count=value("deleted_rows_count"),
+        partitions=tuple(map(_partition_summary, value("partitions") or ())),
+        first_row_id=value("first_row_id"),
+    )
+
+
+def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
+    # These names have never changed. A summary without the required one says nothing about nulls.
+    return PartitionSummary(
+        contains_null=record.get("contains_null", True),
+        contains_nan=record.get("contains_nan"),
+        lower_bound=record.get("lower_bound"),
+        upper_bound=record.get("upper_bound"),
+    )
+
+
+def _check_totals(entries: Sequence[ManifestListEntry], snapshot: Snapshot, path: str) -> None:
+    totals = (
+        (0, "data files", snapshot.summary.total_data_files),
+        (1, "delete files", snapshot.summary.total_delete_files),
+    )
+    for content, what, recorded in totals:
+        if recorded is None:
+            continue
+        listed = 0
+        for entry in entries:
+            if entry.content == content:
+                live = entry.live_files_count
+                if live is None:
+                    # An old v1 list: nothing to add up, so nothing to compare.
+                    break
+                listed += live
+        else:
+            if listed < recorded:
+                raise _unreadable(
+                    f"The manifest list of snapshot {snapshot.snapshot_id} is cut: it lists {listed} live {what}, and "
+                    f"the snapshot's summary counts {recorded}",
+                    path,
+                )
+
+
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
+    """Read the manifest that `entry` of a manifest list names, whole.
+
+    Raises UnreadableMetadata when it is missing, broken, not of the recorded length, or its entries are not those that
+    the list counts; EncryptedTable when one of its files is encrypted.
+    """
+    path = entry.manifest_path
+    data = _read(stores, path)
+    _check_length(data, entry)
+    container = open_container(data, path)
+    names = _names(container.schema, _ENTRY, path)
+    file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
+    _check_content(container, entry)
+    entries = tuple(_entry(record, names, file_names, path) for record in _records(container, path))
+    counts = [0, 0, 0]
+    for item in entries:
+        counts[item.status] += 1
+    _check_counts(counts, entry)
+    _check_contents({item.data_file.content for item in entries}, entry)
+    return Manifest(path, len(data), entry.content, entries)
+
+
+def _entry(
+    record: Mapping[str, Any], names: Mapping[str, str], file_names: Mapping[str, str], path: str
+) -> ManifestEntry:
+    def value(name: str) -> Any:
+        return record.get(names[name]) if name in names else None
+
+    status = value("status")
+    if status not in (0, 1, 2):
+        raise _unreadable(f"A manifest entry has status {status}, not 0, 1 or 2", path)
+    return ManifestEntry(
+        status=EntryStatus(status),
+        snapshot_id=value("snapshot_id"),
+        sequence_number=value("sequence_number"),
+        file_sequence_number=value("file_sequence_number"),
+        data_file=_data_file(value("data_file"), file_names, path),
+    )
+
+
+def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -> DataFile:
+    def value(name: str) -> Any:
+        return record.get(names[name]) if name in names else None
+
+    def required(name: str, kind: type) -> Any:
+        found = value(name)
+        if not isinstance(found, kind):
+            raise _unreadable(f"A manifest entry has no {name}", path)
+        return found
+
+    file_path = required("file_path", str)
+    if value("key_metadata") is not None:
+        raise _encrypted("The file", file_path)
+    equality_ids, split_offsets = value("equality_ids"), value("split_offsets")
+    spelt = required("file_format", str)
+    try:
+        file_format = FileFormat(spelt.lower())
+    except ValueError:
+        raise _unreadable(
+            f"A manifest entry has the file format {spelt!r}, which the spec does not name", path
+        ) from None
+    return DataFile(
+        content=value("content") or 0,
+        file_path=file_path,
+        file_format=file_format,
+        partition=value("partition") or {},
+        record_count=required("record_count", int),
+        file_size_in_bytes=required("file_size_in_bytes", int),
+        spec_id=value("spec_id"),
+        sort_order_id=value("sort_order_id"),
+        equality_ids=None if equality_ids is None else tuple(equality_ids),
+        split_offsets=None if split_offsets is None else tuple(split_offsets),
+        first_row_id=value("first_row_id"),
+        referenced_data_file=value("referenced_data_file"),
+        content_offset=value("content_offset"),
+        content_size_in_bytes=value("content_size_in_bytes"),
+    )
+
+
+# --- the columns that reachability needs ----------------------------------------------------------------------------
+
+_COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record_count", "referenced_data_file")
+
+
+def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
+    """The live (existing and added) entries of the manifest that `entry` names, as `decode_entries` gives them.
+
+    Raises what `read_manifest` raises, after the same checks.
+    """
+    import pyarrow.compute as pc
+
+    data = _read(stores, entry.manifest_path)
+    _check_length(data, entry)
+    container = open_container(data, entry.manifest_path)
+    _check_content(container, entry)
+    batch = _decode(container, entry.manifest_path)
+    status = batch.column("status")
+    tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
+    _check_counts([tally.get(number, 0) for number in range(3)], entry)
+    _check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
+    return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
+
+
+def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
+    """All entries of a manifest's bytes, in the file's order.
+
+    Columns: status int8 (EntryStatus), content int8, file_path string, file_format string in lower case,
+    file_size_in_bytes int64, record_count int64, referenced_data_file string (nullable, as is nothing else).
+    Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
+    """
+    return _decode(open_container(data, path), path)
+
+
+def _decode(container: Container, path: str) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    batch = _decode_with_polars(container, path)
+    if batch is None:
+        batch = _decode_with_fastavro(container, path)
+    if batch.num_rows != container.records:
+        raise _unreadable(f"The Avro file holds {container.records} entries, and {batch.num_rows} came out", path)
+    for name in ("status", "content", "file_path", "file_format", "file_size_in_bytes", "record_count"):
+        if batch.column(name).null_count:
+            raise _unreadable(f"A manifest entry has no {name}", path)
+    bounds = pc.min_max(batch.column("status")).as_py()
+    if batch.num_rows and not 0 <= bounds["min"] <= bounds["max"] <= 2:
+        raise _unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    return batch
+
+
+def _decode_with_polars(container: Container, path: str) -> pa.RecordBatch | None:
+    """None where polars does not know a type of the file's schema, or takes a value for something else."""
+    import polars as pl
+    import pyarrow as pa
+
+    names = _names(container.schema, _ENTRY, path)
+    file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
+    wanted = [names["status"], names["data_file"]]
+    try:
+        # Only the structure of the file's types: annotations change no byte, and polars knows few of them.
+        frame = pl.read_avro(io.BytesIO(container.plain(_bare(container.schema))), columns=wanted)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, NotImplementedError):
+        return None
+    if not frame.height and container.records:
+        return None
+    found = {field.name for field in frame.schema[names["data_file"]].fields}  # type: ignore[attr-defined]
+    data_file = frame.get_column(names["data_file"]).struct
+    _refuse_keys(names=file_names, found=found, column=data_file.field, path=path)
+    status = frame.get_column(names["status"]).to_arrow()
+    columns: dict[str, Any] = {"status": status}
+    for name in _COLUMNS:
+        stored = file_names.get(name)
+        columns[name] = data_file.field(stored).to_arrow() if stored is not None and stored in found else None
+    return _batch(columns, frame.height, pa)
+
+
+def _refuse_keys(*, names: Mapping[str, str], found: set[str], column: Any, path: str) -> None:
+    stored = names.get("key_metadata")
+    if stored in found and column(stored).null_count() < column(stored).len():
+        raise _encrypted("A file of the manifest", path)
+
+
+def _decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    names = _names(container.schema, _ENTRY, path)
+    file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
+    columns: dict[str, Any] = {name: [] for name in ("status", *_COLUMNS)}
+    key = file_names.get("key_metadata")
+    for record in _records(container, path):
+        data_file = record[names["data_file"]]
+        if key is not None and data_file.get(key) is not None:
+            raise _encrypted("A file of the manifest", path)
+        columns["status"].append(record[names["status"]])
+        for name in _COLUMNS:
+            stored = file_names.get(name)
+            columns[name].append(None if stored is None else data_file.get(stored))
+    return _batch(columns, len(columns["status"]), pa)
+
+
+def _batch(columns: Mapping[str, Any], rows: int, pa: Any) -> pa.RecordBatch:
+    import pyarrow.compute as pc
+
+    types = {
+        "status": pa.int8(),
+        "content": pa.int8(),
+        "file_path": pa.string(),
+        "file_format": pa.string(),
+        "file_size_in_bytes": pa.int64(),
+        "record_count": pa.int64(),
+        "referenced_data_file": pa.string(),
+    }
+    arrays = []
+    for name, kind in types.items():
+        given = columns[name]
+        if given is None:
+            array = pa.nulls(rows, kind)
+        elif isinstance(given, list):
+            array = pa.array(given, kind)
+        else:
+            array = given.cast(kind)
+        if name == "content":
+            # Format version 1 has no content field: all its files are data files.
+            array = pc.fill_null(array, pa.scalar(0, kind))
+        if name == "file_format":
+            array = pc.utf8_lower(array)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+# --- checks against the level above ---------------------------------------------------------------------------------
+
+
+def _check_length(data: bytes, entry: ManifestListEntry) -> None:
+    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
+        raise _unreadable(
+            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
+            entry.manifest_path,
+        )
+
+
+def _check_content(container: Container, entry: ManifestListEntry) -> None:
+    named = container.header.get("content")
+    if named is not None and named != ("data", "deletes")[entry.content]:
+        raise _unreadable(
+            f"The manifest says that it holds {named}, and its manifest list records content {entry.content}",
+            entry.manifest_path,
+        )
+
+
+def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
+    recorded = (entry.existing_files_count, entry.added_files_count, entry.deleted_files_count)
+    for status, count, expected in zip(("existing", "added", "deleted"), counts, recorded, strict=True):
+        if expected is not None and expected != count:
+            raise _unreadable(
+                f"The manifest has {count} {status} entries, and its manifest list records {expected}",
+                entry.manifest_path,
+            )
+
+
+def _check_contents(contents: set[int], entry: ManifestListEntry) -> None:
+    wrong = contents - ({0} if entry.content == 0 else {1, 2})
+    if wrong:
+        raise _unreadable(
+            f"The manifest has entries of content {sorted(wrong)}, and its manifest list says content {entry.content}",
+            entry.manifest_path,
+        )
+
+
+# --- Avro without its annotations -----------------------------------------------------------------------------------
+
+
+def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
+    """The records as stored: no logical type is applied, so that no odd partition value can fail to convert."""
+    import fastavro
+    from fastavro.schema import SchemaParseException
+
+    schema = _bare(container.schema)
+    count = 0
+    try:
+        for record in fastavro.reader(io.BytesIO(container.plain(schema))):
+            if not isinstance(record, dict):
+                raise _unreadable("The Avro file holds no records", path)
+            count += 1
+            yield record
+    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, SchemaParseException) as error:
+        raise _unreadable(f"The Avro file's records cannot be decoded: {error!r:.200}", path) from error
+    if count != container.records:
+        raise _unreadable(f"The Avro file holds {container.records} records, and {count} came out", path)
+
+
+def _bare(schema: Any) -> Any:
+    """`schema` with its structure alone: no logical types, ids, docs or defaults."""
+    if isinstance(schema, list):
+        return [_bare(option) for option in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if isinstance(kind, dict | list):
+        return _bare(kind)
+    if kind in ("record", "error"):
+        fields = [{"name": field["name"], "type": _bare(field["type"])} for field in schema["fields"]]
+        return {"type": "record", "name": schema["name"], "fields": fields}
+    if kind == "array":
+        return {"type": "array", "items": _bare(schema["items"])}
+    if kind == "map":
+        return {"type": "map", "values": _bare(schema["values"])}
+    if kind == "fixed":
+        return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
+    if kind == "enum":
+        return {"type": "enum", "name": schema["name"], "symbols": schema["symbols"]}
+    return kind
+
+
+def _record_type(schema: Any) -> Mapping[str, Any] | None:
+    if isinstance(schema, list):
+        return next(filter(None, map(_record_type, schema)), None)
+    if isinstance(schema, dict):
+        if schema.get("type") == "record":
+            return schema
+        if isinstance(schema.get("type"), dict | list):
+            return _record_type(schema["type"])
+    return None
+
+
+def _names(schema: Any, by_id: Mapping[int, str], path: str) -> Mapping[str, str]:
+    """Our name of each known field of the record `schema` -> the name it has in the file."""
+    record = _record_type(schema)
+    if record is None:
+        raise _unreadable("The Avro file's schema is no record", path)
+    known = set(by_id.values())
+    names: dict[str, str] = {}
+    for field in record.get("fields", ()):
+        stored = field["name"]
+        field_id = field.get("field-id")
+        name = by_id.get(field_id) if isinstance(field_id, int) else _OLD_NAMES.get(stored, stored)
+        if name in known and name is not None:
+            names[name] = stored
+    required = _REQUIRED[min(by_id)]
+    if not required <= names.keys():
+        raise _unreadable(f"The Avro file's schema lacks {', '.join(sorted(required - names.keys()))}", path)
+    return names
+
+
+def _field(schema: Any, name: str, path: str) -> Any:
+    record = _record_type(schema)
+    for field in (record or {}).get("fields", ()):
+        if field["name"] == name:
+            return field["type"]
+    raise _unreadable(f"The Avro file's schema lacks {name}", path)
+
+
+def _read(stores: Stores, path: str) -> bytes:
+    try:
+        return stores.read(path)
+    except StorageError as error:
+        raise _unreadable(f"The file cannot be read: {error.what}", path) from error
+
+
+def _unreadable(what: str, path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        what,
+        path=path,
+        untouched="the table and all its files",
+        do="restore the file; nothing of this table is planned or deleted until it reads",
+    )
+
+
+def _encrypted(what: str, path: str | None) -> EncryptedTable:
+    return EncryptedTable(
+        f"{what} is encrypted and cannot be read exactly without the table's keys",
+        path=path,
+        untouched="the table and all its files",
+        do="leave this table out of lifecycle.yaml",
+    )

@@ -1,0 +1,173 @@
+"""Avro object container files, taken apart and checked without decoding a record. Source: the Avro specification,
+"Object Container Files".
+
+Every block is walked, its codec undone, its sync marker compared: a file that ends anywhere but after a sync marker is
+broken, whatever a lenient reader makes of it. Codecs: those that Iceberg writes (null, deflate, snappy, zstandard).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from artemis_lifecycle.errors import UnreadableMetadata
+
+_MAGIC = b"Obj\x01"
+_SYNC = b"\x00" * 16
+
+
+@dataclass(frozen=True)
+class Container:
+    """An Avro file without its codec: `records` values of the (parsed JSON) `schema`, back to back in `payload`.
+
+    `header` is the file's own metadata (texts), without the two keys of Avro itself.
+    """
+
+    schema: Any
+    header: Mapping[str, str]
+    codec: str
+    records: int
+    payload: bytes
+
+    def plain(self, schema: Any) -> bytes:
+        """The same records as one uncompressed container file of one block, under `schema`.
+
+        `schema` must lay its values out as the file's own does; names and annotations may differ.
+        """
+        encoded = json.dumps(schema).encode()
+        head = _MAGIC + _long(2) + _bytes(b"avro.schema") + _bytes(encoded) + _bytes(b"avro.codec") + _bytes(b"null")
+        head += _long(0) + _SYNC
+        if not self.records:
+            return head
+        return b"".join((head, _long(self.records), _long(len(self.payload)), self.payload, _SYNC))
+
+
+def open_container(data: bytes, path: str) -> Container:
+    """Take `data`, the whole file at `path`, apart.
+
+    Raises UnreadableMetadata when it is no Avro file, ends inside a block, has a broken sync marker, a codec that is
+    not known, or a block that its codec cannot undo.
+    """
+    try:
+        return _open(data)
+    except _Broken as error:
+        raise UnreadableMetadata(
+            f"The Avro file is cut or broken: {error}",
+            path=path,
+            untouched="the table and all its files",
+            do="restore the file; nothing of this table is planned or deleted until it reads",
+        ) from error
+
+
+class _Broken(Exception):
+    """Within this module: what is wrong with the file."""
+
+
+def _open(data: bytes) -> Container:
+    if data[:4] != _MAGIC:
+        raise _Broken("it does not begin as an Avro file" if data else "it is empty")
+    position = 4
+    header: dict[str, bytes] = {}
+    while True:
+        count, position = _read_long(data, position)
+        if count == 0:
+            break
+        if count < 0:
+            _, position = _read_long(data, position)
+            count = -count
+        for _ in range(count):
+            key, position = _read_bytes(data, position)
+            value, position = _read_bytes(data, position)
+            header[key.decode("utf-8", "replace")] = value
+    sync = data[position : position + 16]
+    if len(sync) != 16:
+        raise _Broken("it ends inside its header")
+    position += 16
+    codec = header.pop("avro.codec", b"null").decode("utf-8", "replace")
+    try:
+        schema = json.loads(header.pop("avro.schema", b""))
+    except (ValueError, RecursionError) as error:
+        raise _Broken(f"its header holds no schema ({error})") from error
+    records = 0
+    blocks: list[bytes] = []
+    while position < len(data):
+        count, position = _read_long(data, position)
+        size, position = _read_long(data, position)
+        end = position + size
+        if count < 0 or size < 0 or end + 16 > len(data):
+            raise _Broken(f"it ends inside a block, at byte {len(data)}")
+        if data[end : end + 16] != sync:
+            raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
+        blocks.append(_decompress(codec, data[position:end]))
+        records += count
+        position = end + 16
+    texts = {key: value.decode("utf-8", "replace") for key, value in header.items()}
+    return Container(schema, texts, codec, records, blocks[0] if len(blocks) == 1 else b"".join(blocks))
+
+
+def _decompress(codec: str, block: bytes) -> bytes:
+    if codec == "null":
+        return block
+    try:
+        if codec == "deflate":
+            inflate = zlib.decompressobj(-15)
+            raw = inflate.decompress(block)
+            if not inflate.eof:
+                raise _Broken("a deflate block ends early")
+            return raw
+        import pyarrow as pa
+
+        if codec == "snappy":
+            # The block ends in the CRC of what it holds, as only Avro's snappy does; its length stands in front.
+            size, _ = _read_unsigned(block, 0)
+            raw = bytes(pa.Codec("snappy").decompress(block[:-4], decompressed_size=size))
+            if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
+                raise _Broken("a snappy block does not have its checksum")
+            return raw
+        if codec == "zstandard":
+            return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read())
+    except (zlib.error, OSError, ValueError) as error:
+        raise _Broken(f"a {codec} block cannot be undone ({error})") from error
+    raise _Broken(f"codec {codec!r} is none that Iceberg writes")
+
+
+def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise _Broken(f"it ends inside a number, at byte {position}")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
+    value, position = _read_unsigned(data, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    size, position = _read_long(data, position)
+    if size < 0 or position + size > len(data):
+        raise _Broken("it ends inside its header")
+    return data[position : position + size], position + size
+
+
+def _long(value: int) -> bytes:
+    unsigned = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while unsigned > 0x7F:
+        out.append((unsigned & 0x7F) | 0x80)
+        unsigned >>= 7
+    out.append(unsigned)
+    return bytes(out)
+
+
+def _bytes(value: bytes) -> bytes:
+    return _long(len(value)) + value

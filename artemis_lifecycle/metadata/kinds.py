@@ -1,0 +1,45 @@
+"""The kinds of file that a table's metadata can name, as every report and stored frame spells them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Kind = Literal[
+    "data",
+    "position_deletes",
+    "equality_deletes",
+    "deletion_vectors",
+    "manifest",
+    "manifest_list",
+    "metadata",
+    "statistics",
+    "partition_statistics",
+]
+
+DATA: Final = "data"
+POSITION_DELETES: Final = "position_deletes"
+EQUALITY_DELETES: Final = "equality_deletes"
+DELETION_VECTORS: Final = "deletion_vectors"
+MANIFEST: Final = "manifest"
+MANIFEST_LIST: Final = "manifest_list"
+METADATA: Final = "metadata"
+STATISTICS: Final = "statistics"
+PARTITION_STATISTICS: Final = "partition_statistics"
+
+CONTENT_KINDS: Final[frozenset[str]] = frozenset({DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS})
+"""The kinds that manifest entries name."""
+
+
+def kind_of(content: int, file_format: str) -> Kind:
+    """The kind of a manifest entry's file, from its `content` (0, 1, 2) and `file_format` in any case.
+
+    A position delete in a Puffin file is a deletion vector (format/spec.md, "Deletion Vectors").
+    Raises ValueError for a content that no format version up to 3 knows.
+    """
+    if content == 0:
+        return DATA
+    if content == 1:
+        return DELETION_VECTORS if file_format.lower() == "puffin" else POSITION_DELETES
+    if content == 2:
+        return EQUALITY_DELETES
+    raise ValueError(f"content {content} is none of 0 (data), 1 (position deletes), 2 (equality deletes)")

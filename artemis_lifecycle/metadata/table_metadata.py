@@ -1,0 +1,341 @@
+"""The metadata file (`*.metadata.json`), parsed to the letter of the spec and tolerant of fields it does not know.
+
+What is required is what Iceberg's own TableMetadataParser, SnapshotParser and SnapshotRefParser require, and what keeps
+a cut or half-written file from passing for a shorter history. Format versions 1 to 3.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.types import (
+    MAIN_BRANCH,
+    NO_SUMMARY,
+    LogEntry,
+    MetadataLogEntry,
+    Ref,
+    Snapshot,
+    SnapshotSummary,
+    StatisticsFile,
+    TableMetadata,
+)
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.storage.stores import Stores
+
+NEWEST_FORMAT_VERSION = 3
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_table_metadata(stores: Stores, metadata_location: str) -> TableMetadata:
+    """Read and parse the metadata file at `metadata_location`.
+
+    Raises UnreadableMetadata when it is missing, cannot be fetched or is not whole.
+    """
+    try:
+        data = stores.read(metadata_location)
+    except StorageError as error:
+        raise _unreadable(f"The metadata file cannot be read: {error.what}", metadata_location) from error
+    return parse_table_metadata(data, metadata_location)
+
+
+def is_gzip_location(metadata_location: str) -> bool:
+    """Whether Iceberg reads a metadata file of this name through gzip; both of its namings."""
+    return metadata_location.endswith((".gz.metadata.json", ".metadata.json.gz"))
+
+
+def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
+    """Raises EncryptedTable when any part of the table's metadata says that files are encrypted."""
+    if metadata.encrypted:
+        raise EncryptedTable(
+            "The table is encrypted: its manifests cannot be read exactly without its keys",
+            table=table,
+            path=metadata.metadata_location,
+            untouched="the table and all its files",
+            do="leave this table out of lifecycle.yaml",
+        )
+
+
+def parse_table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
+    """Parse a metadata file's bytes, plain or gzip.
+
+    Unknown fields are ignored. A ref to a snapshot that is not there is kept, and named by `invalid_refs`.
+
+    Raises UnreadableMetadata, saying which field, when the bytes are cut, a required field is missing or of the wrong
+    type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3.
+    """
+    parser = _Parser(metadata_location)
+    try:
+        return parser.metadata(_load(data, metadata_location))
+    except _Malformed as error:
+        raise _unreadable(str(error), metadata_location) from None
+
+
+def _load(data: bytes, metadata_location: str) -> Any:
+    if data[:2] == _GZIP_MAGIC:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise _unreadable(f"The gzip stream of the metadata file is broken ({error})", metadata_location) from error
+    elif is_gzip_location(metadata_location):
+        raise _unreadable("The metadata file is named as gzip and is not", metadata_location)
+    try:
+        return json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
+
+
+def _unreadable(what: str, path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        what,
+        path=path,
+        untouched="the table and all its files",
+        do="look at the file and at the catalog's pointer; nothing of this table is planned or deleted until it reads",
+    )
+
+
+class _Malformed(Exception):
+    """Within this module: which field is wrong. Becomes UnreadableMetadata with the path."""
+
+
+_LONG_LIMIT = 2**63
+
+
+class _Parser:
+    def __init__(self, metadata_location: str) -> None:
+        self._location = metadata_location
+
+    def metadata(self, node: Any) -> TableMetadata:
+        if not isinstance(node, dict):
+            raise _Malformed("The metadata file holds no JSON object")
+        version = _integer(node, "format-version")
+        if not 1 <= version <= NEWEST_FORMAT_VERSION:
+            raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
+        table_uuid = _optional_text(node, "table-uuid")
+        if table_uuid is None:
+            raise _Malformed("The metadata file has no table-uuid, which plans, holds and journal are keyed by")
+        _integer(node, "last-column-id")
+        last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
+        schemas, current_schema_id = _schemas(node, version)
+        specs, default_spec_id = _specs(node, version)
+        snapshots = tuple(map(_snapshot, _objects(node, "snapshots")))
+        ids = {snapshot.snapshot_id for snapshot in snapshots}
+        if len(ids) != len(snapshots):
+            raise _Malformed("Two snapshots have one snapshot-id")
+        if version > 1:
+            for snapshot in snapshots:
+                if snapshot.sequence_number > last_sequence_number:
+                    raise _Malformed(
+                        f"Snapshot {snapshot.snapshot_id} has sequence-number {snapshot.sequence_number}, beyond the "
+                        f"table's last-sequence-number {last_sequence_number}"
+                    )
+        current = _optional_integer(node, "current-snapshot-id")
+        if current == -1:
+            current = None
+        if current is not None and current not in ids:
+            raise _Malformed(f"current-snapshot-id {current} is not among the snapshots")
+        return TableMetadata(
+            metadata_location=self._location,
+            location=_text(node, "location").rstrip("/") or "/",
+            table_uuid=table_uuid,
+            format_version=version,
+            last_updated_ms=_integer(node, "last-updated-ms"),
+            last_sequence_number=last_sequence_number,
+            current_snapshot_id=current,
+            snapshots=snapshots,
+            refs=_refs(node, current),
+            snapshot_log=tuple(
+                LogEntry(_integer(entry, "timestamp-ms"), _integer(entry, "snapshot-id"))
+                for entry in _objects(node, "snapshot-log")
+            ),
+            metadata_log=tuple(
+                MetadataLogEntry(_integer(entry, "timestamp-ms"), _text(entry, "metadata-file"))
+                for entry in _objects(node, "metadata-log")
+            ),
+            statistics=(*_statistics(node, "statistics"), *_statistics(node, "partition-statistics")),
+            properties=_text_map(node, "properties"),
+            current_schema_id=current_schema_id,
+            schemas=schemas,
+            default_spec_id=default_spec_id,
+            partition_specs=specs,
+            next_row_id=_integer(node, "next-row-id") if version >= 3 else None,
+            encryption_key_ids=tuple(_text(key, "key-id") for key in _objects(node, "encryption-keys")),
+        )
+
+
+def _snapshot(node: dict[str, Any]) -> Snapshot:
+    # One call per snapshot, and there may be millions: fields are checked inline where that is cheaper.
+    snapshot_id = _integer(node, "snapshot-id")
+    try:
+        manifest_list = node.get("manifest-list")
+        manifests: tuple[str, ...] = ()
+        if manifest_list is None:
+            if "manifest-list" in node:
+                raise _Malformed("manifest-list is null")
+            inline = node.get("manifests")
+            if not isinstance(inline, list) or not all(isinstance(path, str) for path in inline):
+                raise _Malformed("there is neither a manifest-list nor an inline list of manifests")
+            manifests = tuple(inline)
+        elif not isinstance(manifest_list, str) or not manifest_list:
+            raise _Malformed("manifest-list is no path")
+        # Null or absent are one for these, as Iceberg writes neither.
+        return Snapshot(
+            snapshot_id,
+            _optional_integer(node, "parent-snapshot-id"),
+            _optional_integer(node, "sequence-number") or 0,
+            _integer(node, "timestamp-ms"),
+            manifest_list,
+            manifests,
+            _optional_integer(node, "schema-id"),
+            _summary(node.get("summary")) if "summary" in node else NO_SUMMARY,
+            _optional_integer(node, "first-row-id"),
+            _optional_integer(node, "added-rows"),
+            _optional_text(node, "key-id"),
+        )
+    except _Malformed as error:
+        raise _Malformed(f"Snapshot {snapshot_id}: {error}") from None
+
+
+def _summary(node: Any) -> SnapshotSummary:
+    if not isinstance(node, dict):
+        raise _Malformed("summary is no JSON object")
+    for value in node.values():
+        if type(value) is not str:
+            raise _Malformed("summary holds a value that is no text")
+    if not node:
+        return NO_SUMMARY
+    # Iceberg takes a summary without its operation for an overwrite, so that it can be read at all.
+    operation = node.pop("operation", "overwrite")
+    return SnapshotSummary(operation, node)
+
+
+def _refs(node: dict[str, Any], current: int | None) -> Mapping[str, Ref]:
+    raw = node.get("refs")
+    refs: dict[str, Ref] = {}
+    if raw is not None or "refs" in node:
+        if not isinstance(raw, dict):
+            raise _Malformed("refs is no JSON object")
+        for name, body in raw.items():
+            if not isinstance(body, dict):
+                raise _Malformed(f"Ref {name} is no JSON object")
+            try:
+                refs[name] = Ref(
+                    name=name,
+                    snapshot_id=_integer(body, "snapshot-id"),
+                    type=_ref_type(_text(body, "type")),
+                    min_snapshots_to_keep=_optional_integer(body, "min-snapshots-to-keep"),
+                    max_snapshot_age_ms=_optional_integer(body, "max-snapshot-age-ms"),
+                    max_ref_age_ms=_optional_integer(body, "max-ref-age-ms"),
+                )
+            except _Malformed as error:
+                raise _Malformed(f"Ref {name}: {error}") from None
+    main = refs.get(MAIN_BRANCH)
+    if main is None:
+        # The spec: main always points to the current snapshot, also where refs are left out.
+        if current is not None:
+            refs[MAIN_BRANCH] = Ref(MAIN_BRANCH, current, "branch")
+    elif not main.is_branch or main.snapshot_id != current:
+        raise _Malformed(f"main is a {main.type} at {main.snapshot_id}, and the current snapshot is {current}")
+    return refs
+
+
+def _ref_type(text: str) -> Literal["branch", "tag"]:
+    lowered = text.lower()
+    if lowered == "branch":
+        return "branch"
+    if lowered == "tag":
+        return "tag"
+    raise _Malformed(f"type {text!r} is neither branch nor tag")
+
+
+def _schemas(node: dict[str, Any], version: int) -> tuple[Mapping[int, str], int]:
+    if "schemas" not in node:
+        if version > 1:
+            raise _Malformed(f"schemas must exist in format version {version}")
+        single = node.get("schema")
+        if not isinstance(single, dict):
+            raise _Malformed("schema is missing or no JSON object")
+        schema_id = _optional_integer(single, "schema-id") or 0
+        return {schema_id: json.dumps(single)}, schema_id
+    current = _integer(node, "current-schema-id")
+    schemas = {_optional_integer(schema, "schema-id") or 0: json.dumps(schema) for schema in _objects(node, "schemas")}
+    if current not in schemas:
+        raise _Malformed(f"current-schema-id {current} is not among the schemas")
+    return schemas, current
+
+
+def _specs(node: dict[str, Any], version: int) -> tuple[Mapping[int, str], int]:
+    if "partition-specs" not in node:
+        if version > 1:
+            raise _Malformed(f"partition-specs must exist in format version {version}")
+        fields = node.get("partition-spec")
+        if not isinstance(fields, list):
+            raise _Malformed("partition-spec is missing or no list")
+        return {0: json.dumps({"spec-id": 0, "fields": fields})}, 0
+    default = _integer(node, "default-spec-id")
+    specs = {_integer(spec, "spec-id"): json.dumps(spec) for spec in _objects(node, "partition-specs")}
+    if default not in specs:
+        raise _Malformed(f"default-spec-id {default} is not among the partition-specs")
+    return specs, default
+
+
+def _statistics(node: dict[str, Any], key: Literal["statistics", "partition-statistics"]) -> list[StatisticsFile]:
+    kind: Literal["statistics", "partition_statistics"] = (
+        "statistics" if key == "statistics" else "partition_statistics"
+    )
+    return [
+        StatisticsFile(
+            snapshot_id=_integer(entry, "snapshot-id"),
+            path=_text(entry, "statistics-path"),
+            size_in_bytes=_integer(entry, "file-size-in-bytes"),
+            kind=kind,
+        )
+        for entry in _objects(node, key)
+    ]
+
+
+def _integer(node: Mapping[str, Any], key: str) -> int:
+    value = node.get(key)
+    # bool is an int to Python and not to JSON; an integer beyond 64 bits is not Iceberg's.
+    if type(value) is not int or not -_LONG_LIMIT <= value < _LONG_LIMIT:
+        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is no 64-bit integer: {value!r:.80}")
+    return value
+
+
+def _optional_integer(node: Mapping[str, Any], key: str) -> int | None:
+    return None if node.get(key) is None else _integer(node, key)
+
+
+def _text(node: Mapping[str, Any], key: str) -> str:
+    value = node.get(key)
+    if type(value) is not str:
+        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is no text: {value!r:.80}")
+    return value
+
+
+def _optional_text(node: Mapping[str, Any], key: str) -> str | None:
+    return None if node.get(key) is None else _text(node, key)
+
+
+def _text_map(node: Mapping[str, Any], key: str) -> Mapping[str, str]:
+    value = node.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(type(item) is str for item in value.values()):
+        raise _Malformed(f"{key} is no map of texts")
+    return value
+
+
+def _objects(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    if key not in node:
+        return []
+    value = node[key]
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise _Malformed(f"{key} is no list of JSON objects")
+    return value

@@ -1,0 +1,378 @@
+"""The types that carry what an Iceberg table's metadata says; plain values, picklable, never changed once built.
+
+Field names follow the Iceberg spec. Times are milliseconds since the epoch, sizes are bytes. A field that an old format
+version lacks is None, never a made-up value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
+from artemis_lifecycle.metadata.kinds import Kind, kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAIN_BRANCH = "main"
+
+FOREVER_MS = 2**63 - 1
+"""A `max-ref-age-ms` that never ends: the largest that Iceberg's metadata can hold."""
+
+UNKNOWN_LENGTH = -1
+"""The length of a manifest that no manifest list records."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSummary:
+    """A snapshot's summary: `operation`, and everything else as the writer spelt it. Operation is None in old v1."""
+
+    operation: str | None
+    properties: Mapping[str, str]
+
+    def get(self, key: str, default: str | None = None) -> str | None:
+        if key == "operation":
+            return self.operation if self.operation is not None else default
+        return self.properties.get(key, default)
+
+    def count(self, key: str) -> int | None:
+        """The whole number under `key`; None when there is none, or what stands there is not one."""
+        value = self.properties.get(key)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except ValueError:
+            return None
+
+    @property
+    def total_data_files(self) -> int | None:
+        return self.count("total-data-files")
+
+    @property
+    def total_delete_files(self) -> int | None:
+        return self.count("total-delete-files")
+
+    @property
+    def total_records(self) -> int | None:
+        return self.count("total-records")
+
+    @property
+    def total_files_size(self) -> int | None:
+        return self.count("total-files-size")
+
+
+NO_SUMMARY = SnapshotSummary(None, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One snapshot of a metadata file. `manifests` are v1's inline manifest paths, where there is no list file."""
+
+    snapshot_id: int
+    parent_snapshot_id: int | None
+    sequence_number: int
+    timestamp_ms: int
+    manifest_list: str | None
+    manifests: tuple[str, ...] = ()
+    schema_id: int | None = None
+    summary: SnapshotSummary = NO_SUMMARY
+    first_row_id: int | None = None
+    added_rows: int | None = None
+    key_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or a tag. None means that the table's property, or Iceberg's default, decides."""
+
+    name: str
+    snapshot_id: int
+    type: Literal["branch", "tag"]
+    min_snapshots_to_keep: int | None = None
+    max_snapshot_age_ms: int | None = None
+    max_ref_age_ms: int | None = None
+
+    @property
+    def is_branch(self) -> bool:
+        return self.type == "branch"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """From `timestamp_ms` on, `snapshot_id` was the table's current snapshot."""
+
+    timestamp_ms: int
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataLogEntry:
+    timestamp_ms: int
+    metadata_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsFile:
+    snapshot_id: int
+    path: str
+    size_in_bytes: int
+    kind: Literal["statistics", "partition_statistics"]
+
+
+@dataclass(frozen=True)
+class TableMetadata:
+    """One metadata file, read whole.
+
+    `schemas` and `partition_specs` map ids to their JSON text. `refs` always has `main` when there is a current
+    snapshot, also where an old writer left refs out. `invalid_refs` names refs whose snapshot is not among `snapshots`.
+    """
+
+    metadata_location: str
+    location: str
+    table_uuid: str
+    format_version: int
+    last_updated_ms: int
+    last_sequence_number: int
+    current_snapshot_id: int | None
+    snapshots: tuple[Snapshot, ...]
+    refs: Mapping[str, Ref]
+    snapshot_log: tuple[LogEntry, ...]
+    metadata_log: tuple[MetadataLogEntry, ...]
+    statistics: tuple[StatisticsFile, ...]
+    properties: Mapping[str, str]
+    current_schema_id: int
+    schemas: Mapping[int, str]
+    default_spec_id: int
+    partition_specs: Mapping[int, str]
+    next_row_id: int | None = None
+    encryption_key_ids: tuple[str, ...] = ()
+
+    @cached_property
+    def _by_id(self) -> Mapping[int, Snapshot]:
+        return {snapshot.snapshot_id: snapshot for snapshot in self.snapshots}
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot of that id; None when the metadata does not have it."""
+        return self._by_id.get(snapshot_id)
+
+    @property
+    def current_snapshot(self) -> Snapshot | None:
+        return None if self.current_snapshot_id is None else self._by_id[self.current_snapshot_id]
+
+    @property
+    def invalid_refs(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name, ref in self.refs.items() if ref.snapshot_id not in self._by_id))
+
+    @property
+    def gc_enabled(self) -> bool:
+        """False only where `gc.enabled` says something else than true, in any case, as Iceberg reads it."""
+        return self.properties.get("gc.enabled", "true").lower() == "true"
+
+    @property
+    def encrypted(self) -> bool:
+        return (
+            bool(self.encryption_key_ids)
+            or "encryption.key-id" in self.properties
+            or any(snapshot.key_id is not None for snapshot in self.snapshots)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """One field of a manifest's partition summary; bounds in Iceberg's single-value serialisation."""
+
+    contains_null: bool
+    contains_nan: bool | None
+    lower_bound: bytes | None
+    upper_bound: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestListEntry:
+    """One manifest, as a manifest list records it. Counts are None where an old v1 writer left them out.
+
+    `content` is 0 (data) or 1 (deletes). For v1's inline manifests `manifest_length` is UNKNOWN_LENGTH.
+    """
+
+    manifest_path: str
+    manifest_length: int
+    partition_spec_id: int
+    content: int
+    sequence_number: int
+    min_sequence_number: int
+    added_snapshot_id: int | None
+    added_files_count: int | None
+    existing_files_count: int | None
+    deleted_files_count: int | None
+    added_rows_count: int | None = None
+    existing_rows_count: int | None = None
+    deleted_rows_count: int | None = None
+    partitions: tuple[PartitionSummary, ...] = ()
+    key_metadata: bytes | None = None
+    first_row_id: int | None = None
+
+    @property
+    def live_files_count(self) -> int | None:
+        """Added and existing entries together; None when one of the two is not recorded."""
+        if self.added_files_count is None or self.existing_files_count is None:
+            return None
+        return self.added_files_count + self.existing_files_count
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestList:
+    """A manifest list, read whole and checked. `path` is None, and the size 0, for v1's inline manifests."""
+
+    path: str | None
+    size_in_bytes: int
+    entries: tuple[ManifestListEntry, ...]
+
+
+class EntryStatus(IntEnum):
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+class FileFormat(StrEnum):
+    """The formats that the spec names; metadata spells them in either case."""
+
+    AVRO = "avro"
+    ORC = "orc"
+    PARQUET = "parquet"
+    PUFFIN = "puffin"
+    METADATA = "metadata"
+    """A manifest entered as a file, as some engines' metadata tables do; never a data file."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data or delete file of a manifest entry. `partition` maps the partition field's name to its stored value."""
+
+    content: int
+    file_path: str
+    file_format: FileFormat
+    partition: Mapping[str, object]
+    record_count: int
+    file_size_in_bytes: int
+    spec_id: int | None = None
+    sort_order_id: int | None = None
+    equality_ids: tuple[int, ...] | None = None
+    split_offsets: tuple[int, ...] | None = None
+    key_metadata: bytes | None = None
+    first_row_id: int | None = None
+    referenced_data_file: str | None = None
+    content_offset: int | None = None
+    content_size_in_bytes: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.content, self.file_format)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEntry:
+    """One entry. The sequence numbers and the snapshot id are the stored ones: None means "inherit from the list"."""
+
+    status: EntryStatus
+    snapshot_id: int | None
+    sequence_number: int | None
+    file_sequence_number: int | None
+    data_file: DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest, read whole and checked against the entry of the list that named it."""
+
+    path: str
+    size_in_bytes: int
+    content: int
+    entries: tuple[ManifestEntry, ...]
+
+
+@dataclass(frozen=True)
+class SnapshotHistory:
+    """A table's history, pinned to one metadata file."""
+
+    table: str
+    metadata_location: str
+    table_uuid: str
+    snapshots: tuple[Snapshot, ...]
+    refs: Mapping[str, Ref]
+    log: tuple[LogEntry, ...]
+    read_at: datetime
+    current_snapshot_id: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: str, metadata: TableMetadata, read_at: datetime) -> SnapshotHistory:
+        """`metadata`'s history, under the name `table`, read at `read_at`."""
+        return cls(
+            table=table,
+            metadata_location=metadata.metadata_location,
+            table_uuid=metadata.table_uuid,
+            snapshots=metadata.snapshots,
+            refs=metadata.refs,
+            log=metadata.snapshot_log,
+            current_snapshot_id=metadata.current_snapshot_id,
+            read_at=read_at,
+            properties=metadata.properties,
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per snapshot, in the metadata's order.
+
+        Columns: snapshot_id int64; parent_snapshot_id Int64 (nullable); sequence_number int64; committed_at
+        datetime64[ms, UTC]; current_since datetime64[ms, UTC], the last time that the snapshot log made it current (NaT
+        when it never was, or the log is cut there); is_current bool; refs object, its branches and tags by name, comma
+        separated; operation object (None in old v1); added_data_files, deleted_data_files, total_data_files,
+        total_delete_files, total_records, total_files_size Int64 (nullable), from the summary; manifest_list object
+        (None for v1's inline manifests); schema_id Int64 (nullable).
+        """
+        import pandas as pd
+
+        refs: dict[int, list[str]] = {}
+        for name in sorted(self.refs):
+            refs.setdefault(self.refs[name].snapshot_id, []).append(name)
+        since = {entry.snapshot_id: entry.timestamp_ms for entry in self.log}
+        snapshots = self.snapshots
+
+        def counts(key: str) -> pd.Series[int]:
+            return pd.Series([snapshot.summary.count(key) for snapshot in snapshots], dtype="Int64")
+
+        def times(values: list[int | None]) -> pd.Series[pd.Timestamp]:
+            # Through nullable integers: an epoch in ms above 2**53 would not survive float64.
+            milliseconds = pd.Series(values, dtype="Int64").to_numpy(dtype="int64", na_value=-(2**63))
+            return pd.Series(milliseconds.view("datetime64[ms]")).dt.tz_localize("UTC")
+
+        return pd.DataFrame(
+            {
+                "snapshot_id": pd.Series([snapshot.snapshot_id for snapshot in snapshots], dtype="int64"),
+                "parent_snapshot_id": pd.Series([snapshot.parent_snapshot_id for snapshot in snapshots], dtype="Int64"),
+                "sequence_number": pd.Series([snapshot.sequence_number for snapshot in snapshots], dtype="int64"),
+                "committed_at": times([snapshot.timestamp_ms for snapshot in snapshots]),
+                "current_since": times([since.get(snapshot.snapshot_id) for snapshot in snapshots]),
+                "is_current": pd.Series(
+                    [snapshot.snapshot_id == self.current_snapshot_id for snapshot in snapshots], dtype="bool"
+                ),
+                "refs": pd.Series(
+                    [", ".join(refs.get(snapshot.snapshot_id, ())) for snapshot in snapshots], dtype="object"
+                ),
+                "operation": pd.Series([snapshot.summary.operation for snapshot in snapshots], dtype="object"),
+                "added_data_files": counts("added-data-files"),
+                "deleted_data_files": counts("deleted-data-files"),
+                "total_data_files": counts("total-data-files"),
+                "total_delete_files": counts("total-delete-files"),
+                "total_records": counts("total-records"),
+                "total_files_size": counts("total-files-size"),
+                "manifest_list": pd.Series([snapshot.manifest_list for snapshot in snapshots], dtype="object"),
+                "schema_id": pd.Series([snapshot.schema_id for snapshot in snapshots], dtype="Int64"),
+            }
+        )

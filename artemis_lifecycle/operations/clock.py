@@ -1,0 +1,18 @@
+"""Postgres' clock: one clock for every machine that works on the tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, text
+
+
+class Clock:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def now(self) -> datetime:
+        """The instant of the call, not of a transaction's start; aware, in UTC."""
+        with self._engine.connect() as connection:
+            now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        return now.astimezone(UTC)

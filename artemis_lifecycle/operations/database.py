@@ -1,0 +1,178 @@
+"""The door to Postgres: engines by purpose, migrations, and `Operations`, which holds all of this room together."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.heartbeats import Heartbeats
+from artemis_lifecycle.operations.holds import Holds
+from artemis_lifecycle.operations.journal import HandoffBatches, Journal
+from artemis_lifecycle.operations.leases import Leases
+from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.plans import Plans
+from artemis_lifecycle.operations.scans import Scans
+from artemis_lifecycle.operations.steps import Steps
+from artemis_lifecycle.operations.tables import SCHEMA
+from artemis_lifecycle.operations.tags import Tags
+
+Purpose = Literal["lifecycle", "ingest"]
+
+# Ingest commits are many and short; the lifecycle's are few, and its locks sit on a connection for a while.
+_POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
+
+
+def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
+    """An engine with a pool of its own, `application_name` artemis-<purpose>, that has answered once.
+
+    Raises OperationsUnavailable, without the password, when Postgres does not answer; the engine raises it too when the
+    connection breaks later. Raises ConfigError for an address that is none.
+    """
+    url = _url(uri)
+    size, overflow = _POOLS[purpose]
+    engine = create_engine(
+        url,
+        pool_size=size,
+        max_overflow=overflow,
+        pool_timeout=30,
+        pool_pre_ping=True,
+        connect_args={
+            "application_name": f"artemis-{purpose}",
+            "connect_timeout": 10,
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+        },
+    )
+
+    @event.listens_for(engine, "handle_error")
+    def _gone(context: ExceptionContext) -> None:
+        # Only what says that Postgres is not there; a failed statement stays what it is.
+        broken = context.is_disconnect or (
+            context.connection is None and isinstance(context.sqlalchemy_exception, OperationalError)
+        )
+        if broken:
+            raise _unavailable(url, context.original_exception) from None
+
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except OperationsUnavailable:
+        engine.dispose()
+        raise
+    except DBAPIError as error:
+        engine.dispose()
+        raise _unavailable(url, error.orig or error) from None
+    return engine
+
+
+def migrate(engine: Engine) -> None:
+    """Bring schema `lifecycle` to this version, in one transaction; starters at the same time wait for each other.
+
+    A schema that is up to date is only looked at, so that a role without the right to create tables can open it.
+    Raises OperationsUnavailable when the schema is of a newer version than this package.
+    """
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with engine.connect() as connection:
+        if _revision(connection) == head:
+            return
+    with engine.begin() as connection:
+        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-migrate"))))
+        connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise OperationsUnavailable(
+                f"Schema {SCHEMA} of {_shown(engine.url)} is at revision {_revision(connection)}, which this "
+                "version does not know",
+                untouched="the database",
+                do="use the version of artemis-lifecycle that made it, or a newer one",
+            ) from error
+
+
+def _revision(connection: Connection) -> str | None:
+    return MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA}).get_current_revision()
+
+
+class Operations:
+    """All small mutable state, in one database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.clock = Clock(engine)
+        self.plans = Plans(engine)
+        self.journal = Journal(engine)
+        self.handoffs = HandoffBatches(engine)
+        self.leases = Leases(engine)
+        self.holds = Holds(engine)
+        self.heartbeats = Heartbeats(engine)
+        self.steps = Steps(engine)
+        self.scans = Scans(engine)
+        self.tags = Tags(engine)
+
+    @classmethod
+    def open(cls, uri: str) -> Self:
+        """Connect and migrate. Raises OperationsUnavailable; ConfigError for an address that is none."""
+        engine = connect(uri)
+        try:
+            migrate(engine)
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(engine)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _url(uri: str) -> URL:
+    try:
+        url = make_url(uri)
+        url.get_dialect()
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
+        raise ConfigError(
+            f"The address of Postgres cannot be used ({type(error).__name__})",
+            untouched="everything",
+            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+        ) from None
+    if url.get_backend_name() != "postgresql":
+        raise ConfigError(
+            f"{_shown(url)} is no Postgres",
+            untouched="everything",
+            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+        )
+    return url
+
+
+def _shown(url: URL) -> str:
+    return url.render_as_string(hide_password=True)
+
+
+def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
+    reason = " ".join(str(error).split())
+    if url.password:
+        reason = reason.replace(str(url.password), "***")
+    return OperationsUnavailable(
+        f"Postgres at {_shown(url)} cannot be reached: {reason}",
+        untouched="everything that was not yet written",
+        do="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
+    )

@@ -1,0 +1,236 @@
+"""Heartbeats: a writer says that it is at work, so that nothing of its table, or of its prefix, is taken for an orphan.
+
+A writer in another language needs two statements: insert (or update by primary key) into lifecycle.heartbeats with
+`expires_at` a while from clock_timestamp(), before its first file and again and again; delete the row at its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.exc import DBAPIError
+
+from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.tables import heartbeats, to_record
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.operations.database import Operations
+
+_LOG = logging.getLogger(__name__)
+
+_HISTORY = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """One writer at work. `prefix` None protects the whole table; `host` and `pid` are unknown of foreign writers."""
+
+    table_uuid: str
+    table: str
+    writer_id: str
+    session: str
+    prefix: str | None
+    host: str | None
+    pid: int | None
+    started_at: datetime
+    last_beat_at: datetime
+    expires_at: datetime
+
+
+class Heartbeats:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def beat(
+        self,
+        table_uuid: str,
+        table: str,
+        writer_id: str,
+        prefix: str | None = None,
+        ttl: timedelta = timedelta(minutes=10),
+        *,
+        session: str | None = None,
+        timeout: float = 30.0,
+    ) -> Heartbeat:
+        """Begin or go on: protected until `ttl` from now. `session` tells apart processes of one writer id (host and
+        pid when None).
+
+        The first beat, and one after a lapse, takes the table's lock: no deletion batch is between its last look and
+        its deletes. Raises Busy when that lock is not free within `timeout` seconds.
+        """
+        key = session or _this_process()
+        with self._engine.begin() as connection:
+            row = connection.execute(
+                update(heartbeats)
+                .where(
+                    heartbeats.c.table_uuid == table_uuid,
+                    heartbeats.c.writer_id == writer_id,
+                    heartbeats.c.session == key,
+                    heartbeats.c.expires_at > func.clock_timestamp(),
+                    # Another prefix comes alive like another writer does.
+                    heartbeats.c.prefix.is_not_distinct_from(prefix),
+                )
+                .values(
+                    table_name=table,
+                    last_beat_at=func.clock_timestamp(),
+                    expires_at=func.clock_timestamp() + ttl,
+                )
+                .returning(heartbeats)
+            ).first()
+        if row is not None:
+            return to_record(Heartbeat, row)
+        with (
+            table_lock(self._engine, table_uuid, timeout, table=table),
+            around("heartbeats.enter"),
+            self._engine.begin() as connection,
+        ):
+            connection.execute(delete(heartbeats).where(heartbeats.c.expires_at < func.clock_timestamp() - _HISTORY))
+            statement = upsert(heartbeats).values(
+                table_uuid=table_uuid,
+                writer_id=writer_id,
+                session=key,
+                table_name=table,
+                prefix=prefix,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                expires_at=func.clock_timestamp() + ttl,
+            )
+            row = connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=list(heartbeats.primary_key),
+                    set_={
+                        "table_name": statement.excluded.table_name,
+                        "prefix": statement.excluded.prefix,
+                        "host": statement.excluded.host,
+                        "pid": statement.excluded.pid,
+                        "started_at": func.clock_timestamp(),
+                        "last_beat_at": func.clock_timestamp(),
+                        "expires_at": statement.excluded.expires_at,
+                    },
+                ).returning(heartbeats)
+            ).one()
+        return to_record(Heartbeat, row)
+
+    def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:
+        """End this session's protection; stopping what is not there changes nothing."""
+        with around("heartbeats.stop"), self._engine.begin() as connection:
+            connection.execute(
+                delete(heartbeats).where(
+                    heartbeats.c.table_uuid == table_uuid,
+                    heartbeats.c.writer_id == writer_id,
+                    heartbeats.c.session == (session or _this_process()),
+                )
+            )
+
+    def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
+        """Writers at work by Postgres' clock, of one table or of all, longest at work first."""
+        return self._where(table_uuid, live=True)
+
+    def lapsed(self, table_uuid: str | None = None) -> list[Heartbeat]:
+        """Writers that went silent without a stop, in the last 30 days: they crashed, or were killed."""
+        return self._where(table_uuid, live=False)
+
+    def _where(self, table_uuid: str | None, *, live: bool) -> list[Heartbeat]:
+        is_live = heartbeats.c.expires_at > func.clock_timestamp()
+        query = select(heartbeats).where(is_live if live else ~is_live).order_by(heartbeats.c.started_at)
+        if table_uuid is not None:
+            query = query.where(heartbeats.c.table_uuid == table_uuid)
+        with self._engine.connect() as connection:
+            return [to_record(Heartbeat, row) for row in connection.execute(query)]
+
+
+class Writing:
+    """A writer's protection inside `writing`."""
+
+    def __init__(
+        self, beats: Heartbeats, table_uuid: str, table: str, writer_id: str, prefix: str | None, ttl: timedelta
+    ) -> None:
+        self.table = table
+        self.writer_id = writer_id
+        self.session = uuid.uuid4().hex
+        self._beats = beats
+        self._table_uuid = table_uuid
+        self._prefix = prefix
+        self._ttl = ttl
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat_always, name=f"heartbeat-{writer_id}", daemon=True)
+        self._guard = threading.Lock()
+        self._gap: str | None = None
+        self._started_at: datetime | None = None
+
+    def check(self) -> None:
+        """Beat now. Raises LeaseLost when the protection had a gap since the block began: a file written before it may
+        have been taken for an orphan and deleted."""
+        self._beat()
+        if self._gap is not None:
+            raise LeaseLost(
+                f"The heartbeat of writer {self.writer_id} had a gap: {self._gap}",
+                table=self.table,
+                untouched="the table's metadata",
+                do="do not commit the files written so far; write them again",
+            )
+
+    def _beat(self) -> None:
+        with self._guard:
+            beat = self._beats.beat(
+                self._table_uuid, self.table, self.writer_id, self._prefix, self._ttl, session=self.session
+            )
+            if self._started_at is not None and beat.started_at != self._started_at:
+                self._gap = f"it lapsed and began again at {beat.started_at.isoformat()}"
+            self._started_at = beat.started_at
+
+    def _beat_always(self) -> None:
+        while not self._stop.wait(self._ttl.total_seconds() / 3):
+            try:
+                self._beat()
+            except (OperationsUnavailable, Busy, DBAPIError) as error:
+                _LOG.warning("Writer %s of %s could not beat: %s", self.writer_id, self.table, error)
+
+    def _start(self) -> None:
+        self._beat()
+        self._thread.start()
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        # Postgres gone: the heartbeat lapses by itself, and the error on the way out must stay the writer's own.
+        with suppress(OperationsUnavailable, DBAPIError):
+            self._beats.stop(self._table_uuid, self.writer_id, session=self.session)
+
+
+@contextmanager
+def writing(
+    operations: Operations,
+    table_uuid: str,
+    table: str,
+    writer_id: str,
+    prefix: str | None = None,
+    ttl: timedelta = timedelta(minutes=10),
+) -> Iterator[Writing]:
+    """Protect what is written inside the block; a thread beats every third of `ttl`.
+
+    Entering takes the table's lock and raises Busy when it is not free within 30 s. Call `check()` before committing.
+    """
+    protection = Writing(operations.heartbeats, table_uuid, table, writer_id, prefix, ttl)
+    protection._start()
+    try:
+        yield protection
+    finally:
+        protection._end()
+
+
+def _this_process() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"

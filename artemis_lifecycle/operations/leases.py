@@ -1,0 +1,256 @@
+"""Leases: one worker per table and step of the walk, fenced by a token that only grows.
+
+A lease that lapsed is lost, even when nobody has taken it over: what watches over runs may have given this one up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Engine, delete, exists, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.locks import TableLock as TableLock
+from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.locks import table_lock as table_lock
+from artemis_lifecycle.operations.tables import lease_token, leases, to_record
+
+_LOG = logging.getLogger(__name__)
+
+_HISTORY = timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class LeaseRecord:
+    table_uuid: str
+    table: str
+    step: str
+    owner: str
+    run_id: str | None
+    token: int
+    acquired_at: datetime
+    expires_at: datetime
+
+
+class Lease:
+    """A lease held. `token` is greater than that of every lease before it, of any table."""
+
+    def __init__(self, engine: Engine, record: LeaseRecord, ttl: timedelta, asked_at: float) -> None:
+        self.token = record.token
+        self.table_uuid = record.table_uuid
+        self.table = record.table
+        self._engine = engine
+        self._ttl = ttl
+        self._lost: str | None = None
+        self._guard = threading.Lock()
+        self._expires_at = record.expires_at
+        self._deadline = asked_at + ttl.total_seconds()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew_always, name=f"lease-{record.token}", daemon=True)
+
+    @property
+    def expires_at(self) -> datetime:
+        """When it lapses unless it is renewed, by Postgres' clock."""
+        with self._guard:
+            return self._expires_at
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until it may have lapsed, by this process' monotonic clock and never too many."""
+        with self._guard:
+            return 0.0 if self._lost else max(0.0, self._deadline - time.monotonic())
+
+    def check(self) -> None:
+        """Renew now, or raise LeaseLost. Raises OperationsUnavailable when Postgres cannot say."""
+        if self._lost is None:
+            self._renew()
+        if self._lost is not None:
+            raise LeaseLost(
+                f"The lease (token {self.token}) is lost: {self._lost}",
+                table=self.table,
+                untouched="whatever this step had not done yet",
+                do="run the step again: it resumes",
+            )
+
+    def _renew(self) -> None:
+        asked_at = time.monotonic()
+        with self._engine.begin() as connection:
+            expires_at = connection.execute(
+                update(leases)
+                .where(
+                    leases.c.token == self.token,
+                    leases.c.released_at.is_(None),
+                    leases.c.taken_over_by.is_(None),
+                    leases.c.expires_at > func.clock_timestamp(),
+                )
+                .values(expires_at=func.clock_timestamp() + self._ttl)
+                .returning(leases.c.expires_at)
+            ).scalar_one_or_none()
+            if expires_at is None:
+                row = connection.execute(select(leases).where(leases.c.token == self.token)).first()
+                if row is None:
+                    why = "its record is gone"
+                elif row.taken_over_by is not None:
+                    why = f"it lapsed at {row.expires_at.isoformat()} and token {row.taken_over_by} took the table over"
+                elif row.released_at is not None:
+                    why = f"it was released at {row.released_at.isoformat()}"
+                else:
+                    why = f"it lapsed at {row.expires_at.isoformat()} without being renewed"
+        with self._guard:
+            if expires_at is None:
+                self._lost = why
+            else:
+                self._expires_at = expires_at
+                self._deadline = asked_at + self._ttl.total_seconds()
+
+    def _renew_always(self) -> None:
+        while not self._stop.wait(self._ttl.total_seconds() / 3) and self._lost is None:
+            try:
+                self._renew()
+            except (OperationsUnavailable, DBAPIError) as error:
+                # The next round tries again; if none comes through in time, check() finds the lease lapsed.
+                _LOG.warning("Lease %s of %s could not be renewed: %s", self.token, self.table, error)
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _end(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        # Postgres gone: the lease lapses by itself, and the error on the way out must stay the caller's own.
+        with suppress(OperationsUnavailable, DBAPIError), around("leases.release"), self._engine.begin() as connection:
+            connection.execute(
+                update(leases)
+                .where(
+                    leases.c.token == self.token,
+                    leases.c.released_at.is_(None),
+                    leases.c.taken_over_by.is_(None),
+                )
+                .values(released_at=func.clock_timestamp())
+            )
+
+
+class Leases:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    @contextmanager
+    def hold(
+        self,
+        table_uuid: str,
+        *,
+        step: str,
+        owner: str,
+        table: str | None = None,
+        run_id: str | None = None,
+        ttl: timedelta = timedelta(minutes=2),
+    ) -> Iterator[Lease]:
+        """Hold the table's lease inside the block; a thread renews it every third of `ttl`.
+
+        Raises LeaseTaken at once when another holds it; one that lapsed is taken over. On the way out only this token
+        is released.
+        """
+        asked_at = time.monotonic()
+        record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl)
+        lease = Lease(self._engine, record, ttl, asked_at)
+        lease._start()
+        try:
+            yield lease
+        finally:
+            lease._end()
+
+    def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
+        """Leases held now, oldest first."""
+        query = (
+            select(leases)
+            .where(
+                leases.c.released_at.is_(None),
+                leases.c.taken_over_by.is_(None),
+                leases.c.expires_at > func.clock_timestamp(),
+            )
+            .order_by(leases.c.token)
+        )
+        if table_uuid is not None:
+            query = query.where(leases.c.table_uuid == table_uuid)
+        with self._engine.connect() as connection:
+            return [to_record(LeaseRecord, row) for row in connection.execute(query)]
+
+    def lapsed_runs(self) -> list[str]:
+        """Ids of runs whose newest lease lapsed without being released, in the last 30 days."""
+        later = leases.alias()
+        query = (
+            select(leases.c.run_id)
+            .where(
+                leases.c.run_id.is_not(None),
+                leases.c.released_at.is_(None),
+                leases.c.expires_at <= func.clock_timestamp(),
+                leases.c.expires_at > func.clock_timestamp() - _HISTORY,
+                ~exists().where(later.c.run_id == leases.c.run_id, later.c.token > leases.c.token),
+            )
+            .order_by(leases.c.token)
+        )
+        with self._engine.connect() as connection:
+            return [str(run_id) for run_id in connection.execute(query).scalars()]
+
+    def _acquire(
+        self, table_uuid: str, table: str, step: str, owner: str, run_id: str | None, ttl: timedelta
+    ) -> LeaseRecord:
+        with around("leases.acquire"), self._engine.begin() as connection:
+            # Held for this short transaction only; a live lease is refused, never waited for.
+            connection.execute(select(func.pg_advisory_xact_lock(lock_key(f"artemis-lease:{table_uuid}"))))
+            current = connection.execute(
+                select(leases, (leases.c.expires_at > func.clock_timestamp()).label("live"))
+                .where(
+                    leases.c.table_uuid == table_uuid,
+                    leases.c.released_at.is_(None),
+                    leases.c.taken_over_by.is_(None),
+                )
+                .with_for_update()
+            ).first()
+            if current is not None and current.live:
+                run = f", run {current.run_id}" if current.run_id else ""
+                raise LeaseTaken(
+                    f"{current.owner} holds the table for step {current.step} (token {current.token}{run}) "
+                    f"until {current.expires_at.isoformat()} at least",
+                    table=current.table_name,
+                    untouched="everything",
+                    do="try again later; a holder that died loses it then",
+                )
+            token = connection.execute(select(lease_token.next_value())).scalar_one()
+            if current is not None:
+                connection.execute(update(leases).where(leases.c.token == current.token).values(taken_over_by=token))
+                _LOG.warning(
+                    "Lease %s of %s (%s, step %s) lapsed and is taken over",
+                    current.token,
+                    table,
+                    current.owner,
+                    current.step,
+                )
+            # The newest of a table stays, for the fence.
+            connection.execute(
+                delete(leases).where(
+                    leases.c.table_uuid == table_uuid, leases.c.expires_at < func.clock_timestamp() - _HISTORY
+                )
+            )
+            row = connection.execute(
+                insert(leases)
+                .values(
+                    token=token,
+                    table_uuid=table_uuid,
+                    table_name=table,
+                    step=step,
+                    owner=owner,
+                    run_id=run_id,
+                    expires_at=func.clock_timestamp() + ttl,
+                )
+                .returning(leases)
+            ).one()
+        return to_record(LeaseRecord, row)

@@ -1,0 +1,325 @@
+"""The tables of schema `lifecycle`, as SQLAlchemy Core. A change here needs a migration; a test holds the two equal."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    Interval,
+    MetaData,
+    Row,
+    Sequence,
+    Table,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+SCHEMA = "lifecycle"
+
+
+class Utc(TypeDecorator[datetime]):
+    """`timestamptz`, aware and in UTC on both sides."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is not None and value.tzinfo is None:
+            raise ValueError(f"{value.isoformat()} has no time zone")
+        return value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+
+metadata = MetaData(schema=SCHEMA)
+
+# Not now(): that is the transaction's start, and a transaction may wait for a lock.
+_clock = text("clock_timestamp()")
+
+
+def _at(name: str, *, nullable: bool = True) -> Column[datetime]:
+    return Column(name, Utc, nullable=nullable, server_default=None if nullable else _clock)
+
+
+def _text(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable)
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+plan_order = Sequence("plan_order", schema=SCHEMA, metadata=metadata)
+lease_token = Sequence("lease_token", schema=SCHEMA, metadata=metadata)
+
+plans = Table(
+    "plans",
+    metadata,
+    Column("plan_id", Text, primary_key=True),
+    _text("content_id"),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("status"),
+    _text("base_metadata_location"),
+    _text("files_location"),
+    _text("rule"),
+    _count("expired_snapshots"),
+    Column("expired_refs", ARRAY(Text), nullable=False),
+    _count("files"),
+    _count("bytes"),
+    _text("summary"),
+    Column("planned_at", Utc, nullable=False),
+    _at("sealed_at", nullable=False),
+    # Newest first by this: planned_at may be set back by the caller's `now`.
+    Column("ordinal", BigInteger, nullable=False, server_default=func.nextval(f"{SCHEMA}.plan_order")),
+    _text("superseded_by", nullable=True),
+    _at("handed_off_at"),
+    _text("cold_metadata_location", nullable=True),
+    _at("committed_at"),
+    _text("committed_metadata_location", nullable=True),
+    Column("attempts", Integer),
+    _at("due_at"),
+    _at("done_at"),
+    _at("closed_at"),
+    _text("closed_by", nullable=True),
+    _text("closed_why", nullable=True),
+    _text("approved_by", nullable=True),
+    _at("approved_at"),
+    _text("approved_why", nullable=True),
+    Column("night", Date),
+    CheckConstraint(
+        "status IN ('open', 'superseded', 'handed_off', 'committed', 'deleting', 'done', 'closed')",
+        name="plans_status",
+    ),
+    Index("plans_content", "content_id"),
+    Index("plans_of_table", "table_uuid", "ordinal"),
+    Index("plans_by_status", "status", "due_at"),
+    Index(
+        "plans_one_uncommitted",
+        "table_uuid",
+        unique=True,
+        postgresql_where=text("status IN ('open', 'handed_off')"),
+    ),
+)
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    _text("kind"),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("files_location"),
+    _at("started_at", nullable=False),
+    _at("finished_at"),
+    Column("batches", Integer, nullable=False),
+    _count("files"),
+    _count("bytes"),
+    CheckConstraint("kind IN ('expiration', 'orphans')", name="jobs_kind"),
+    Index("jobs_of_table", "table_uuid"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("job_id", Text, ForeignKey(jobs.c.job_id), primary_key=True),
+    Column("batch", Integer, primary_key=True, autoincrement=False),
+    _text("state"),
+    _count("files"),
+    _count("bytes"),
+    _count("deleted"),
+    _count("absent"),
+    _count("kept"),
+    _count("failed"),
+    _count("deleted_bytes"),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("fence", BigInteger),
+    _text("error", nullable=True),
+    _at("updated_at", nullable=False),
+    CheckConstraint("state IN ('planned', 'deleting', 'done', 'failed')", name="batches_state"),
+)
+
+handoff_batches = Table(
+    "handoff_batches",
+    metadata,
+    Column("plan_id", Text, ForeignKey(plans.c.plan_id), primary_key=True),
+    Column("batch", Integer, primary_key=True, autoincrement=False),
+    _text("state"),
+    _count("files"),
+    _count("bytes"),
+    _count("copied"),
+    _count("skipped"),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    _text("error", nullable=True),
+    _at("updated_at", nullable=False),
+    CheckConstraint("state IN ('planned', 'done', 'failed')", name="handoff_batches_state"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("token", BigInteger, primary_key=True, autoincrement=False),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("step"),
+    _text("owner"),
+    _text("run_id", nullable=True),
+    _at("acquired_at", nullable=False),
+    Column("expires_at", Utc, nullable=False),
+    _at("released_at"),
+    Column("taken_over_by", BigInteger),
+    Index("leases_of_table", "table_uuid", "token"),
+    Index("leases_of_run", "run_id", "token"),
+    Index(
+        "leases_one_per_table",
+        "table_uuid",
+        unique=True,
+        postgresql_where=text("released_at IS NULL AND taken_over_by IS NULL"),
+    ),
+)
+
+holds = Table(
+    "holds",
+    metadata,
+    Column("hold_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("owner"),
+    _text("reason"),
+    Column("snapshot_ids", ARRAY(BigInteger), nullable=False),
+    _at("created_at", nullable=False),
+    _at("until"),
+    _at("released_at"),
+    Index("holds_of_table", "table_uuid"),
+)
+
+heartbeats = Table(
+    "heartbeats",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("writer_id", Text, primary_key=True),
+    # Two processes may write under one id: the end of one must not end the other's protection.
+    Column("session", Text, primary_key=True, server_default=text("''")),
+    _text("table_name"),
+    _text("prefix", nullable=True),
+    _text("host", nullable=True),
+    Column("pid", Integer),
+    _at("started_at", nullable=False),
+    _at("last_beat_at", nullable=False),
+    Column("expires_at", Utc, nullable=False),
+    Index("heartbeats_expiry", "expires_at"),
+)
+
+steps = Table(
+    "steps",
+    metadata,
+    Column("step_id", BigInteger, primary_key=True, autoincrement=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("step"),
+    Column("night", Date, nullable=False),
+    _text("owner"),
+    _text("run_id", nullable=True),
+    Column("dry_run", Boolean, nullable=False),
+    _text("state"),
+    Column("counts", JSONB, nullable=False, server_default=text("'{}'")),
+    _text("error", nullable=True),
+    _at("started_at", nullable=False),
+    _at("finished_at"),
+    CheckConstraint("state IN ('running', 'done', 'failed', 'pending', 'skipped')", name="steps_state"),
+    Index("steps_of_table", "table_uuid", "step_id"),
+    Index("steps_of_night", "table_uuid", "night"),
+)
+
+listings = Table(
+    "listings",
+    metadata,
+    Column("listing_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("location"),
+    _text("files_location"),
+    Column("started_at", Utc, nullable=False),
+    Column("finished_at", Utc, nullable=False),
+    _count("files"),
+    _count("bytes"),
+    _at("stored_at", nullable=False),
+    Index("listings_of_table", "table_uuid", "started_at"),
+)
+
+scans = Table(
+    "scans",
+    metadata,
+    Column("scan_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("listing_id", nullable=True),
+    Column("listed_at", Utc, nullable=False),
+    Column("listing_finished_at", Utc, nullable=False),
+    _text("metadata_location"),
+    Column("metadata_read_at", Utc, nullable=False),
+    _text("files_location"),
+    _count("files"),
+    _count("bytes"),
+    _count("skipped_young"),
+    _count("skipped_in_flight"),
+    _text("summary"),
+    _text("state"),
+    _at("created_at", nullable=False),
+    _text("approved_by", nullable=True),
+    _at("approved_at"),
+    _text("approved_why", nullable=True),
+    CheckConstraint("state IN ('open', 'deleting', 'done')", name="scans_state"),
+    Index("scans_of_table", "table_uuid", "created_at"),
+)
+
+tags = Table(
+    "tags",
+    metadata,
+    Column("tag_record_id", BigInteger, primary_key=True, autoincrement=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("name"),
+    Column("snapshot_id", BigInteger, nullable=False),
+    _text("who"),
+    _text("why", nullable=True),
+    Column("retain", Interval),
+    _at("created_at", nullable=False),
+    _at("removed_at"),
+    _text("removed_by", nullable=True),
+    _text("removed_why", nullable=True),
+    Index(
+        "tags_one_per_name",
+        "table_uuid",
+        "name",
+        unique=True,
+        postgresql_where=text("removed_at IS NULL"),
+    ),
+)
+
+Record = TypeVar("Record")
+
+
+def to_record(kind: type[Record], row: Row[Any]) -> Record:
+    """The frozen record `kind` from a row: fields by column name, `table` from `table_name`, arrays as tuples."""
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        value = row._mapping["table_name" if field.name == "table" else field.name]
+        values[field.name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)

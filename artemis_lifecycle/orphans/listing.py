@@ -1,0 +1,306 @@
+"""Listings: what a store shows under a table's locations, sealed, with the times between which it was taken.
+
+A listing comes before the metadata that it is compared with. Taken the other way round, a commit in between makes its
+files look like orphans.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.ownership import is_root, outermost
+from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.scans import ListingRecord
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import describe_frame, read_frame, write_frame
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.stores import StoredFile, Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
+
+_STEP = "path string, last_modified timestamp, size_in_bytes bigint, is_prefix boolean"
+_MAX_LEVELS = 6
+_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A sealed listing. Times are Postgres' clock, before the first and after the last request to the store.
+
+    `files_location` is the folder of a sealed frame: path, last_modified (null where the store does not tell),
+    size_in_bytes. `locations` are what was listed, as the table's metadata spells them.
+    """
+
+    listing_id: str
+    locations: tuple[str, ...]
+    started_at: datetime
+    finished_at: datetime
+    files_location: str
+    files: int
+    bytes: int
+
+    def record(self, table_uuid: str, table: str) -> ListingRecord:
+        """What `operations.scans.store_listing` stores."""
+        return ListingRecord(
+            listing_id=self.listing_id,
+            table_uuid=table_uuid,
+            table=table,
+            location=json.dumps(self.locations),
+            files_location=self.files_location,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            files=self.files,
+            bytes=self.bytes,
+        )
+
+    @classmethod
+    def of_record(cls, record: ListingRecord) -> Listing:
+        return cls(
+            record.listing_id,
+            tuple(json.loads(record.location)),
+            record.started_at,
+            record.finished_at,
+            record.files_location,
+            record.files,
+            record.bytes,
+        )
+
+
+def list_table(
+    spark: SparkSession,
+    stores: Stores,
+    locations: Sequence[str],
+    *,
+    root: str,
+    clock: Callable[[], datetime],
+    rules: LocationRules,
+    listing_id: str | None = None,
+) -> Listing:
+    """List everything below `locations` and seal it under `root`.
+
+    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. Executors
+    list: level by level until there are prefixes enough for all of them, then each prefix to its end. The driver sees
+    prefixes and never files. `clock` is Postgres' (`operations.clock.now`).
+
+    Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
+    LocationConflict for a location that is a whole file system or bucket.
+    """
+    folders = _folders(locations, rules)
+    listing_id = listing_id or f"listing-{uuid.uuid4().hex}"
+    started_at = clock()
+    enough = int(spark.sparkContext.defaultParallelism) * 4
+    levels: list[DataFrame] = []
+    prefixes = list(folders)
+    try:
+        for level in range(_MAX_LEVELS):
+            last = level == _MAX_LEVELS - 1 or len(prefixes) >= enough
+            levels.append(_listed(spark, stores, prefixes, deep=last))
+            if last:
+                break
+            with worker_errors():
+                # Kept, so that the files of this level are not listed a second time.
+                found = levels[-1].persist().where("is_prefix").select("path").collect()
+            prefixes = [row["path"] for row in found]
+            if not prefixes:
+                break
+        everything = reduce(lambda one, other: one.unionByName(other), levels)
+        files = everything.where("NOT is_prefix").select("path", "last_modified", "size_in_bytes")
+        folder = f"{root}/listings/{listing_id}"
+        return _sealed(files, folder, stores, listing_id, folders, started_at, clock)
+    finally:
+        for listed in levels:
+            listed.unpersist()
+
+
+def given_listing(
+    spark: SparkSession,
+    stores: Stores,
+    listing: DataFrame,
+    locations: Sequence[str],
+    *,
+    taken_at: datetime,
+    root: str,
+    clock: Callable[[], datetime],
+    rules: LocationRules,
+) -> Listing:
+    """Seal a listing that somebody else made: an inventory, a table, any DataFrame[path, last_modified, size_in_bytes].
+
+    `taken_at` is when its making began. Rows outside `locations` are left out; a path listed twice counts once, as its
+    youngest. Raises BadInput for a missing or mistyped column, a null path, or a `taken_at` in the future.
+    """
+    from pyspark.sql import functions as F
+
+    if taken_at.tzinfo is None or taken_at.utcoffset() is None:
+        raise NaiveDatetime(
+            f"taken_at={taken_at.isoformat()} has no time zone", untouched="everything", do="pass an aware datetime"
+        )
+    _require_columns(listing)
+    now = clock()
+    if taken_at > now:
+        raise BadInput(
+            f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
+            untouched="everything",
+            do="pass the time at which the listing was begun, in UTC",
+        )
+    folders = _folders(locations, rules)
+    listing_id = f"listing-{uuid.uuid4().hex}"
+    with worker_errors():
+        if listing.where("path IS NULL").limit(1).count():
+            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+    roots = [normalise(folder, rules) for folder in folders]
+    places = listing.select("path").mapInArrow(_Below(roots, rules), "path string")
+    rows = (
+        listing.join(places.distinct(), "path", "left_semi")
+        .groupBy("path")
+        .agg(
+            # One row without a time makes the time unknown: unknown means kept.
+            F.when(F.count("last_modified") == F.count("*"), F.max("last_modified")).alias("last_modified"),
+            F.max("size_in_bytes").cast("bigint").alias("size_in_bytes"),
+        )
+        .select("path", F.col("last_modified").cast("timestamp").alias("last_modified"), "size_in_bytes")
+    )
+    started_at = taken_at.astimezone(UTC)
+    return _sealed(rows, f"{root}/listings/{listing_id}", stores, listing_id, folders, started_at, clock)
+
+
+def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataFrame:
+    """DataFrame[path, last_modified, size_in_bytes] of a sealed listing."""
+    return read_frame(spark, listing.files_location, stores)
+
+
+def _sealed(
+    files: DataFrame,
+    folder: str,
+    stores: Stores,
+    listing_id: str,
+    folders: Sequence[str],
+    started_at: datetime,
+    clock: Callable[[], datetime],
+) -> Listing:
+    from pyspark.sql import functions as F
+
+    # A given listing is read from its source only now, so it ends now, whenever it was begun.
+    with around("orphans.seal_listing"), worker_errors():
+        write_frame(files, f"{folder}/files", stores)
+    finished_at = clock()
+    sealed = describe_frame(f"{folder}/files", stores)
+    assert sealed is not None
+    size = 0
+    if sealed.rows:
+        with worker_errors():
+            total = read_frame(files.sparkSession, f"{folder}/files", stores).agg(F.sum("size_in_bytes").alias("size"))
+            size = total.collect()[0]["size"] or 0
+    return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, int(size))
+
+
+def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
+    """The outermost of `locations`, each in its first spelling, without a closing slash."""
+    spelled: dict[str, str] = {}
+    for location in locations:
+        trimmed = location.rstrip("/")
+        normal = normalise(trimmed, rules)
+        if not trimmed or is_root(normal):
+            raise LocationConflict(
+                "A whole file system or bucket cannot be a table's location: all in it would be taken for the table's",
+                path=location,
+                untouched="everything",
+                do="name the table's own folder",
+            )
+        spelled.setdefault(normal, trimmed)
+    if not spelled:
+        raise BadInput("There is no location to list", untouched="everything", do="name the table's location")
+    return [spelled[normal] for normal in outermost(spelled)]
+
+
+def _require_columns(listing: DataFrame) -> None:
+    from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
+
+    wanted = {"path": (StringType,), "last_modified": (TimestampType,), "size_in_bytes": (LongType, IntegerType)}
+    types = {column.name: column.dataType for column in listing.schema.fields}
+    for name, accepted in wanted.items():
+        if name not in types or not isinstance(types[name], accepted):
+            found = types[name].simpleString() if name in types else "nothing"
+            raise BadInput(
+                f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
+                untouched="everything",
+                do="name and cast the columns so",
+            )
+
+
+def _listed(spark: SparkSession, stores: Stores, prefixes: Sequence[str], *, deep: bool) -> DataFrame:
+    tasks = min(len(prefixes), int(spark.sparkContext.defaultParallelism) * 4)
+    rows = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
+    rows = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
+    return rows.mapInArrow(_Lister(stores, deep), _STEP)
+
+
+class _Lister:
+    """Lists prefixes on an executor: one level each, or each to its end."""
+
+    def __init__(self, stores: Stores, deep: bool) -> None:
+        self.stores = stores
+        self.deep = deep
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        rows: list[tuple[str, datetime | None, int | None, bool]] = []
+        for batch in batches:
+            for prefix in batch.column("prefix").to_pylist():
+                for row in self._rows(prefix):
+                    rows.append(row)
+                    if len(rows) >= _ROWS:
+                        yield _batch(rows)
+                        rows = []
+        if rows:
+            yield _batch(rows)
+
+    def _rows(self, prefix: str) -> Iterator[tuple[str, datetime | None, int | None, bool]]:
+        files: Iterator[StoredFile]
+        if self.deep:
+            files = self.stores.list(prefix)
+        else:
+            folders, found = self.stores.children(prefix)
+            yield from ((folder, None, None, True) for folder in folders)
+            files = iter(found)
+        for file in files:
+            yield file.path, file.last_modified, file.size_in_bytes, False
+
+
+def _batch(rows: Sequence[tuple[str, datetime | None, int | None, bool]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    paths, modified, sizes, is_prefix = zip(*rows, strict=True)
+    return pa.RecordBatch.from_pydict(
+        {
+            "path": pa.array(paths, pa.string()),
+            "last_modified": pa.array(modified, pa.timestamp("us", "UTC")),
+            "size_in_bytes": pa.array(sizes, pa.int64()),
+            "is_prefix": pa.array(is_prefix, pa.bool_()),
+        }
+    )
+
+
+class _Below:
+    """Keeps the paths that are below one of the roots."""
+
+    def __init__(self, roots: Sequence[str], rules: LocationRules) -> None:
+        self.roots = tuple(roots)
+        self.rules = rules
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            paths = batch.column("path").to_pylist()
+            kept = [path for path in paths if any(is_under(path, root, self.rules) for root in self.roots)]
+            yield pa.RecordBatch.from_pydict({"path": pa.array(kept, pa.string())})

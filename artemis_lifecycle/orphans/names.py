@@ -1,0 +1,111 @@
+"""What a file's name tells of a file that nothing references. Pure guesses by the names that Iceberg's writers give;
+nothing is deleted or kept because of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata.types import TableMetadata
+
+CRASHED_WRITER = "crashed_writer"
+"""A file of a write that never got as far as a commit, or of a task whose write was committed without it."""
+
+LOST_COMMIT = "lost_commit"
+"""Metadata of a commit attempt that lost its compare-and-swap; the commit that followed has metadata of its own."""
+
+INTERRUPTED_COMPACTION = "interrupted_compaction"
+"""A data file written while a compaction of this project ran that then failed."""
+
+UNKNOWN = "unknown"
+"""The name does not tell: copied by hand, left by another tool, or dropped from the metadata log."""
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_METADATA = re.compile(rf"(?:v(\d+)|(\d+)-{_UUID})(?:\.gz)?\.metadata\.json(?:\.gz)?", re.IGNORECASE)
+_LIST = re.compile(rf"snap-(\d+)-\d+-({_UUID})\.avro", re.IGNORECASE)
+_MANIFEST = re.compile(rf"({_UUID})-m\d+\.avro", re.IGNORECASE)
+_BARE_MANIFEST = re.compile(r".*-m\d+\.avro", re.IGNORECASE)
+_WRITTEN = re.compile(rf"\d+-\d+-{_UUID}-\d+.*|.*{_UUID}.*", re.IGNORECASE)
+
+
+def kind_by_name(path: str) -> str:
+    """The kind that the file's name suggests; `data` when nothing else fits."""
+    name = path.rpartition("/")[2].lower()
+    if name.endswith((".metadata.json", ".metadata.json.gz")) or name == "version-hint.text":
+        return kinds.METADATA
+    if name.endswith(".avro") and name.startswith("snap-"):
+        return kinds.MANIFEST_LIST
+    if _BARE_MANIFEST.fullmatch(name):
+        return kinds.MANIFEST
+    if name.endswith(".puffin"):
+        return kinds.DELETION_VECTORS if name.endswith("-deletes.puffin") else kinds.STATISTICS
+    if name.endswith(".stats"):
+        return kinds.STATISTICS
+    if name.startswith("partition-stats-"):
+        return kinds.PARTITION_STATISTICS
+    stem = name.rpartition(".")[0]
+    return kinds.POSITION_DELETES if stem.endswith("-deletes") else kinds.DATA
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a table's history says, for guessing origins: ids of commits that its lists carry, the oldest version of the
+    metadata log, when the oldest snapshot was committed, and the intervals in which compactions ran that failed."""
+
+    commits: frozenset[str]
+    oldest_version: int | None
+    oldest_snapshot_at: datetime | None
+    failed_compactions: tuple[tuple[datetime, datetime], ...] = ()
+
+
+def known(metadata: TableMetadata, failed_compactions: Sequence[tuple[datetime, datetime]] = ()) -> Known:
+    """What `metadata` says."""
+    files = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    versions = [version for path in files if (version := version_of(path)) is not None]
+    lists = [snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list is not None]
+    commits = {match[2].lower() for path in lists if (match := _LIST.fullmatch(path.rpartition("/")[2]))}
+    oldest = min((snapshot.timestamp_ms for snapshot in metadata.snapshots), default=None)
+    return Known(
+        frozenset(commits),
+        min(versions, default=None),
+        None if oldest is None else datetime.fromtimestamp(oldest / 1000, tz=UTC),
+        tuple(failed_compactions),
+    )
+
+
+def version_of(path: str) -> int | None:
+    """The version in a metadata file's name (`00012-<uuid>.metadata.json`, `v12.metadata.json`)."""
+    match = _METADATA.fullmatch(path.rpartition("/")[2])
+    return int(match[1] or match[2]) if match else None
+
+
+def origin_of(path: str, kind: str, last_modified: datetime | None, history: Known) -> str:
+    """Where an orphan comes from, as far as its name, time and the table's history tell."""
+    name = path.rpartition("/")[2]
+    if kind == kinds.METADATA:
+        version = version_of(path)
+        if version is None or history.oldest_version is None:
+            return UNKNOWN
+        # The log has another file of this version, or none yet: this one never became current.
+        return LOST_COMMIT if version >= history.oldest_version else UNKNOWN
+    if kind in (kinds.MANIFEST, kinds.MANIFEST_LIST):
+        match = _LIST.fullmatch(name)
+        commit = match[2] if match else (found[1] if (found := _MANIFEST.fullmatch(name)) else None)
+        if commit is None:
+            return UNKNOWN
+        # A retried commit keeps its id: the lists and manifests of its earlier attempts stay behind. One whose id no
+        # list carries was never committed if it is younger than the oldest snapshot; else it may be an expired one's.
+        since = history.oldest_snapshot_at
+        younger = last_modified is not None and since is not None and last_modified >= since
+        return LOST_COMMIT if commit.lower() in history.commits or younger else UNKNOWN
+    if kind in kinds.CONTENT_KINDS:
+        if last_modified is not None and any(
+            start <= last_modified <= end for start, end in history.failed_compactions
+        ):
+            return INTERRUPTED_COMPACTION
+        return CRASHED_WRITER if _WRITTEN.fullmatch(name) else UNKNOWN
+    return UNKNOWN

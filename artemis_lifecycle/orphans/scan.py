@@ -1,0 +1,436 @@
+"""The orphan scan: listed, and neither reachable nor protected. Sealed, so that another process deletes or explains it.
+
+In this order: the listing ends, heartbeats are read, the catalog's pointer is read, plans and other scans are read. A
+writer that stops in between has committed before the pointer is read, or is seen by its heartbeat; a plan that commits
+in between is seen by its status, or its files by the pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.last_look import (
+    IN_FLIGHT,
+    REACHABLE,
+    Grounds,
+    Sight,
+    covered,
+    protected_locations,
+)
+from artemis_lifecycle.deletion.ownership import (
+    Neighbour,
+    Neighbours,
+    Pointer,
+    TablesOfCatalog,
+    nested_locations,
+    own_locations,
+)
+from artemis_lifecycle.errors import (
+    BadInput,
+    NaiveDatetime,
+    NoSuchTable,
+    StaleMetadata,
+    StorageError,
+    UnreadableMetadata,
+)
+from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.orphans.listing import Listing, listed_files
+from artemis_lifecycle.orphans.names import Known, known, origin_of
+from artemis_lifecycle.orphans.verdicts import (
+    OPEN_PLAN,
+    OPEN_SCAN,
+    ORPHAN,
+    TOO_YOUNG,
+    classified,
+    refuse_mismatches,
+)
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import describe_frame, read_frame, write_frame
+from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_REASON = "listed, and no snapshot, plan or writer has it"
+
+
+@dataclass(frozen=True)
+class ScanSettings:
+    """The policy of a scan. `min_age` counts back from the listing's start; `older_than` replaces it.
+
+    `metadata_min_age` (the retention window) holds for metadata files outside the metadata log. `prefix_mismatch` is
+    error, ignore or delete.
+    """
+
+    min_age: timedelta
+    min_age_floor: timedelta
+    metadata_min_age: timedelta
+    prefix_mismatch: str = "error"
+    older_than: datetime | None = None
+    now: datetime | None = None
+
+
+@dataclass(frozen=True)
+class OrphanSummary:
+    """Counts of a scan, in files; sizes in bytes. By reason: why listed files stay, or `orphan`."""
+
+    listed_files: int
+    listed_bytes: int
+    orphan_files: int
+    orphan_bytes: int
+    too_young: int
+    live_writers: int
+    files_by_reason: Mapping[str, int]
+    bytes_by_reason: Mapping[str, int]
+    orphans_by_kind: Mapping[str, int]
+    orphans_by_origin: Mapping[str, int]
+
+    @property
+    def orphan_share(self) -> float:
+        """Orphans among the listed files, from 0 to 1."""
+        return self.orphan_files / self.listed_files if self.listed_files else 0.0
+
+
+@dataclass(frozen=True)
+class OrphanScanResult:
+    """A sealed scan. Nothing was changed.
+
+    `skipped_in_flight` counts unreferenced files that a writer may still be writing: too young, or a live writer's; the
+    summary tells the two apart.
+    """
+
+    scan_id: str
+    table: str
+    table_uuid: str
+    listing_id: str
+    metadata_location: str
+    listed_at: datetime
+    metadata_read_at: datetime
+    files_location: str
+    skipped_in_flight: int
+    summary: OrphanSummary
+    _spark: SparkSession = field(repr=False, compare=False)
+    _stores: Stores = field(repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind, size_in_bytes, last_modified, reason, origin], one row per orphan. `kind` and `origin`
+        are guesses by name."""
+        return read_frame(self._spark, self.files_location, self._stores)
+
+    def unreferenced(self) -> DataFrame:
+        """DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not reach, with
+        `orphan` or why it stays."""
+        return read_frame(self._spark, _unreferenced(self.files_location), self._stores)
+
+    @property
+    def orphan_data_files(self) -> DataFrame:
+        """DataFrame[path] of data files and delete files."""
+        files = self.files()
+        return files.where(files.kind.isin(*sorted(kinds.CONTENT_KINDS))).select("path")
+
+    @property
+    def orphan_manifests(self) -> DataFrame:
+        """DataFrame[path] of manifests and manifest lists."""
+        files = self.files()
+        return files.where(files.kind.isin(kinds.MANIFEST, kinds.MANIFEST_LIST)).select("path")
+
+
+def scan_orphans(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    listing: Listing,
+    *,
+    table: str,
+    table_uuid: str,
+    current: Callable[[], Pointer],
+    catalog: TablesOfCatalog,
+    root: str,
+    rules: LocationRules,
+    settings: ScanSettings,
+    history_read_at: datetime | None = None,
+    failed_compactions: Sequence[tuple[datetime, datetime]] = (),
+) -> OrphanScanResult:
+    """Find the orphans in `listing` and seal them. Reads the table's metadata anew, after the listing; changes nothing.
+
+    `current` reads the table's entry in the live catalog, `catalog` its other tables. `history_read_at` is when the
+    caller read what it shows beside the scan; it too must come after the listing.
+
+    Raises StaleMetadata for metadata read before the listing ended, PrefixMismatch naming pairs, BadInput for an
+    `older_than` inside the floor, NoSuchTable when the table is gone or another, UnreadableMetadata and StorageError
+    for whatever cannot be read: then there is no scan.
+    """
+    if history_read_at is not None:
+        require_after(listing, history_read_at, table)
+    cutoff, metadata_cutoff = cutoffs(listing, settings, table)
+    heartbeats = operations.heartbeats.live(None)
+    read_at = operations.clock.now()
+    require_after(listing, read_at, table)
+    metadata = _current_metadata(stores, current, table, table_uuid)
+    others = Neighbours(catalog, stores, rules, table)
+    sight = Sight(spark, stores, operations, current, others, rules, root)
+    own = own_locations(metadata, rules)
+    neighbours = _readable(others.overlapping(own), table)
+    around_us = {other.table: _neighbour_metadata(sight, other) for other in neighbours}
+    in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
+    grounds = Grounds(own, nested_locations(neighbours, own, rules), in_flight, rules)
+
+    known_files = protected_locations(sight, metadata)
+    for name, theirs in around_us.items():
+        known_files = known_files.unionByName(_reachable_from(protected_locations(sight, theirs), name))
+    known_files = known_files.unionByName(_held(sight, table_uuid))
+
+    frame = classified(
+        listed_files(spark, stores, listing),
+        known_files,
+        grounds,
+        rules,
+        cutoff=cutoff,
+        metadata_cutoff=metadata_cutoff,
+        mismatches_go=settings.prefix_mismatch == "delete",
+    )
+    scan_id = f"scan-{uuid.uuid4().hex}"
+    folder = f"{root}/scans/{scan_id}"
+    with worker_errors():
+        write_frame(frame, f"{folder}/unreferenced", stores)
+    judged = read_frame(spark, f"{folder}/unreferenced", stores)
+    if settings.prefix_mismatch == "error":
+        refuse_mismatches(judged, table)
+    guess = _Origins(known(metadata, failed_compactions))
+    orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(
+        guess, "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
+    )
+    with around("orphans.seal_scan"), worker_errors():
+        write_frame(orphans, f"{folder}/files", stores)
+    summary = _summary(spark, stores, folder, listing)
+    record = operations.scans.store(
+        ScanRecord(
+            scan_id=scan_id,
+            table_uuid=table_uuid,
+            table=table,
+            listing_id=listing.listing_id,
+            listed_at=listing.started_at,
+            listing_finished_at=listing.finished_at,
+            metadata_location=metadata.metadata_location,
+            metadata_read_at=read_at,
+            files_location=f"{folder}/files",
+            files=summary.orphan_files,
+            bytes=summary.orphan_bytes,
+            skipped_young=summary.too_young,
+            skipped_in_flight=summary.too_young + summary.live_writers,
+            summary=json.dumps(asdict(summary)),
+        )
+    )
+    return _result(record, spark, stores)
+
+
+def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
+    """The stored scan of that id, from any process. Raises NoSuchPlan; StorageError when its seal is missing."""
+    record = operations.scans.get(scan_id)
+    sealed = describe_frame(record.files_location, stores)
+    if sealed is None or sealed.rows != record.files:
+        raise StorageError(
+            f"The sealed files of scan {scan_id} are missing, or not the {record.files:,} that its record names",
+            table=record.table,
+            path=record.files_location,
+            untouched="all files",
+            do=f"scan again: artemis scan-orphans {record.table}",
+        )
+    return _result(record, spark, stores)
+
+
+def require_after(listing: Listing, read_at: datetime, table: str) -> None:
+    """Raise StaleMetadata when metadata was read before the listing ended: a commit in between would be all orphans."""
+    if read_at < listing.finished_at:
+        raise StaleMetadata(
+            f"The metadata was read at {read_at.isoformat()}, before the listing ended at "
+            f"{listing.finished_at.isoformat()}: files committed in between would look like orphans",
+            table=table,
+            untouched="all files",
+            do="read the history again and scan with that",
+        )
+
+
+def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> tuple[datetime, datetime]:
+    """Files last modified at these instants or later are kept: (all files, metadata files outside the log).
+
+    Ages count from the listing's start, or from `now` where that is earlier: a file seen then may have been finished
+    since.
+    """
+    for name, value in (("now", settings.now), ("older_than", settings.older_than)):
+        if value is not None and (value.tzinfo is None or value.utcoffset() is None):
+            raise NaiveDatetime(
+                f"{name}={value.isoformat()} has no time zone",
+                table=table,
+                untouched="all files",
+                do="pass an aware datetime",
+            )
+    base = listing.started_at if settings.now is None else min(settings.now, listing.started_at)
+    newest = base - settings.min_age_floor
+    if settings.older_than is not None and settings.older_than > newest:
+        raise BadInput(
+            f"older_than {settings.older_than.isoformat()} is later than {newest.isoformat()}, which is min_age_floor "
+            f"({settings.min_age_floor}) before the listing: files of commits in flight would be taken for orphans",
+            table=table,
+            untouched="all files",
+            do="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
+        )
+    by_age = base - max(settings.min_age, settings.min_age_floor)
+    cutoff = by_age if settings.older_than is None else settings.older_than
+    return cutoff, min(cutoff, base - settings.metadata_min_age)
+
+
+def _result(record: ScanRecord, spark: SparkSession, stores: Stores) -> OrphanScanResult:
+    return OrphanScanResult(
+        scan_id=record.scan_id,
+        table=record.table,
+        table_uuid=record.table_uuid,
+        listing_id=record.listing_id or "",
+        metadata_location=record.metadata_location,
+        listed_at=record.listed_at,
+        metadata_read_at=record.metadata_read_at,
+        files_location=record.files_location,
+        skipped_in_flight=record.skipped_in_flight,
+        summary=OrphanSummary(**json.loads(record.summary)),
+        _spark=spark,
+        _stores=stores,
+    )
+
+
+def _unreferenced(files_location: str) -> str:
+    return f"{files_location.removesuffix('/files')}/unreferenced"
+
+
+def _current_metadata(stores: Stores, current: Callable[[], Pointer], table: str, table_uuid: str) -> TableMetadata:
+    metadata = read_table_metadata(stores, current().metadata_location)
+    if metadata.table_uuid != table_uuid:
+        raise NoSuchTable(
+            f"The name {table} now belongs to another table ({metadata.table_uuid}, not {table_uuid})",
+            table=table,
+            untouched="all files",
+            do="list and scan the new table",
+        )
+    return metadata
+
+
+def _readable(others: Sequence[Neighbour], table: str) -> Sequence[Neighbour]:
+    for other in others:
+        if other.problem is not None:
+            raise UnreadableMetadata(
+                f"Table {other.table} shares or nests a location with this one and cannot be read: {other.problem}",
+                table=table,
+                path=other.metadata_location,
+                untouched="all files",
+                do=f"mend or drop {other.table}",
+            )
+    return others
+
+
+def _neighbour_metadata(sight: Sight, other: Neighbour) -> TableMetadata:
+    # Read again: the neighbour's own commits since the first look are part of what it reaches.
+    return read_table_metadata(sight.stores, sight.neighbours.entry(other.table).metadata_location)
+
+
+def _in_flight(
+    heartbeats: Sequence[Heartbeat], tables: Sequence[TableMetadata], rules: LocationRules
+) -> tuple[str, ...]:
+    roots: list[str] = []
+    for metadata in tables:
+        live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == metadata.table_uuid]
+        roots += covered(live, metadata, rules)
+    return tuple(dict.fromkeys(roots))
+
+
+def _reachable_from(files: DataFrame, table: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return files.withColumn("reason", F.lit(f"{REACHABLE} from {table}"))
+
+
+def _held(sight: Sight, table_uuid: str) -> DataFrame:
+    """DataFrame[location, reason]: files of plans that hold them, and of scans that are being deleted."""
+    from pyspark.sql import functions as F
+
+    location = normalise_column(F.col("path"), sight.rules)
+    held = sight.spark.createDataFrame([], "location string, reason string")
+    needed: set[str] = set()
+    for plan in sight.operations.plans.holding(table_uuid):
+        files = read_frame(sight.spark, plan.files_location, sight.stores)
+        held = held.unionByName(files.select(location.alias("location"), F.lit(OPEN_PLAN).alias("reason")))
+        # A handoff still reads the base; who asks what a plan was made of finds it too.
+        needed.add(normalise(plan.base_metadata_location, sight.rules))
+    for scan in sight.operations.scans.of_table(table_uuid, [ScanState.DELETING]):
+        files = read_frame(sight.spark, scan.files_location, sight.stores)
+        held = held.unionByName(files.select(location.alias("location"), F.lit(OPEN_SCAN).alias("reason")))
+    if needed:
+        rows = [(path, OPEN_PLAN) for path in sorted(needed)]
+        held = held.unionByName(sight.spark.createDataFrame(rows, "location string, reason string"))
+    return held
+
+
+class _Origins:
+    """Guesses where orphans come from, on the executors."""
+
+    def __init__(self, history: Known) -> None:
+        self.history = history
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = zip(*(batch.column(name).to_pylist() for name in ("path", "kind", "last_modified")), strict=True)
+            origins = [origin_of(path, kind, modified, self.history) for path, kind, modified in rows]
+            count = batch.num_rows
+            yield pa.RecordBatch.from_arrays(
+                [
+                    batch.column("path"),
+                    batch.column("kind"),
+                    batch.column("size_in_bytes"),
+                    batch.column("last_modified"),
+                    pa.array([_REASON] * count, pa.string()),
+                    pa.array(origins, pa.string()),
+                ],
+                ["path", "kind", "size_in_bytes", "last_modified", "reason", "origin"],
+            )
+
+
+def _summary(spark: SparkSession, stores: Stores, folder: str, listing: Listing) -> OrphanSummary:
+    from pyspark.sql import functions as F
+
+    def counted(frame: DataFrame, column: str) -> tuple[dict[str, int], dict[str, int]]:
+        totals = frame.groupBy(column).agg(F.count("*").alias("files"), F.sum("size_in_bytes").alias("size"))
+        with worker_errors():
+            rows = totals.collect()
+        rows = sorted(rows, key=lambda row: str(row[column]))
+        return {row[column]: row["files"] for row in rows}, {row[column]: int(row["size"] or 0) for row in rows}
+
+    files, sizes = counted(read_frame(spark, f"{folder}/unreferenced", stores), "verdict")
+    orphans = read_frame(spark, f"{folder}/files", stores)
+    by_kind, _ = counted(orphans, "kind")
+    by_origin, _ = counted(orphans, "origin")
+    reached = listing.files - sum(files.values())
+    return OrphanSummary(
+        listed_files=listing.files,
+        listed_bytes=listing.bytes,
+        orphan_files=files.get(ORPHAN, 0),
+        orphan_bytes=sizes.get(ORPHAN, 0),
+        too_young=files.get(TOO_YOUNG, 0),
+        live_writers=files.get(IN_FLIGHT, 0),
+        files_by_reason={REACHABLE: reached} | files,
+        bytes_by_reason={REACHABLE: listing.bytes - sum(sizes.values())} | sizes,
+        orphans_by_kind=by_kind,
+        orphans_by_origin=by_origin,
+    )

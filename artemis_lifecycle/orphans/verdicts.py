@@ -1,0 +1,184 @@
+"""The verdict on each listed file: referenced, protected and why, or orphan. Belongs here: the join of a listing with
+what is known, and the order in which protections speak. Does not belong: reading any of it (`scan.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.last_look import (
+    CURRENT_METADATA,
+    IN_FLIGHT,
+    NOT_OWNED,
+    OTHER_TABLE,
+    REACHABLE,
+    Grounds,
+)
+from artemis_lifecycle.errors import PrefixMismatch
+from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.orphans.names import kind_by_name
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import LocationRules, normalise_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+OPEN_PLAN = "open_plan"
+"""An expiration plan holds the file: it waits for its handoff, its commit, its grace or its deletion."""
+
+OPEN_SCAN = "open_scan"
+"""Another scan of the table is being deleted, and names the file."""
+
+TOO_YOUNG = "too_young"
+"""Younger than `min_age`, or a metadata file outside the log younger than the retention window."""
+
+UNKNOWN_AGE = "unknown_age"
+"""The listing does not tell when the file was last modified."""
+
+PREFIX_MISMATCH = "prefix_mismatch"
+"""A reachable file has the same path under another scheme or authority."""
+
+ORPHAN = "orphan"
+
+JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string, twin string"
+
+_PAIRS_SHOWN = 10
+
+
+def classified(
+    listed: DataFrame,
+    known_files: DataFrame,
+    grounds: Grounds,
+    rules: LocationRules,
+    *,
+    cutoff: datetime,
+    metadata_cutoff: datetime,
+    mismatches_go: bool,
+) -> DataFrame:
+    """What of `listed` no snapshot of the table reaches: DataFrame of the columns in `JUDGED`.
+
+    `known_files` is DataFrame[location, reason] of all that is reachable or held. `twin` is the location of a known
+    file that has the same path under another scheme or authority. Files last modified at `cutoff` (metadata files:
+    `metadata_cutoff`) or later are too young.
+    """
+    from pyspark.sql import functions as F
+
+    # Both sides meet on what follows scheme and authority, so that one join finds matches and mismatches alike.
+    by_key = (
+        _keyed(known_files)
+        .groupBy("_key")
+        .agg(
+            F.min("_prefix").alias("_first"),
+            F.max("_prefix").alias("_last"),
+            F.max_by("reason", _weight(F.col("reason"))).alias("_reason"),
+        )
+    )
+    rows = _keyed(listed.withColumn("location", normalise_column(F.col("path"), rules)))
+    joined = rows.join(by_key, "_key", "left")
+    absent = F.col("_first").isNull()
+    matches = (F.col("_prefix") == F.col("_first")) | (F.col("_prefix") == F.col("_last"))
+    # Three prefixes and more: the middle ones are not told apart here, and a file that may match stays.
+    ambiguous = ~absent & ~matches & (F.col("_first") != F.col("_last"))
+    known_reason = F.when(matches, F.col("_reason")).when(ambiguous, F.lit(REACHABLE))
+    mismatch = ~absent & ~matches & ~ambiguous
+    unreferenced = (
+        joined.withColumn("_known", known_reason)
+        .where(F.coalesce(F.col("_known"), F.lit("")) != REACHABLE)
+        .withColumn("twin", F.when(mismatch, F.concat("_first", "_key")))
+        .select("path", "size_in_bytes", "last_modified", "_known", "twin")
+    )
+    judge = _Judge(grounds, cutoff, metadata_cutoff, mismatches_go)
+    return unreferenced.mapInArrow(judge, JUDGED)
+
+
+def _keyed(files: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    prefix = F.regexp_extract("location", r"\A([A-Za-z][A-Za-z0-9+.\-]*://[^/]*)", 1)
+    with_prefix = files.withColumn("_prefix", prefix)
+    return with_prefix.withColumn("_key", F.expr("substring(location, length(_prefix) + 1)"))
+
+
+def _weight(reason: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    # A file with several reasons is told by the strongest; any of them keeps it.
+    return F.when(reason == REACHABLE, 3).when(reason == CURRENT_METADATA, 2).when(reason == OPEN_PLAN, 1).otherwise(0)
+
+
+class _Judge:
+    """The verdict on each unreferenced file, on the executors."""
+
+    def __init__(self, grounds: Grounds, cutoff: datetime, metadata_cutoff: datetime, mismatches_go: bool) -> None:
+        self.grounds = grounds
+        self.cutoff = cutoff
+        self.metadata_cutoff = metadata_cutoff
+        self.mismatches_go = mismatches_go
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            paths = batch.column("path").to_pylist()
+            modified = batch.column("last_modified")
+            found = [kind_by_name(path) for path in paths]
+            verdicts = [
+                self._verdict(*row)
+                for row in zip(
+                    paths,
+                    found,
+                    modified.to_pylist(),
+                    batch.column("_known").to_pylist(),
+                    batch.column("twin").to_pylist(),
+                    strict=True,
+                )
+            ]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array(paths, pa.string()),
+                    batch.column("size_in_bytes"),
+                    modified,
+                    pa.array(found, pa.string()),
+                    pa.array(verdicts, pa.string()),
+                    batch.column("twin"),
+                ],
+                ["path", "size_in_bytes", "last_modified", "kind", "verdict", "twin"],
+            )
+
+    def _verdict(self, path: str, kind: str, modified: datetime | None, known: str | None, twin: str | None) -> str:
+        if known is not None:
+            return known
+        place = self.grounds.why(path)
+        if place in (NOT_OWNED, OTHER_TABLE):
+            return place
+        if twin is not None and not self.mismatches_go:
+            return PREFIX_MISMATCH
+        if place == IN_FLIGHT:
+            return place
+        if modified is None:
+            return UNKNOWN_AGE
+        cutoff = self.metadata_cutoff if kind == kinds.METADATA else self.cutoff
+        return TOO_YOUNG if modified >= cutoff else ORPHAN
+
+
+def refuse_mismatches(judged: DataFrame, table: str) -> None:
+    """Raise PrefixMismatch, naming pairs, when any judged file is one."""
+    from pyspark.sql import functions as F
+
+    pairs = judged.where(F.col("verdict") == PREFIX_MISMATCH)
+    with worker_errors():
+        shown = pairs.select("path", "twin").orderBy("path").limit(_PAIRS_SHOWN).collect()
+        if not shown:
+            return
+        count = pairs.count()
+    named = "; ".join(f"{row['path']} and {row['twin']}" for row in shown)
+    raise PrefixMismatch(
+        f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
+        table=table,
+        untouched="all files",
+        do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        "if not, set orphans.prefix_mismatch: ignore (or delete)",
+    )

@@ -1,0 +1,159 @@
+"""The session and its settings. Belongs here: what every session of this project is set to, opening one, and refusing
+one that lacks the jars. Does not belong: catalogs' settings (`catalogs/` makes them).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local.jars import ICEBERG, POSTGRES
+from artemis_lifecycle.local.java import require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
+_CLASSES = {
+    "org.apache.iceberg.spark.SparkCatalog": ICEBERG,
+    "org.postgresql.Driver": POSTGRES,
+}
+
+
+def session_conf(
+    config: LifecycleConfig, catalogs: Mapping[str, str], jars: Sequence[Path] | None = None
+) -> dict[str, str]:
+    """Every setting of a session on `config`'s master: this project's, then `catalogs` (spark.sql.catalog.…), then
+    `spark.conf` of lifecycle.yaml, which wins; its extensions and jars are added to, not replaced.
+
+    `jars` None is for a cluster that has them.
+    """
+    own = config.spark.conf
+    conf = {
+        "spark.app.name": "artemis-lifecycle",
+        "spark.master": config.spark.master,
+        # As an option of the JVM, because most of what a start-up says is said before a session could be told not to.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(config.home.resolve() / "spark-warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    cores = local_cores(config.spark.master)
+    if cores is not None:
+        conf |= {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "2g",
+            # The default of 200 is for clusters; here each costs a task and no more is gained.
+            "spark.sql.shuffle.partitions": str(max(2, cores)),
+        }
+    return {
+        **conf,
+        **catalogs,
+        **own,
+        "spark.sql.extensions": _joined([EXTENSIONS], own.get("spark.sql.extensions")),
+        **({"spark.jars": _joined([str(jar) for jar in jars], own.get("spark.jars"))} if jars is not None else {}),
+    }
+
+
+def local_cores(master: str) -> int | None:
+    """How many tasks a local master runs at once; None for a master that is not local."""
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master.strip())
+    if match is None:
+        return None
+    if match[1] == "*":
+        return os.cpu_count() or 1
+    return int(match[1] or 1)
+
+
+def live_session() -> SparkSession | None:
+    """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    return active if active is not None and active.sparkContext._jsc is not None else None
+
+
+def open_session(conf: Mapping[str, str]) -> SparkSession:
+    """The session of this process: a new one with `conf`, or the one that lives already, with the catalogs of `conf`.
+
+    Raises EnvironmentMissing when Java is missing or too old, Spark does not start, or a live session lacks the jars.
+    """
+    java = require_java()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    live = live_session()
+    if live is not None:
+        add_catalogs(live, conf)
+        return live
+    if local_cores(conf.get("spark.master", "")) is not None:
+        # Workers of a local master are this environment's, whatever `python3` the path has.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        spark = builder.getOrCreate()
+    except PySparkException as error:
+        raise EnvironmentMissing(
+            f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
+        ) from error
+    require_iceberg(spark)
+    return spark
+
+
+def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Give a live session the catalogs of `conf`, and change nothing else of it.
+
+    A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` raises.
+    """
+    require_iceberg(spark)
+    for key, value in conf.items():
+        if key.startswith("spark.sql.catalog."):
+            spark.conf.set(key, value)
+
+
+def require_iceberg(spark: SparkSession) -> None:
+    """Refuse a session that was started without what this project needs: a live JVM takes no more jars for catalogs.
+
+    Raises EnvironmentMissing naming the jars, or the setting.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    jvm = spark._jvm  # pyspark has no other door to the JVM
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    lacking = []
+    for name, jar in _CLASSES.items():
+        try:
+            loader.loadClass(name)
+        except Py4JJavaError:
+            lacking.append(jar.coordinates)
+    do = "stop that session and let Lifecycle.open start one, or start yours with "
+    if lacking:
+        raise EnvironmentMissing(
+            f"The Spark session lacks {' and '.join(lacking)}", do=f"{do}spark.jars.packages={','.join(lacking)}"
+        )
+    if EXTENSIONS not in (spark.conf.get("spark.sql.extensions", "") or ""):
+        raise EnvironmentMissing(
+            "The Spark session lacks Iceberg's extensions", do=f"{do}spark.sql.extensions={EXTENSIONS}"
+        )
+
+
+def _joined(first: Iterable[str], more: str | None) -> str:
+    parts = [*first, *(part.strip() for part in (more or "").split(",") if part.strip())]
+    return ",".join(dict.fromkeys(parts))

@@ -1,0 +1,44 @@
+"""Errors that cross from Spark's Python workers to the driver. Belongs here: telling them apart from Spark's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from artemis_lifecycle import errors
+
+# A worker's exception reaches the driver as text: the last line of its traceback names class and message.
+_RAISED = re.compile(r"artemis_lifecycle\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\n\s+at |\Z)", re.DOTALL)
+
+
+@contextmanager
+def worker_errors() -> Iterator[None]:
+    """Run Spark actions; a LifecycleError raised on an executor comes out as that LifecycleError.
+
+    Every action whose workers read a table's files belongs inside, so that a caller never has to read a Spark trace.
+    """
+    try:
+        yield
+    except errors.LifecycleError:
+        raise
+    except Exception as error:
+        raised = _RAISED.findall(str(error))
+        if not raised:
+            raise
+        name, message = raised[-1]
+        kind = getattr(errors, name, errors.LifecycleError)
+        raise _restored(kind, message.strip()) from error
+
+
+def _restored(kind: type[errors.LifecycleError], message: str) -> errors.LifecycleError:
+    what, _, do = message.partition(" Next: ")
+    what, _, untouched = what.partition(" Left untouched: ")
+    table = path = None
+    if match := re.search(r" \[path (.*?)\](?=[. ]|$)", what):
+        path = match[1]
+        what = what.replace(match[0], "")
+    if match := re.search(r" \[table (.*?)\](?=[. ]|$)", what):
+        table = match[1]
+        what = what.replace(match[0], "")
+    return kind(what, table=table, path=path, untouched=untouched.rstrip(".") or None, do=do.rstrip(".") or None)

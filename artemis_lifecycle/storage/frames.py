@@ -1,0 +1,216 @@
+"""Sealed frames: a Spark DataFrame stored once, whole or not at all, on any store. Belongs here: writing, addressing by
+content and reading back. Does not belong: what the rows mean.
+
+A frame is a folder of Parquet parts and `_sealed.json`, which is written last and names each part with its rows and
+checksum. Parts that it does not name (a retried task's) do not exist; a part that differs from it is an error. Executors
+read and write through `Stores`, so that Spark needs no connector of its own for the store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.spark.readers import read_here
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SEAL = "_sealed.json"
+_ROWS_HERE = 50_000  # Up to as many rows are read in this process: starting workers costs more.
+_PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 bytes before compression.
+
+
+@dataclass(frozen=True)
+class FramePart:
+    name: str
+    rows: int
+    size_in_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SealedFrame:
+    """A stored frame. `digest` depends on the rows alone: neither on their order nor on how they were partitioned."""
+
+    folder: str
+    schema: str
+    rows: int
+    digest: str
+    parts: tuple[FramePart, ...]
+
+
+def write_frame(frame: DataFrame, folder: str, stores: Stores) -> SealedFrame:
+    """Store `frame` under `folder`, which must not hold a seal yet.
+
+    Raises StorageError, leaving no seal, when a part cannot be written; parts without a seal are garbage.
+    """
+    from pyspark.sql import functions as F
+
+    # Two seeds make a 128-bit sum: order-independent, and stable across partitionings and Spark versions.
+    columns = [F.col(f"`{name}`") for name in frame.columns]
+    hashed = frame.withColumn("_h1", F.xxhash64(F.lit(1), *columns)).withColumn("_h2", F.xxhash64(F.lit(2), *columns))
+    written = hashed.mapInArrow(
+        _part_writer(folder, stores),
+        "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint",
+    )
+    with worker_errors():
+        rows = written.collect()
+    parts = tuple(
+        sorted(
+            (FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows),
+            key=lambda part: part.name,
+        )
+    )
+    total = sum(part.rows for part in parts)
+    digest = hashlib.sha256()
+    for column in ("h1", "h2"):
+        digest.update((sum(row[column] for row in rows) % 2**64).to_bytes(8, "big"))
+    digest.update(total.to_bytes(8, "big"))
+    sealed = SealedFrame(folder, frame.schema.simpleString(), total, digest.hexdigest(), parts)
+    stores.write(f"{folder}/{SEAL}", json.dumps(asdict(sealed), indent=1).encode())
+    return sealed
+
+
+def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
+    """The seal under `folder`; None when there is none."""
+    path = f"{folder}/{SEAL}"
+    if stores.head(path) is None:
+        return None
+    try:
+        seal = json.loads(stores.read(path))
+        parts = tuple(FramePart(**part) for part in seal.pop("parts"))
+        return SealedFrame(**{**seal, "folder": folder, "parts": parts})
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(
+            f"The seal of a stored frame is damaged: {error}",
+            path=path,
+            untouched="all files that it lists",
+            do="plan or scan again, which writes a new one",
+        ) from error
+
+
+def read_frame(spark: SparkSession, folder: str, stores: Stores) -> DataFrame:
+    """The rows under `folder`, each part held against the seal's checksum as it is read.
+
+    Raises StorageError when there is no seal; a damaged part raises it here or in the action that reads it.
+    """
+    sealed = describe_frame(folder, stores)
+    if sealed is None:
+        raise StorageError(
+            "There is no sealed frame here",
+            path=folder,
+            untouched="everything",
+            do="plan or scan again; if operations.root was moved, move it back",
+        )
+    schema = _ddl(sealed.schema)
+    if not sealed.parts:
+        return spark.createDataFrame([], schema)
+    import pyarrow as pa
+
+    reader = _part_reader(folder, stores)
+    if sealed.rows <= _ROWS_HERE:
+        named = pa.table({"name": [p.name for p in sealed.parts], "sha256": [p.sha256 for p in sealed.parts]})
+        return read_here(spark, named, reader, schema)
+    parts = spark.createDataFrame([(part.name, part.sha256) for part in sealed.parts], "name string, sha256 string")
+    return parts.repartition(len(sealed.parts)).mapInArrow(reader, schema)
+
+
+def drop_frame(folder: str, stores: Stores) -> None:
+    """Remove a frame that nothing points at: the seal first, so that no half of it can be read."""
+    stores.delete([f"{folder}/{SEAL}"])
+    stores.delete([file.path for file in stores.list(folder)])
+
+
+def _ddl(simple: str) -> str:
+    # simpleString is struct<a:string,b:bigint>; the same text without the wrapper is a DDL.
+    return simple.removeprefix("struct<").removesuffix(">").replace(":", " ").replace(",", ", ")
+
+
+class _part_writer:  # noqa: N801  (a picklable function)
+    def __init__(self, folder: str, stores: Stores) -> None:
+        self.folder = folder
+        self.stores = stores
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        buffer: io.BytesIO | None = None
+        writer: pq.ParquetWriter | None = None
+        rows, h1, h2 = 0, 0, 0
+
+        def finish() -> pa.RecordBatch:
+            assert writer is not None and buffer is not None
+            writer.close()
+            data = buffer.getvalue()
+            name = f"part-{uuid.uuid4().hex}.parquet"
+            self.stores.write(f"{self.folder}/{name}", data)
+            return pa.RecordBatch.from_pydict(
+                {
+                    "name": [name],
+                    "rows": [rows],
+                    "size_in_bytes": [len(data)],
+                    "sha256": [hashlib.sha256(data).hexdigest()],
+                    "h1": pa.array([h1], pa.int64()),
+                    "h2": pa.array([h2], pa.int64()),
+                }
+            )
+
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            kept = batch.select([name for name in batch.schema.names if name not in ("_h1", "_h2")])
+            if writer is None:
+                buffer = io.BytesIO()
+                writer = pq.ParquetWriter(buffer, kept.schema, compression="zstd")
+                rows, h1, h2 = 0, 0, 0
+            writer.write_batch(kept)
+            rows += batch.num_rows
+            h1 = _wrapped_sum(h1, batch.column("_h1"))
+            h2 = _wrapped_sum(h2, batch.column("_h2"))
+            if rows >= _PART_ROWS:
+                yield finish()
+                writer = None
+        if writer is not None:
+            yield finish()
+
+
+def _wrapped_sum(start: int, column: pa.Array) -> int:
+    import numpy as np
+
+    # Integer sums wrap at 64 bits on purpose: addition modulo 2^64 is what makes the digest independent of order.
+    total = int(np.sum(column.to_numpy(zero_copy_only=False).view(np.uint64), dtype=np.uint64))
+    wrapped = (start + total) % 2**64
+    return wrapped - 2**64 if wrapped >= 2**63 else wrapped
+
+
+class _part_reader:  # noqa: N801  (a picklable function)
+    def __init__(self, folder: str, stores: Stores) -> None:
+        self.folder = folder
+        self.stores = stores
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.parquet as pq
+
+        for batch in batches:
+            for name, sha256 in zip(batch.column("name").to_pylist(), batch.column("sha256").to_pylist(), strict=True):
+                path = f"{self.folder}/{name}"
+                data = self.stores.read(path)
+                if hashlib.sha256(data).hexdigest() != sha256:
+                    raise StorageError(
+                        "A part of a sealed frame differs from its checksum",
+                        path=path,
+                        untouched="all files that it lists",
+                        do="plan or scan again, which writes a new one",
+                    )
+                yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=65_536)

@@ -1,0 +1,275 @@
+"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in each of its forms."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.types import CHUNK, Children, DeleteOutcome, Outcomes, StoredFile
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class LocalStore:
+    """A listing never follows a symbolic link and never shows one: what is behind it belongs to somebody else, and
+    deleting the link would take live files away from their path. Reading through a link works.
+    """
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        folders = [prefix]
+        while folders:
+            # As the disk gives them: a folder may hold more files than memory does.
+            for entry in _entries(folders.pop()):
+                if isinstance(entry, StoredFile):
+                    yield entry
+                else:
+                    folders.append(entry)
+
+    def children(self, prefix: str) -> Children:
+        entries = [*_entries(prefix)]
+        folders = sorted(entry for entry in entries if isinstance(entry, str))
+        files = [entry for entry in entries if isinstance(entry, StoredFile)]
+        return folders, sorted(files, key=lambda file: file.path)
+
+    def head(self, path: str) -> StoredFile | None:
+        try:
+            status = os.stat(local_path(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            _fail("A file cannot be looked at", path, error)
+        return None if stat.S_ISDIR(status.st_mode) else _stored(path, status)
+
+    def open(self, path: str) -> BinaryIO:
+        try:
+            return open(local_path(path), "rb")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise missing(path) from error
+        except OSError as error:
+            _fail("A file cannot be opened", path, error)
+
+    def read(self, path: str) -> bytes:
+        with self.open(path) as file:
+            try:
+                return file.read()
+            except OSError as error:
+                _fail("A file cannot be read", path, error)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        with self.open(path) as file:
+            try:
+                file.seek(offset)
+                return file.read(length)
+            except OSError as error:
+                _fail("A file cannot be read", path, error)
+
+    def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
+        with self._temporary(path) as (target, temporary):
+            try:
+                _write_durably(temporary, (data,))
+                if overwrite:
+                    os.replace(temporary, target)
+                else:
+                    _publish_new(temporary, target)
+                _sync_folder(target.parent)
+                return _stored(path, os.stat(target))
+            except FileExistsError as error:
+                raise existing(path) from error
+            except OSError as error:
+                _fail("A file cannot be written", path, error)
+
+    def put_stream(
+        self,
+        path: str,
+        chunks: Iterable[bytes],
+        *,
+        size: int,
+        storage_class: str | None,
+        verify: Callable[[int, str], None],
+    ) -> None:
+        with self._temporary(path) as (target, temporary):
+            try:
+                _write_durably(temporary, chunks)
+                verify(*_read_back(temporary))
+                os.replace(temporary, target)
+                _sync_folder(target.parent)
+            except OSError as error:
+                _fail("A file cannot be copied", path, error)
+
+    @contextmanager
+    def _temporary(self, path: str) -> Iterator[tuple[Path, Path]]:
+        """The path, and a name beside it to write to first; a process that is killed leaves that one behind, as an
+        unreferenced file that an orphan scan finds by its age."""
+        target = Path(local_path(path))
+        # Not built from the target's name, which may be as long as a name can be.
+        temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _fail("A folder cannot be made", path, error)
+        try:
+            yield target, temporary
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def delete(self, paths: Sequence[str], *, within_seconds: float | None) -> Outcomes:
+        end = None if within_seconds is None else time.monotonic() + within_seconds
+        outcomes: Outcomes = []
+        for path in paths:
+            if end is not None and time.monotonic() >= end:
+                outcomes.append(DeleteOutcome(path, "failed", "not tried: the time for this call was over"))
+            else:
+                outcomes.append(_delete(path))
+        return outcomes
+
+    def touch(self, path: str, last_modified: datetime) -> None:
+        since = (last_modified - _EPOCH) // timedelta(microseconds=1) * 1000
+        try:
+            os.utime(local_path(path), ns=(since, since))
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except OSError as error:
+            _fail("A file's time cannot be set", path, error)
+
+
+def _entries(folder: str) -> Iterator[StoredFile | str]:
+    """The files of one folder, and the folders in it, each with its closing `/`; none when it is missing."""
+    root = folder.rstrip("/") + "/"
+    try:
+        with os.scandir(local_path(folder)) as entries:
+            for entry in entries:
+                if not _is_text(entry.name):
+                    continue  # No metadata can name it: paths are UTF-8 there.
+                if entry.is_dir(follow_symlinks=False):
+                    yield f"{root}{entry.name}/"
+                    continue
+                with suppress(FileNotFoundError):  # Gone since the folder was read.
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield _stored(root + entry.name, status)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _fail("A folder cannot be listed", folder, error)
+
+
+def local_path(path: str) -> str:
+    """The path for the operating system. Raises StorageError for one on another host, or a relative one."""
+    parts = split(normalise(path))
+    if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
+        return parts.path
+    raise StorageError(
+        "This is no absolute path on this machine",
+        path=path,
+        untouched="everything",
+        do="write it as /folder/file or file:///folder/file",
+    )
+
+
+def missing(path: str) -> MissingFile:
+    return MissingFile(
+        "The file is absent", path=path, untouched="everything else", do="look whether it was deleted or moved"
+    )
+
+
+def existing(path: str) -> ExistingFile:
+    return ExistingFile(
+        "The file exists already",
+        path=path,
+        untouched="the file that is there",
+        do="read that one, or write under another name",
+    )
+
+
+def _fail(what: str, path: str, error: OSError) -> NoReturn:
+    reason = error.strerror or str(error)
+    raise StorageError(
+        f"{what}: {reason}", path=path, untouched="whatever was there", do="mend access to that path and run this again"
+    ) from error
+
+
+def _is_name(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _stored(path: str, status: os.stat_result) -> StoredFile:
+    return StoredFile(path, status.st_size, _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
+
+
+def _write_durably(temporary: Path, chunks: Iterable[bytes]) -> None:
+    with open(temporary, "xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_back(temporary: Path) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    with open(temporary, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, f"sha256:{digest.hexdigest()}"
+
+
+def _publish_new(temporary: Path, target: Path) -> None:
+    """Give the file its name; FileExistsError when the name is taken, however many try at once."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # No hard links here (exFAT, some network and FUSE mounts): take the name with an empty file, then fill it. A
+        # kill between the two leaves the empty one, which reads as damaged and not as something else.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.replace(temporary, target)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some network mounts cannot; the file itself is on disk by then.
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _delete(path: str) -> DeleteOutcome:
+    try:
+        os.unlink(local_path(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return DeleteOutcome(path, "absent")
+    except IsADirectoryError:
+        return DeleteOutcome(path, "failed", "it is a folder")
+    except StorageError as error:
+        return DeleteOutcome(path, "failed", error.what)
+    except OSError as error:
+        # macOS answers EPERM for a folder.
+        return DeleteOutcome(path, "failed", error.strerror or str(error))
+    return DeleteOutcome(path, "deleted")

@@ -1,0 +1,296 @@
+"""Paths and locations (docs/architecture.md, "Words"). Belongs here: the one rule by which two paths name the same
+file, as a Python function, over a polars Series and as a Spark column; a property test holds the three equal. Pure: it
+opens nothing.
+
+A path is the string exactly as metadata records it. A location is its normal form:
+
+- a path without a scheme that starts with `/` is a local file, and `file:/x` is `file:///x`;
+- the scheme in lower case, equal schemes and equal authorities replaced, repeated slashes made one;
+- in local paths `.` and `..` resolved as text, which Hadoop's `Path` does before it opens a file; the same names are
+  ordinary on S3 and stay as they are;
+- no percent-decoding, no case folding besides the scheme, no Unicode normalisation: names that only look alike are
+  different files.
+
+Two paths with one location are one file. A location is for comparing: I/O goes by the path, since S3 tells `a//b` from
+`a/b`. Relative paths have no location and come back unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from artemis_lifecycle.config import Orphans
+
+NORMALISER_VERSION = 1
+"""Raised whenever `normalise` answers differently for any path: what was hashed under another version is rebuilt."""
+
+DEFAULT_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+# Patterns that Python, Java and Rust read alike: no `.`, whose line terminators differ, and no lookaround.
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]*"
+_PREFIX = re.compile(rf"({_SCHEME}):(?://([^/]*)|(?=/))")
+_SLASHES = re.compile("/{2,}")
+_DOTS = re.compile(r"/\.\.?(?:/|\Z)")
+
+
+def _expand(equal: Mapping[str, str], *, what: str) -> dict[str, str]:
+    """Comma-joined keys taken apart, and chains (s3n -> s3a -> s3) followed to their end, so that one pass settles."""
+    single = {name.strip(): target.strip() for names, target in equal.items() for name in names.split(",")}
+    settled: dict[str, str] = {}
+    for name in single:
+        target, seen = single[name], {name}
+        while target in single and single[target] != target:
+            if target in seen:
+                raise ConfigError(
+                    f"The equal {what} go round in a circle at {name!r}",
+                    untouched="everything",
+                    do=f"name one of them as what the others stand for under orphans.equal_{what}",
+                )
+            seen.add(target)
+            target = single[target]
+        settled[name] = target
+    return {name: target for name, target in sorted(settled.items()) if name != target}
+
+
+@dataclass(frozen=True)
+class LocationRules:
+    """Which schemes and authorities are one; each maps a name, or names joined by commas, to what it stands for.
+
+    Raises ConfigError for a circle, and for a name that cannot be a scheme or an authority.
+    """
+
+    equal_schemes: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_SCHEMES))
+    equal_authorities: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lowered = {names.lower(): target.lower() for names, target in self.equal_schemes.items()}
+        schemes = _expand(lowered, what="schemes")
+        authorities = _expand(self.equal_authorities, what="authorities")
+        for name in [*schemes, *schemes.values()]:
+            if re.fullmatch(_SCHEME, name) is None:
+                raise ConfigError(
+                    f"{name!r} is no scheme of a path", untouched="everything", do="see orphans.equal_schemes"
+                )
+        for name in [*authorities, *authorities.values()]:
+            if "/" in name:
+                raise ConfigError(
+                    f"{name!r} is no authority of a path: it has a slash",
+                    untouched="everything",
+                    do="see orphans.equal_authorities",
+                )
+        object.__setattr__(self, "equal_schemes", schemes)
+        object.__setattr__(self, "equal_authorities", authorities)
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.equal_schemes.items()), tuple(self.equal_authorities.items())))
+
+    @classmethod
+    def from_config(cls, orphans: Orphans) -> LocationRules:
+        """The rules that lifecycle.yaml gives. As in Iceberg, s3a and s3n stand for s3 unless it says otherwise."""
+        given = {name.strip(): target for names, target in orphans.equal_schemes.items() for name in names.split(",")}
+        return cls({**DEFAULT_SCHEMES, **given}, orphans.equal_authorities)
+
+    def fingerprint(self) -> str:
+        """Names the normaliser's version and the equalities, for the header of whatever stores locations or hashes."""
+        return json.dumps(
+            {
+                "normaliser": NORMALISER_VERSION,
+                "schemes": dict(self.equal_schemes),
+                "authorities": dict(self.equal_authorities),
+            },
+            sort_keys=True,
+        )
+
+
+DEFAULT_RULES = LocationRules()
+
+
+@dataclass(frozen=True)
+class PathParts:
+    """`scheme` in lower case and "" where the path has none; `path` as spelled, with its leading slash."""
+
+    scheme: str
+    authority: str
+    path: str
+
+
+def split(path: str) -> PathParts:
+    """The parts of a path; nothing is normalised but the scheme's case."""
+    match = _PREFIX.match(path)
+    if match is None:
+        return PathParts("", "", path)
+    return PathParts(match[1].lower(), match[2] or "", path[match.end() :])
+
+
+def normalise(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
+    """The location of `path`. Idempotent."""
+    match = _PREFIX.match(path)
+    if match is not None:
+        scheme, authority, rest = match[1].lower(), match[2] or "", path[match.end() :]
+    elif path.startswith("/"):
+        scheme, authority, rest = "file", "", path
+    else:
+        return path
+    if "//" in rest:
+        rest = _SLASHES.sub("/", rest)
+    if scheme == "file" and "/." in rest and _DOTS.search(rest):
+        rest = _resolve_dots(rest)
+    scheme = rules.equal_schemes.get(scheme, scheme)
+    authority = rules.equal_authorities.get(authority, authority)
+    return f"{scheme}://{authority}{rest}"
+
+
+def _resolve_dots(path: str) -> str:
+    kept: list[str] = []
+    for segment in path.split("/")[1:]:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    return "/" + "/".join(kept)
+
+
+def normalise_series(paths: pl.Series, rules: LocationRules = DEFAULT_RULES) -> pl.Series:
+    """`normalise` over a polars Series of strings, nulls kept: for Arrow workers."""
+    import polars as pl
+
+    named = paths.alias("path").to_frame()
+    path = pl.col("path")
+    has_scheme = path.str.contains(rf"\A{_SCHEME}:/")
+    scheme = (
+        pl.when(has_scheme).then(path.str.extract(rf"\A({_SCHEME}):/", 1).str.to_lowercase()).otherwise(pl.lit("file"))
+    )
+    bare = pl.when(has_scheme).then(path.str.replace(rf"\A{_SCHEME}:", "")).otherwise(path)
+    has_authority = has_scheme & bare.str.starts_with("//")
+    authority = pl.when(has_authority).then(bare.str.extract(r"\A//([^/]*)", 1)).otherwise(pl.lit(""))
+    rest = pl.when(has_authority).then(bare.str.replace(r"\A//[^/]*", "")).otherwise(bare)
+    parts = named.select(
+        path, has_scheme.alias("has_scheme"), scheme.alias("scheme"), authority.alias("authority"), rest.alias("rest")
+    ).with_columns(pl.col("rest").str.replace_all("/{2,}", "/"))
+    located = parts.with_columns(
+        location=pl.when(pl.col("has_scheme") | pl.col("path").str.starts_with("/"))
+        .then(
+            pl.concat_str(
+                _mapped(pl.col("scheme"), rules.equal_schemes),
+                pl.lit("://"),
+                _mapped(pl.col("authority"), rules.equal_authorities),
+                pl.col("rest"),
+            )
+        )
+        .otherwise(pl.col("path")),
+        dots=(pl.col("scheme") == "file") & pl.col("rest").str.contains(r"/\.\.?(?:/|\z)"),
+    )
+    result = located["location"]
+    rows = located["dots"].arg_true()
+    if len(rows):
+        # Seldom, and a loop in any language: the few rows with dot segments go through the Python rule.
+        settled = [normalise(text, rules) for text in paths.gather(rows).to_list()]
+        result = result.scatter(rows, pl.Series(settled, dtype=pl.String))
+    return result.alias(paths.name)
+
+
+def _mapped(column: pl.Expr, equal: Mapping[str, str]) -> pl.Expr:
+    return column.replace(dict(equal)) if equal else column
+
+
+def normalise_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
+    """`normalise` as a Spark column expression over a string column (null stays null), without a Python worker."""
+    from pyspark.sql import functions as sf
+
+    has_scheme = column.rlike(rf"\A{_SCHEME}:/")
+    scheme = sf.when(has_scheme, sf.lower(sf.regexp_extract(column, rf"\A({_SCHEME}):/", 1))).otherwise(sf.lit("file"))
+    bare = sf.when(has_scheme, sf.regexp_replace(column, rf"\A{_SCHEME}:", "")).otherwise(column)
+    has_authority = has_scheme & bare.startswith("//")
+    authority = sf.when(has_authority, sf.regexp_extract(bare, r"\A//([^/]*)", 1)).otherwise(sf.lit(""))
+    rest = sf.when(has_authority, sf.regexp_replace(bare, r"\A//[^/]*", "")).otherwise(bare)
+    single = sf.regexp_replace(rest, "/{2,}", "/")
+    kept = sf.aggregate(
+        sf.slice(sf.split(single, "/"), sf.lit(2), sf.size(sf.split(single, "/"))),
+        sf.array().cast("array<string>"),
+        lambda done, segment: sf.when(segment == ".", done)
+        .when(segment == "..", sf.slice(done, sf.lit(1), sf.greatest(sf.size(done) - 1, sf.lit(0))))
+        .otherwise(sf.concat(done, sf.array(segment))),
+    )
+    resolved = sf.when(
+        (scheme == "file") & single.rlike(r"/\.\.?(?:/|\z)"), sf.concat(sf.lit("/"), sf.array_join(kept, "/"))
+    ).otherwise(single)
+    location = sf.concat(
+        _mapped_column(scheme, rules.equal_schemes),
+        sf.lit("://"),
+        _mapped_column(authority, rules.equal_authorities),
+        resolved,
+    )
+    return sf.when(has_scheme | column.startswith("/"), location).otherwise(column)
+
+
+def _mapped_column(column: Any, equal: Mapping[str, str]) -> Any:
+    from pyspark.sql import functions as sf
+
+    if not equal:
+        return column
+    cases: Any = sf
+    for name, target in equal.items():
+        cases = cases.when(column == name, sf.lit(target))
+    return cases.otherwise(column)
+
+
+def relative_to(path: str, root: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
+    """What follows `root/` in the location of `path`; None when `path` is not under `root`, or leaves it by `..`."""
+    location, base = normalise(path, rules), _folder(root, rules)
+    if not location.startswith(base):
+        return None
+    rest = location[len(base) :]
+    # Dots are resolved in local paths only; in any other a store or a proxy in front of it may still climb out.
+    return None if not rest or ".." in rest.split("/") else rest
+
+
+def _folder(root: str, rules: LocationRules) -> str:
+    location = normalise(root, rules)
+    return location if location.endswith("/") else location + "/"
+
+
+def is_under(location: str, root: str, rules: LocationRules = DEFAULT_RULES) -> bool:
+    """Whether `location` is a file below the folder `root`: not `root` itself, and not out again through `..`."""
+    return relative_to(location, root, rules) is not None
+
+
+def overlap(one: str, other: str, rules: LocationRules = DEFAULT_RULES) -> bool:
+    """Whether two folders are equal or nested."""
+    first, second = _folder(one, rules), _folder(other, rules)
+    return first.startswith(second) or second.startswith(first)
+
+
+def parent(path: str) -> str:
+    """The folder of `path`, in its own spelling: `s3://b` for `s3://b/x`, `/` for `/x`."""
+    match = _PREFIX.match(path)
+    start = match.end() if match else 0
+    rest = "/" + path[start:].strip("/") if path[start:].startswith("/") else path[start:].rstrip("/")
+    folder = rest[: rest.rfind("/")] if "/" in rest else ""
+    prefix = path[:start]
+    return prefix + (folder or ("/" if rest.startswith("/") and not (match and match[2]) else ""))
+
+
+def ambiguity(path: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
+    """Why engines may not agree on the file that `path` names; None for an ordinary path.
+
+    Iceberg's S3FileIO cuts a path at `?` and `#` and other readers do not; `.` and `..` are names on S3, and Hadoop's
+    S3A resolves them. What deletes should not touch such a path, nor trust that a listing shows it under that name.
+    """
+    parts = split(path)
+    if not parts.scheme and not path.startswith("/"):
+        return "it is relative"
+    if rules.equal_schemes.get(parts.scheme, parts.scheme) == "s3":
+        if "?" in parts.path or "#" in parts.path:
+            return "S3FileIO cuts it at ? and #"
+        if _DOTS.search(parts.path):
+            return "it has . or .. as a name"
+    return None

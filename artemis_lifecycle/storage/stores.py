@@ -1,0 +1,268 @@
+"""`Stores`, the one door to object stores: it sends each path to the store of its scheme, and copies between them.
+
+Nothing here deletes on its own account: a copy that fails takes away only what it wrote itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
+from artemis_lifecycle.storage.local import LocalStore, missing
+from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.types import CHUNK, Children, CopyOutcome, DeleteOutcome, Outcomes, Store, StoredFile
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.storage.s3 import S3Store
+
+__all__ = ["CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores"]
+
+_DEFAULTS = StoreSettings()
+_LOCAL = frozenset({"", "file"})
+_S3 = frozenset({"s3", "s3a", "s3n"})
+_NOT_READABLE_AT_ONCE = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+
+
+class Stores:
+    """Every store that `settings` reach.
+
+    `s3_client_factory` (no arguments, an S3 client) replaces the client that `settings` would give in this process, as
+    dagster-aws' `S3Resource.get_client` does. It is not pickled: on a Spark executor the client is built from
+    `settings`, which must therefore carry the same endpoint and credentials, or leave both to boto3's own chain.
+
+    All methods but `delete`, which reports it, raise StorageError for a scheme that no store here answers to.
+    """
+
+    def __init__(
+        self, settings: StoreSettings = _DEFAULTS, s3_client_factory: Callable[[], Any] | None = None
+    ) -> None:
+        self.settings = settings
+        self._s3_client_factory = s3_client_factory
+        self._local = LocalStore()
+        self._s3: S3Store | None = None
+
+    def __getstate__(self) -> StoreSettings:
+        return self.settings
+
+    def __setstate__(self, state: StoreSettings) -> None:
+        Stores.__init__(self, state)
+
+    def __repr__(self) -> str:
+        return f"Stores({self.settings!r})"
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        """All files below the folder `prefix`, hidden ones too, in `prefix`'s own spelling; none when it is missing.
+
+        On S3 an empty object whose key ends in `/` is a folder's marker and no file. Any error is a StorageError: a
+        listing that ends without one is whole.
+        """
+        return self._store(prefix).list(prefix)
+
+    def children(self, prefix: str) -> Children:
+        """One level of `list`: (folders, each with its closing `/`; files). A folder can be given to either again."""
+        return self._store(prefix).children(prefix)
+
+    def head(self, path: str) -> StoredFile | None:
+        """What the store says of one file; None when it is absent, or a folder."""
+        return self._store(path).head(path)
+
+    def open(self, path: str) -> BinaryIO:
+        """The file as a seekable stream that holds little in memory. Raises MissingFile, a StorageError, if absent."""
+        return self._store(path).open(path)
+
+    def read(self, path: str) -> bytes:
+        """The whole file. Raises MissingFile, a StorageError, if absent."""
+        return self._store(path).read(path)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset` on; fewer where the file ends. Raises MissingFile, a StorageError, if absent."""
+        return self._store(path).read_range(path, offset, length)
+
+    def write(
+        self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None
+    ) -> StoredFile:
+        """Store `data` whole or not at all, on disk when this returns.
+
+        Without `overwrite` a file that exists raises ExistingFile, a StorageError, and of several writers at once
+        exactly one succeeds.
+        """
+        chosen = storage_class or self.settings.storage_class
+        return self._store(path).write(path, data, overwrite=overwrite, storage_class=chosen)
+
+    def checksum(self, path: str) -> str:
+        """`sha256:<hex>` of the file's bytes as they are read now."""
+        digest = hashlib.sha256()
+        for chunk in _chunks(self.open(path), path):
+            digest.update(chunk)
+        return f"sha256:{digest.hexdigest()}"
+
+    def copy(
+        self,
+        source: str,
+        destination: str,
+        *,
+        source_stores: Stores | None = None,
+        storage_class: str | None = None,
+    ) -> CopyOutcome:
+        """Copy one file and read it back; memory stays within one part (`settings.multipart_bytes`).
+
+        An identical file at `destination` counts as done, another one is replaced. Between S3 buckets of one endpoint
+        the store copies by itself. A copy that reads back differently is redone, `settings.copy_attempts` times in all.
+
+        Raises MissingFile when the source is absent, CopyMismatch when no attempt read back right (the destination
+        then holds no file of this call), StorageError for all else.
+        """
+        origin = self if source_stores is None else source_stores
+        chosen = storage_class or self.settings.storage_class
+        if normalise(source) == normalise(destination):
+            raise StorageError(
+                "A file cannot be copied onto itself", path=source, untouched="the file", do="name another destination"
+            )
+        if chosen in _NOT_READABLE_AT_ONCE and split(destination).scheme in _S3:
+            raise StorageError(
+                f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
+                path=destination,
+                untouched="source and destination",
+                do="copy to GLACIER_IR or another class that reads at once, and change the class after that",
+            )
+        found = origin.head(source)
+        if found is None:
+            raise missing(source)
+        size = found.size_in_bytes
+        present = self.head(destination)
+        if present is not None and present.size_in_bytes == size:
+            checksum = origin.checksum(source)
+            if self.checksum(destination) == checksum:
+                return CopyOutcome(source, destination, size, checksum)
+        refusal = ""
+        for _ in range(self.settings.copy_attempts):
+            try:
+                checksum = self._transfer(origin, source, destination, size, chosen)
+                return CopyOutcome(source, destination, size, checksum)
+            except _ReadsBackDifferently as difference:
+                refusal = str(difference)
+        raise CopyMismatch(
+            f"A copy reads back differently from its source, {self.settings.copy_attempts} times: {refusal}",
+            path=destination,
+            untouched=f"the source {source}",
+            do="check both stores' disks and network, then run the step again",
+        )
+
+    def _transfer(
+        self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None
+    ) -> str:
+        if split(source).scheme in _S3 and split(destination).scheme in _S3:
+            target, start = self._s3_store(), origin._s3_store()
+            if target.same_endpoint(start):
+                expected = origin.checksum(source)
+                verify = _verifier(size, lambda: (size, expected))
+                if target.copy_within(source, destination, storage_class=storage_class, verify=verify):
+                    return expected
+        digest = hashlib.sha256()
+        streamed = 0
+
+        def reading() -> Iterator[bytes]:
+            nonlocal streamed
+            for chunk in _chunks(origin.open(source), source):
+                digest.update(chunk)
+                streamed += len(chunk)
+                yield chunk
+
+        verify = _verifier(size, lambda: (streamed, f"sha256:{digest.hexdigest()}"))
+        self._store(destination).put_stream(
+            destination, reading(), size=size, storage_class=storage_class, verify=verify
+        )
+        return f"sha256:{digest.hexdigest()}"
+
+    def delete(self, paths: Sequence[str], *, within_seconds: float | None = None) -> Outcomes:
+        """Delete files, one outcome for each path in the order given; nothing raises for a path that cannot be deleted.
+
+        A symbolic link goes, not what it points to; a folder stays and is "failed". After `within_seconds` no further
+        request is begun, and paths not yet asked for are "failed" as not tried.
+        """
+        groups: dict[str, list[int]] = {"local": [], "s3": []}
+        outcomes: dict[int, DeleteOutcome] = {}
+        for index, path in enumerate(paths):
+            scheme = split(path).scheme
+            if scheme in _LOCAL:
+                groups["local"].append(index)
+            elif scheme in _S3:
+                groups["s3"].append(index)
+            else:
+                outcomes[index] = DeleteOutcome(path, "failed", f"no store here answers to {scheme}:")
+        for group, indexes in groups.items():
+            if indexes:
+                store: Store = self._local if group == "local" else self._s3_store()
+                done = store.delete([paths[index] for index in indexes], within_seconds=within_seconds)
+                outcomes.update(zip(indexes, done, strict=True))
+        return [outcomes[index] for index in range(len(paths))]
+
+    def touch(self, path: str, last_modified: datetime) -> None:
+        """Set a local file's modification time (timezone-aware); a store that keeps its own raises StorageError."""
+        if last_modified.tzinfo is None:
+            raise NaiveDatetime(
+                "The time of a file needs a time zone",
+                path=path,
+                untouched="the file",
+                do="give datetime(…, tzinfo=UTC)",
+            )
+        self._store(path).touch(path, last_modified)
+
+    def _store(self, path: str) -> Store:
+        scheme = split(path).scheme
+        if scheme in _LOCAL:
+            return self._local
+        if scheme in _S3:
+            return self._s3_store()
+        raise StorageError(
+            f"No store here answers to {scheme}:",
+            path=path,
+            untouched="everything",
+            do="use file:, s3:, s3a: or s3n: paths",
+        )
+
+    def _s3_store(self) -> S3Store:
+        if self._s3 is None:
+            # boto3 takes a fifth of a second to load; a local warehouse never needs it.
+            from artemis_lifecycle.storage.s3 import S3Store
+
+            self._s3 = S3Store(self.settings, self._s3_client_factory)
+        return self._s3
+
+
+class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)
+    pass
+
+
+def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[int, str], None]:
+    """Holds what was read back against the source: its size before the copy, and its bytes as they were streamed."""
+
+    def verify(read_size: int, read_checksum: str) -> None:
+        streamed, checksum = expected()
+        if not streamed == size == read_size:
+            raise _ReadsBackDifferently(f"the source has {size} bytes, {streamed} were read, {read_size} arrived")
+        if checksum != read_checksum:
+            raise _ReadsBackDifferently(f"the source is {checksum}, the copy {read_checksum}")
+
+    return verify
+
+
+def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+    with file:
+        while True:
+            try:
+                chunk = file.read(CHUNK)
+            except OSError as error:
+                raise StorageError(
+                    f"A file cannot be read to its end: {error.strerror or error}",
+                    path=path,
+                    untouched="the file",
+                    do="check the store, then run this again",
+                ) from error
+            if not chunk:
+                return
+            yield chunk

@@ -1,0 +1,1 @@
+"""Tests, mirrored on the package room by room; `integration/` holds whole walks."""

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import IntegerType, NestedField
+from sqlalchemy import text
+
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle_tests.catalogs.conftest import MakeTable, append
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_an_entry_is_what_the_catalog_says_now(
+    spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader
+) -> None:
+    live = config.catalogs.live.name
+    table = make_table("now", 1)
+    before = reader.entry(table)
+    append(spark, f"{live}.{table}", 2)
+    after = reader.entry(table)
+    assert (after.catalog, after.namespace, after.table, after.identifier) == (live, "space", "now", table)
+    assert after.metadata_location != before.metadata_location
+    assert after.previous_metadata_location == before.metadata_location
+    assert reader.exists(table)
+
+
+def test_views_are_no_tables(
+    spark: SparkSession, config: LifecycleConfig, make_table: MakeTable, reader: CatalogReader
+) -> None:
+    live = config.catalogs.live.name
+    table = make_table("seen", 1)
+    spark.sql(f"CREATE VIEW {live}.space.a_view AS SELECT 1 AS one")
+    assert reader.tables() == [table]
+    assert not reader.exists("space.a_view")
+
+
+def test_a_namespace_may_have_levels(config: LifecycleConfig, spark: SparkSession, reader: CatalogReader) -> None:
+    live = config.catalogs.live.name
+    spark.sql(f"CREATE NAMESPACE {live}.a")
+    spark.sql(f"CREATE NAMESPACE {live}.a.b")
+    spark.sql(f"CREATE TABLE {live}.a.b.t (id INT) USING iceberg")
+    entry = reader.entry("a.b.t")
+    assert (entry.namespace, entry.table) == ("a.b", "t")
+    assert reader.tables() == ["a.b.t"]
+    assert reader.namespaces() == ["a", "a.b"]
+
+
+def test_an_unknown_table_and_a_name_that_is_none_are_told_apart(reader: CatalogReader) -> None:
+    with pytest.raises(NoSuchTable, match=r"space\.none"):
+        reader.entry("space.none")
+    assert not reader.exists("space.none")
+    for name in ("none", "", "a..b", ".t", "a."):
+        with pytest.raises(BadInput):
+            reader.entry(name)
+    with pytest.raises(BadInput):
+        reader.create_namespace("a..b")
+
+
+def test_quotes_in_a_name_are_only_a_name(reader: CatalogReader) -> None:
+    reader.create_namespace("x'; DROP TABLE iceberg_tables; --")
+    assert "x'; DROP TABLE iceberg_tables; --" in reader.namespaces()
+    assert not reader.exists("x'; DROP TABLE iceberg_tables; --.t")
+    assert reader.tables() == []
+
+
+def test_creating_a_namespace_twice_is_once(reader: CatalogReader) -> None:
+    reader.create_namespace("twice")
+    reader.create_namespace("twice")
+    assert reader.namespaces().count("twice") == 1
+
+
+def test_a_catalog_that_does_not_answer_is_not_an_empty_one() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    with pytest.raises(OperationsUnavailable):
+        CatalogReader(Catalog(name="live", uri=f"postgresql+psycopg2://me@127.0.0.1:{port}/db", warehouse="file:///w"))
+    with pytest.raises(OperationsUnavailable, match="does not answer"):
+        CatalogReader(Catalog(name="live", type="rest", uri=f"http://127.0.0.1:{port}", warehouse="w"))
+
+
+def test_a_catalog_of_the_first_layout_is_brought_to_the_present_one(postgres_uri: str) -> None:
+    engine = connect(postgres_uri)
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE IF EXISTS iceberg_tables, iceberg_namespace_properties"))
+        connection.execute(
+            text(
+                "CREATE TABLE iceberg_tables (catalog_name VARCHAR(255) NOT NULL,"
+                " table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,"
+                " metadata_location VARCHAR(1000),"
+                " previous_metadata_location VARCHAR(1000), PRIMARY KEY (catalog_name, table_namespace, table_name))"
+            )
+        )
+        connection.execute(text("INSERT INTO iceberg_tables VALUES ('old', 'ns', 't', 'file:/m', NULL)"))
+    ensure_tables(engine)
+    engine.dispose()
+    with CatalogReader(Catalog(name="old", uri=postgres_uri, warehouse="file:///w")) as reader:
+        assert reader.entry("ns.t").metadata_location == "file:/m"
+
+
+def test_a_reader_without_the_right_to_create_reads(config: LifecycleConfig, reader: CatalogReader) -> None:
+    from sqlalchemy import make_url
+
+    assert config.catalogs.live.uri is not None
+    engine = connect(config.catalogs.live.uri)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE ROLE reader_only LOGIN PASSWORD 'p'"))
+        connection.execute(text("GRANT SELECT ON iceberg_tables, iceberg_namespace_properties TO reader_only"))
+    uri = make_url(config.catalogs.live.uri).set(username="reader_only", password="p")
+    try:
+        plain = config.catalogs.live.model_copy(update={"uri": uri.render_as_string(hide_password=False)})
+        with CatalogReader(plain) as poor:
+            assert poor.tables() == reader.tables()
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP OWNED BY reader_only"))
+            connection.execute(text("DROP ROLE reader_only"))
+        engine.dispose()
+
+
+def test_another_kind_of_catalog_is_read_through_pyiceberg(tmp_path: Path) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+
+    catalog = Catalog(
+        name="other", type="in-memory", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w"
+    )
+    writer = load_catalog("other", **pyiceberg_properties(catalog))
+    with CatalogReader(catalog) as reader:
+        reader.create_namespace("a.b")
+        reader.create_namespace("a.b")
+        table = writer.create_table("a.b.t", Schema(NestedField(1, "id", IntegerType(), required=False)))
+        assert reader.tables() == ["a.b.t"]
+        assert "a.b" in reader.namespaces()
+        assert reader.entry("a.b.t").metadata_location == table.metadata_location
+        with table.transaction() as transaction:
+            transaction.set_properties(x="y")
+        assert reader.entry("a.b.t").previous_metadata_location is not None
+        assert reader.entry("a.b.t").metadata_location == table.metadata_location
+        with pytest.raises(NoSuchTable):
+            reader.entry("a.b.none")
+        assert not reader.exists("no.such")
+    writer.close()

@@ -1,0 +1,190 @@
+"""What the tests of every room stand on: one Postgres and one Spark session per run, fresh catalogs per test.
+
+- `postgres`: the server (EmbeddedPostgres); `postgres_uri`: a fresh database of it per test module.
+- `spark`: the session. It starts with no catalog; each `config` brings its own.
+- `config`: a LifecycleConfig with every address, with catalog names, warehouses and a root that no other test has.
+  The session knows its catalogs by `config.catalogs.live.name` and `.cold.name`; names differ from test to test because
+  a session keeps a catalog as it was first loaded.
+- `make_config(**sections)`: the same, as often as a test needs, with sections of lifecycle.yaml laid over it, e.g.
+  `make_config(tables={"ns.t": {"retention": {"window": "7d"}}})`. `module_config` lives as long as the module.
+- `lifecycle`: `Lifecycle.open(config, spark=spark)`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.local.postgres import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MakeConfig = Callable[..., LifecycleConfig]
+
+_numbers = itertools.count(1)
+_PREFIX = "artemis-tests-"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """One server per run. Not under pytest's own folder, which root's Postgres user could not reach."""
+    _clear_after_killed_runs()
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    home.chmod(0o755)
+    (home / "owner").write_text(str(os.getpid()))
+    server = EmbeddedPostgres(home, {"fsync": "off", "max_connections": "400"})
+    server.start()
+    yield server
+    server.remove()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The SQLAlchemy address of a database that this test module has for itself."""
+    name = f"test_{next(_numbers)}"
+    _execute(postgres, f"CREATE DATABASE {name}")
+    yield postgres.uri(name)
+    _execute(postgres, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session. Its jars are resolved once, into the repository's own .artemis."""
+    from artemis_lifecycle.local.jars import resolve
+    from artemis_lifecycle.spark.session import open_session, session_conf
+
+    home = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    (home / "owner").write_text(str(os.getpid()))
+    config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
+    conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis"))
+    conf["spark.sql.shuffle.partitions"] = "2"
+    # Compiled code is slower to make than these few rows are to read.
+    conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
+    session = open_session(conf)
+    yield session
+    session.stop()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def make_config(postgres_uri: str, spark: SparkSession, tmp_path: Path) -> Iterator[MakeConfig]:
+    with _configs(postgres_uri, spark, tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def config(make_config: MakeConfig) -> LifecycleConfig:
+    return make_config()
+
+
+@pytest.fixture(scope="module")
+def module_config(
+    postgres_uri: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LifecycleConfig]:
+    with _configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
+        yield make()
+
+
+@pytest.fixture
+def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+    with Lifecycle.open(config, spark=spark) as opened:
+        yield opened
+
+
+class _configs:
+    """Makes configurations and, at the end, takes their catalogs out of the session again."""
+
+    def __init__(self, uri: str, spark: SparkSession, folder: Path) -> None:
+        self._uri, self._spark, self._folder = uri, spark, folder
+        self._names: list[str] = []
+
+    def __enter__(self) -> MakeConfig:
+        return self._make
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            _forget(self._spark, name)
+
+    def _make(self, **sections: Any) -> LifecycleConfig:
+        from artemis_lifecycle.catalogs.settings import spark_conf
+
+        number = next(_numbers)
+        folder = self._folder / f"lifecycle-{number}"
+        addresses: dict[str, Any] = {
+            "catalogs": {
+                tier: {"name": f"{tier}_{number}", "uri": self._uri, "warehouse": f"file://{folder}/{tier}"}
+                for tier in ("live", "cold")
+            },
+            "operations": {"uri": self._uri, "root": f"file://{folder}/state"},
+            "spark": {"master": "local[2]"},
+            "home": folder,
+        }
+        config = LifecycleConfig.model_validate(_laid_over(addresses, sections))
+        for key, value in spark_conf(config.catalogs).items():
+            self._spark.conf.set(key, value)
+        self._names += [config.catalogs.live.name, config.catalogs.cold.name]
+        return config
+
+
+def _laid_over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _laid_over(base[key], more[key]) for key in base.keys() & more.keys() if isinstance(base[key], dict)}
+    return {**base, **more, **both}
+
+
+def _forget(spark: SparkSession, catalog: str) -> None:
+    """Close the catalog's connections: the session would keep them to its end, and there are hundreds of catalogs."""
+    manager = spark._jsparkSession.sessionState().catalogManager()  # type: ignore[attr-defined]
+    loaded = manager.listCatalogs(spark._jvm.scala.Option.empty())  # type: ignore[union-attr]
+    if loaded.contains(catalog):
+        manager.catalog(catalog).icebergCatalog().close()
+    for key in [key for key in spark.conf.getAll if key.startswith(f"spark.sql.catalog.{catalog}")]:
+        spark.conf.unset(key)
+
+
+def _execute(postgres: EmbeddedPostgres, statement: str) -> None:
+    import psycopg2
+
+    connection = psycopg2.connect(postgres.uri("postgres", driver="postgresql"))
+    try:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+    finally:
+        connection.close()
+
+
+def _clear_after_killed_runs() -> None:
+    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/owner"):
+        # Another run may be clearing the same.
+        with suppress(FileNotFoundError):
+            pid = owner.read_text()
+            if pid and owner.stat().st_uid == os.geteuid() and not psutil.pid_exists(int(pid)):
+                EmbeddedPostgres(owner.parent).remove()
+                shutil.rmtree(owner.parent, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _apart_from_the_developers_stack() -> Iterator[None]:
+    """No variable of the shell that runs the tests leads them to its catalogs."""
+    kept = {"ARTEMIS_JARS"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ARTEMIS_") and name not in kept]:
+            patch.delenv(name)
+        yield

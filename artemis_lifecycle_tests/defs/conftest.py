@@ -1,0 +1,97 @@
+"""A lifecycle.yaml on disk for the definitions to read, tables to walk, and an instance of Dagster per test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from dagster import DagsterInstance, Definitions, ExecuteInProcessResult
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from artemis_lifecycle_tests.conftest import MakeConfig
+
+TABLE, OTHER = "artemis.passes", "artemis.telemetry"
+
+_DAGSTERS_OWN = (
+    # Dagster asks its own deprecated property when a resource has resources.
+    "ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in _DAGSTERS_OWN:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+def written(config: LifecycleConfig, folder: Path) -> Path:
+    """`config` as a lifecycle.yaml in `folder`."""
+    path = folder / "lifecycle.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True, exclude_none=True)))
+    return path
+
+
+class Project:
+    """Definitions on a configuration of their own, and an instance that knows its tables."""
+
+    def __init__(self, config: LifecycleConfig, path: Path, instance: DagsterInstance, spark: SparkSession) -> None:
+        self.config, self.path, self.instance, self.spark = config, path, instance, spark
+        self.definitions: Definitions = build_definitions(path)
+
+    def create(self, *tables: str, commits: int = 3) -> None:
+        """Make tables with `commits` snapshots, and a partition of each."""
+        live = self.config.catalogs.live.name
+        for table in tables:
+            self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.{table.split('.')[0]}")
+            self.spark.sql(f"CREATE TABLE {live}.{table} (id bigint, name string) USING iceberg")
+            for number in range(commits):
+                self.append(table, number)
+        self.instance.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
+
+    def append(self, table: str, number: int) -> None:
+        """One more commit."""
+        self.spark.sql(f"INSERT INTO {self.config.catalogs.live.name}.{table} VALUES ({number}, 'pass {number}')")
+
+    def run(self, job: str, table: str, *, dry_run: bool | None = None, **options: Any) -> ExecuteInProcessResult:
+        """Run a job for one table, in this process and its session."""
+        from artemis_lifecycle.defs.jobs import for_real
+
+        return self.definitions.resolve_job_def(job).execute_in_process(
+            instance=self.instance,
+            partition_key=table,
+            raise_on_error=False,
+            run_config=for_real(job, dry_run=dry_run) if dry_run is not None else None,
+            **options,
+        )
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    with DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
+def make_project(
+    make_config: MakeConfig, tmp_path: Path, instance: DagsterInstance, spark: SparkSession
+) -> Callable[..., Project]:
+    def make(**sections: Any) -> Project:
+        config = make_config(**sections)
+        return Project(config, written(config, tmp_path), instance, spark)
+
+    return make
+
+
+@pytest.fixture
+def project(make_project: Callable[..., Project]) -> Project:
+    return make_project(tables={"artemis.*": {}})

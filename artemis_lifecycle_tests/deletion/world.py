@@ -1,0 +1,223 @@
+"""A small world for deletion and orphan tests: one catalog of real tables in Postgres, on a folder of their own."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.orphans.delete import delete_orphans
+from artemis_lifecycle.orphans.listing import Listing, list_table
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
+from artemis_lifecycle.reachability.walk import deletable_files
+from artemis_lifecycle.storage.frames import write_frame
+from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.stores import Stores
+
+WEEK = timedelta(days=7)
+
+
+@dataclass
+class World:
+    """`name` is the catalog's in Spark, `folder` its warehouse; `root` stands for operations.root."""
+
+    spark: SparkSession
+    operations: Operations
+    reader: CatalogReader
+    name: str
+    folder: Path
+    root: str
+    stores: Stores = field(default_factory=Stores)
+
+    # --- tables -----------------------------------------------------------------------------------------------------
+
+    def create(self, table: str, *, location: Path | None = None, properties: str = "") -> str:
+        self.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self.name}.{table.split('.')[0]}")
+        place = f"LOCATION 'file://{location}'" if location is not None else ""
+        options = f"TBLPROPERTIES ({properties})" if properties else ""
+        self.spark.sql(f"CREATE TABLE {self.name}.{table} (id bigint, name string) USING iceberg {place} {options}")
+        return table
+
+    def append(self, table: str, *ids: int) -> int:
+        """Append rows as one data file; returns the snapshot."""
+        rows = self.spark.createDataFrame([(i, f"row {i}") for i in ids], "id bigint, name string").coalesce(1)
+        rows.writeTo(f"{self.name}.{table}").append()
+        return self.current_snapshot(table)
+
+    def overwrite(self, table: str, *ids: int) -> int:
+        """Replace all rows, which leaves the older data files to the older snapshots alone."""
+        rows = self.spark.createDataFrame([(i, f"row {i}") for i in ids], "id bigint, name string").coalesce(1)
+        rows.writeTo(f"{self.name}.{table}").overwritePartitions()
+        return self.current_snapshot(table)
+
+    def metadata(self, table: str) -> TableMetadata:
+        return read_table_metadata(self.stores, self.reader.entry(table).metadata_location)
+
+    def current_snapshot(self, table: str) -> int:
+        found = self.metadata(table).current_snapshot_id
+        assert found is not None
+        return found
+
+    def rows(self, table: str, snapshot: int | None = None) -> list[int]:
+        at = f" VERSION AS OF {snapshot}" if snapshot is not None else ""
+        return sorted(row["id"] for row in self.spark.sql(f"SELECT id FROM {self.name}.{table}{at}").collect())
+
+    def java(self, table: str) -> Any:
+        jvm: Any = self.spark._jvm
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(
+            self.spark._jsparkSession, f"{self.name}.{table}"
+        )
+
+    def data_file(self, table: str, snapshot: int) -> Any:
+        """Iceberg's own object for the first data file that `snapshot` added."""
+        loaded = self.java(table)
+        return next(iter(loaded.snapshot(snapshot).addedDataFiles(loaded.io())))
+
+    def expire(self, table: str, *snapshots: int) -> None:
+        """Remove snapshots from the metadata by Iceberg's core, leaving every file where it is."""
+        change = self.java(table).expireSnapshots()
+        for snapshot in snapshots:
+            change = change.expireSnapshotId(snapshot)
+        change.cleanExpiredFiles(False).commit()
+
+    # --- deletion ---------------------------------------------------------------------------------------------------
+
+    def plan(self, table: str, *snapshots: int, commit: bool = True) -> DeletionJob:
+        """Seal what only `snapshots` reach, and expire them."""
+        metadata = self.metadata(table)
+        job_id = f"plan-{uuid.uuid4().hex[:12]}"
+        folder = f"{self.root}/plans/{job_id}/files"
+        files = deletable_files(self.spark, self.stores, metadata, snapshots, DEFAULT_RULES)
+        sealed = write_frame(files, folder, self.stores)
+        if commit:
+            self.expire(table, *snapshots)
+        return DeletionJob(job_id, "expiration", metadata.table_uuid, table, folder, sealed.rows, tuple(snapshots))
+
+    def job_of(self, table: str, files: Sequence[tuple[str, str]], kind: str = "expiration") -> DeletionJob:
+        """A job whose sealed list says just what it is given: (path, kind)."""
+        metadata = self.metadata(table)
+        job_id = f"job-{uuid.uuid4().hex[:12]}"
+        folder = f"{self.root}/plans/{job_id}/files"
+        rows = [(path, kind, 1, "given by a test") for path, kind in files]
+        frame = self.spark.createDataFrame(rows, "path string, kind string, size_in_bytes bigint, reason string")
+        sealed = write_frame(frame, folder, self.stores)
+        return DeletionJob(job_id, kind, metadata.table_uuid, table, folder, sealed.rows)  # type: ignore[arg-type]
+
+    def delete(
+        self,
+        job: DeletionJob,
+        *,
+        dry_run: bool = False,
+        stores: Stores | None = None,
+        pause: Callable[[], str | None] = lambda: None,
+        **settings: Any,
+    ) -> DeletionReport:
+        with self.operations.leases.hold(job.table_uuid, step="delete", owner="test") as lease:
+            return delete_job(
+                self.spark,
+                stores or self.stores,
+                self.operations,
+                job,
+                current=lambda: self.reader.entry(job.table),
+                catalog=self.reader,
+                lease=lease,
+                root=self.root,
+                rules=DEFAULT_RULES,
+                settings=DeletionSettings(**settings),
+                dry_run=dry_run,
+                pause=pause,
+            )
+
+    # --- orphans ----------------------------------------------------------------------------------------------------
+
+    def list(self, table: str, *locations: str) -> Listing:
+        return list_table(
+            self.spark,
+            self.stores,
+            locations or [self.metadata(table).location],
+            root=self.root,
+            clock=self.operations.clock.now,
+            rules=DEFAULT_RULES,
+        )
+
+    def scan(self, table: str, listing: Listing | None = None, **changes: Any) -> OrphanScanResult:
+        settings = {"min_age": WEEK, "min_age_floor": timedelta(hours=24), "metadata_min_age": timedelta(days=30)}
+        extra = {key: changes.pop(key) for key in ("history_read_at", "failed_compactions", "rules") if key in changes}
+        return scan_orphans(
+            self.spark,
+            self.stores,
+            self.operations,
+            listing or self.list(table),
+            table=table,
+            table_uuid=self.metadata(table).table_uuid,
+            current=lambda: self.reader.entry(table),
+            catalog=self.reader,
+            root=self.root,
+            rules=extra.pop("rules", DEFAULT_RULES),
+            settings=ScanSettings(**{**settings, **changes}),
+            **extra,
+        )
+
+    def delete_scan(self, scan: OrphanScanResult, **changes: Any) -> DeletionReport:
+        with self.operations.leases.hold(scan.table_uuid, step="orphans", owner="test") as lease:
+            return delete_orphans(
+                self.spark,
+                self.stores,
+                self.operations,
+                scan.scan_id,
+                current=lambda: self.reader.entry(scan.table),
+                catalog=self.reader,
+                lease=lease,
+                root=self.root,
+                rules=DEFAULT_RULES,
+                results_catalog=self.name,
+                **changes,
+            )
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def place(self, table: str) -> Path:
+        return local(self.metadata(table).location)
+
+    def drop_in(self, table: str, name: str, *, age: timedelta = timedelta(days=20), data: bytes = b"PAR1") -> Path:
+        """Put a file that nothing references under the table, last modified `age` ago."""
+        path = self.place(table) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        make_old(path, age)
+        return path
+
+    def age_all(self, table: str, age: timedelta = timedelta(days=20)) -> None:
+        """Make every file of the table `age` old, so that no age guard hides what another one must do."""
+        for path in self.place(table).rglob("*"):
+            if path.is_file():
+                make_old(path, age)
+
+    def on_disk(self, table: str) -> set[str]:
+        return {str(path) for path in self.place(table).rglob("*") if path.is_file() and not path.name.endswith(".crc")}
+
+
+def make_old(path: Path, age: timedelta) -> None:
+    at = (datetime.now(UTC) - age).timestamp()
+    os.utime(path, (at, at))
+
+
+def local(path: str) -> Path:
+    return Path(path.removeprefix("file:").replace("///", "/"))
+
+
+def outcomes(report: DeletionReport) -> dict[str, tuple[str, str]]:
+    """File name to (outcome, reason)."""
+    return {row["path"].rpartition("/")[2]: (row["outcome"], row["reason"]) for row in report.files().collect()}

@@ -1,0 +1,98 @@
+"""Every address that is left out is filled; every one that is given is used, and nothing is started for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.local import addresses
+from artemis_lifecycle.local.addresses import dagster_postgres_url, fill
+
+OWN = "postgresql+psycopg2://someone:secret@127.0.0.1:1/theirs"
+
+
+def config(home: Path, **sections: Any) -> LifecycleConfig:
+    return LifecycleConfig.model_validate({"home": home, **sections})
+
+
+def all_uris(uri: str = OWN) -> dict[str, Any]:
+    return {
+        "catalogs": {tier: {"name": tier, "uri": uri} for tier in ("live", "cold")},
+        "operations": {"uri": uri},
+    }
+
+
+def test_the_first_run_has_nothing_to_configure(place: Path) -> None:
+    filled = fill(config(place / "home"))
+    assert filled.catalogs.live.uri == filled.catalogs.cold.uri == filled.operations.uri
+    assert filled.operations.uri is not None
+    with create_engine(filled.operations.uri).connect() as connection:
+        assert connection.execute(text("SELECT current_database()")).scalar_one() == "artemis"
+    home = f"file://{place}/home"
+    assert filled.catalogs.live.warehouse == f"{home}/warehouse/live"
+    assert filled.catalogs.cold.warehouse == f"{home}/warehouse/cold"
+    assert filled.operations.root == f"{home}/state"
+    assert dagster_postgres_url(filled).endswith("/dagster")
+    assert dagster_postgres_url(filled) == dagster_postgres_url(config(place / "home"))
+
+
+def test_addresses_that_are_given_start_nothing(tmp_path: Path) -> None:
+    filled = fill(config(tmp_path / "home", **all_uris()))
+    assert filled.operations.uri == OWN
+    assert not (tmp_path / "home").exists()
+
+
+def test_policies_come_through(tmp_path: Path) -> None:
+    filled = fill(config(tmp_path, **all_uris(), tables={"a.t": {"retention": {"window": "7d"}}, "b.*": {}}))
+    assert filled.policy("a.t").retention.window == timedelta(days=7)
+    assert filled.explicit_window("a.t") == timedelta(days=7)
+    assert filled.explicit_window("b.t") is None
+
+
+def test_cold_and_state_stand_beside_a_warehouse_of_ones_own(tmp_path: Path) -> None:
+    own = all_uris()
+    own["catalogs"]["live"]["warehouse"] = "s3://bucket/warehouse/"
+    filled = fill(config(tmp_path, **own))
+    assert filled.catalogs.cold.warehouse == "s3://bucket/warehouse-cold"
+    assert filled.operations.root == "s3://bucket/warehouse-lifecycle"
+
+
+def test_nothing_can_stand_beside_a_whole_bucket(tmp_path: Path) -> None:
+    own = all_uris()
+    own["catalogs"]["live"]["warehouse"] = "s3://bucket"
+    with pytest.raises(ConfigError, match="whole bucket"):
+        fill(config(tmp_path, **own))
+
+
+def test_a_default_inside_a_given_root_is_refused(tmp_path: Path) -> None:
+    own = all_uris()
+    own["operations"]["root"] = f"file://{tmp_path}"
+    with pytest.raises(ConfigError, match="nested"):
+        fill(config(tmp_path, **own))
+
+
+def test_dagster_gets_a_schema_of_its_own_in_a_postgres_that_was_given(postgres_uri: str, tmp_path: Path) -> None:
+    url = dagster_postgres_url(config(tmp_path, **all_uris(postgres_uri)))
+    with create_engine(url).begin() as connection:
+        connection.execute(text("CREATE TABLE runs (id int)"))
+        found = connection.execute(text("SELECT schemaname FROM pg_tables WHERE tablename = 'runs'")).scalar_one()
+    assert found == "dagster"
+    assert not (tmp_path / "postgres").exists()
+
+
+def test_a_postgres_that_does_not_answer_is_named_without_its_password(tmp_path: Path) -> None:
+    with pytest.raises(OperationsUnavailable) as refused:
+        dagster_postgres_url(config(tmp_path, **all_uris()))
+    assert "127.0.0.1:1/theirs" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_variable_beats_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(addresses.DAGSTER_VARIABLE, "postgresql://elsewhere/dagster")
+    assert dagster_postgres_url(config(tmp_path)) == "postgresql+psycopg2://elsewhere/dagster"

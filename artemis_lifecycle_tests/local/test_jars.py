@@ -1,0 +1,74 @@
+"""Jars are resolved once, by Spark itself, and are the files they should be. The repository is a folder here."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local import jars as jars_module
+from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, POSTGRES, Jar, needed, resolve
+
+CONTENT = b"a jar, as far as resolution is concerned"
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>test.artemis</groupId><artifactId>thing</artifactId><version>1.0</version></project>"""
+
+
+@pytest.fixture
+def thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jar:
+    """An artifact in a `~/.m2` of its own, which Spark looks into before any network."""
+    folder = tmp_path / "user" / ".m2" / "repository" / "test" / "artemis" / "thing" / "1.0"
+    folder.mkdir(parents=True)
+    (folder / "thing-1.0.pom").write_text(POM)
+    (folder / "thing-1.0.jar").write_bytes(CONTENT)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Duser.home={tmp_path / 'user'}")
+    return Jar("test.artemis", "thing", "1.0", sha256(CONTENT).hexdigest())
+
+
+def test_what_is_resolved_once_is_not_resolved_again(
+    thing: Jar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = resolve(tmp_path / "home", [thing])
+    assert file.read_bytes() == CONTENT
+    assert {path.name for path in file.parent.iterdir()} == {"thing-1.0.jar", "lock"}
+
+    def nothing_is_fetched(*_: object) -> None:
+        raise AssertionError("resolved again")
+
+    monkeypatch.setattr(jars_module, "_fetch", nothing_is_fetched)
+    assert resolve(tmp_path / "home", [thing]) == [file]
+
+
+def test_another_file_under_the_right_name_is_refused(thing: Jar, tmp_path: Path) -> None:
+    expected = Jar(thing.group, thing.artifact, thing.version, "0" * 64)
+    with pytest.raises(EnvironmentMissing, match="sha256"):
+        resolve(tmp_path / "home", [expected])
+    assert not (tmp_path / "home" / "jars" / thing.file_name).exists()
+
+
+def test_why_nothing_was_resolved_is_said(tmp_path: Path) -> None:
+    absent = Jar("test.artemis", "absent", "0.0.0-nowhere", "0" * 64)
+    with pytest.raises(EnvironmentMissing) as refused:
+        resolve(tmp_path, [absent])
+    text = str(refused.value)
+    assert "test.artemis:absent:0.0.0-nowhere" in text
+    assert "ARTEMIS_JARS" in text
+    assert "\n" not in text
+
+
+def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTEMIS_JARS", str(tmp_path))
+    (tmp_path / "iceberg-spark-runtime-4.1_2.13-1.13.0.jar").touch()
+    with pytest.raises(EnvironmentMissing, match="without postgresql"):
+        resolve(tmp_path)
+    (tmp_path / "org.postgresql_postgresql-42.7.9.jar").touch()
+    assert len(resolve(tmp_path / "unused")) == 2
+
+
+def test_warehouses_on_s3_need_one_jar_more() -> None:
+    on_s3 = LifecycleConfig.model_validate({"catalogs": {"cold": {"name": "cold", "warehouse": "s3://bucket/cold"}}})
+    assert needed(LifecycleConfig()) == (ICEBERG, POSTGRES)
+    assert needed(on_s3) == (ICEBERG, POSTGRES, ICEBERG_AWS)

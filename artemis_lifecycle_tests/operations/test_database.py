@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import traceback
+from datetime import UTC
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, make_url, text
+
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.operations.database import Operations, connect, migrate
+from artemis_lifecycle.operations.tables import SCHEMA, metadata
+
+SECRET = "s3" + "cr3t"  # not as one word in a line that a traceback shows
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_migrations_make_what_the_tables_say(operations: Operations) -> None:
+    with operations.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_schemas": True,
+                "version_table_schema": SCHEMA,
+                "compare_server_default": False,
+                "include_name": lambda name, kind, _: kind != "schema" or name == SCHEMA,
+            },
+        )
+        assert compare_metadata(context, metadata) == []
+
+
+def test_starters_at_the_same_time_do_not_collide(postgres_uri: str) -> None:
+    engine = connect(postgres_uri)
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+    raised: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            Operations.open(postgres_uri).close()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    engine.dispose()
+    assert raised == []
+
+
+def test_a_role_that_may_not_create_tables_can_open_an_up_to_date_schema(
+    operations: Operations, postgres_uri: str
+) -> None:
+    with operations.engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS plain"))
+        connection.execute(text("CREATE ROLE plain LOGIN PASSWORD 'p'"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {SCHEMA} TO plain"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO plain"))
+    try:
+        uri = make_url(postgres_uri).set(username="plain", password="p").render_as_string(hide_password=False)
+        with Operations.open(uri) as opened:
+            assert opened.plans.holding() == ()
+    finally:
+        with operations.engine.begin() as connection:
+            connection.execute(text("DROP OWNED BY plain"))
+            connection.execute(text("DROP ROLE plain"))
+
+
+def test_a_schema_of_a_newer_version_is_refused(operations: Operations, postgres_uri: str) -> None:
+    def set_revision(engine: Engine, revision: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(f"UPDATE {SCHEMA}.alembic_version SET version_num = :r"), {"r": revision})
+
+    with operations.engine.connect() as connection:
+        before = connection.execute(text(f"SELECT version_num FROM {SCHEMA}.alembic_version")).scalar_one()
+    set_revision(operations.engine, "9999")
+    try:
+        with pytest.raises(OperationsUnavailable, match="9999"):
+            migrate(operations.engine)
+    finally:
+        set_revision(operations.engine, before)
+
+
+def test_an_unreachable_postgres_is_named_without_its_password() -> None:
+    uri = f"postgresql+psycopg2://me:{SECRET}@127.0.0.1:{_free_port()}/db"
+    with pytest.raises(OperationsUnavailable) as raised:
+        connect(uri)
+    assert "127.0.0.1" in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert SECRET not in "".join(traceback.format_exception(raised.value))
+    assert SECRET not in str(pickle.loads(pickle.dumps(raised.value)))
+
+
+def test_a_wrong_password_is_not_repeated(postgres_uri: str) -> None:
+    uri = make_url(postgres_uri).set(database="no_such_database", password=SECRET)
+    with pytest.raises(OperationsUnavailable) as raised:
+        connect(uri.render_as_string(hide_password=False))
+    assert "no_such_database" in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///x.db", "postgresql+psycopg2:me:s3cr3t@", "nonsense://u:s3cr3t@h/d"])
+def test_an_address_that_is_no_postgres_is_a_configuration_error(uri: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        connect(uri)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_connection_that_breaks_later_is_named_as_unavailable(postgres: EmbeddedPostgres, postgres_uri: str) -> None:
+    engine = connect(postgres_uri)
+    with pytest.raises(OperationsUnavailable), engine.connect() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    # The next caller gets a new connection.
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    engine.dispose()
+
+
+def test_lifecycle_and_ingest_have_pools_of_their_own(postgres_uri: str) -> None:
+    lifecycle, ingest = connect(postgres_uri), connect(postgres_uri, purpose="ingest")
+    seen = {}
+    for purpose, engine in (("lifecycle", lifecycle), ("ingest", ingest)):
+        with engine.connect() as connection:
+            seen[purpose] = connection.execute(text("SHOW application_name")).scalar_one()
+    assert seen == {"lifecycle": "artemis-lifecycle", "ingest": "artemis-ingest"}
+    assert lifecycle.pool is not ingest.pool
+    lifecycle.dispose()
+    ingest.dispose()
+
+
+def test_the_clock_runs_inside_a_transaction_too(operations: Operations) -> None:
+    first = operations.clock.now()
+    assert first.tzinfo is UTC
+    assert operations.clock.now() > first

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from artemis_lifecycle.errors import Busy, LeaseLost
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.heartbeats import writing
+from artemis_lifecycle.operations.leases import table_lock
+
+
+def test_a_writer_is_live_inside_the_block_and_renews_itself(operations: Operations, table_uuid: str) -> None:
+    with writing(operations, table_uuid, "space.debris", "w1", "data/x", timedelta(seconds=0.9)) as protection:
+        (first,) = operations.heartbeats.live(table_uuid)
+        assert (first.writer_id, first.prefix, first.table) == ("w1", "data/x", "space.debris")
+        time.sleep(1.5)
+        (later,) = operations.heartbeats.live(table_uuid)
+        assert later.expires_at > first.expires_at
+        assert later.started_at == first.started_at
+        protection.check()
+    assert operations.heartbeats.live(table_uuid) == []
+
+
+def test_entering_waits_for_the_table_lock_and_renewing_does_not(operations: Operations, table_uuid: str) -> None:
+    with table_lock(operations.engine, table_uuid), pytest.raises(Busy):
+        operations.heartbeats.beat(table_uuid, "a.b", "w", timeout=0.2)
+    assert operations.heartbeats.live(table_uuid) == []
+    operations.heartbeats.beat(table_uuid, "a.b", "w")
+    with table_lock(operations.engine, table_uuid):
+        operations.heartbeats.beat(table_uuid, "a.b", "w", timeout=0.2)
+        with pytest.raises(Busy):
+            operations.heartbeats.beat(table_uuid, "a.b", "w", "another/prefix", timeout=0.2)
+    operations.heartbeats.stop(table_uuid, "w")
+    operations.heartbeats.stop(table_uuid, "w")
+    assert operations.heartbeats.live(table_uuid) == []
+
+
+def test_a_batch_that_holds_the_lock_ends_before_a_writer_begins(operations: Operations, table_uuid: str) -> None:
+    order: list[str] = []
+
+    def write() -> None:
+        with writing(operations, table_uuid, "a.b", "w"):
+            order.append("writing")
+
+    with table_lock(operations.engine, table_uuid):
+        thread = threading.Thread(target=write)
+        thread.start()
+        time.sleep(0.3)
+        order.append("batch done")
+    thread.join()
+    assert order == ["batch done", "writing"]
+
+
+def test_a_writer_whose_protection_had_a_gap_learns_it_before_its_commit(
+    operations: Operations, table_uuid: str
+) -> None:
+    with writing(operations, table_uuid, "a.b", "w", ttl=timedelta(minutes=5)) as protection:
+        with operations.engine.begin() as connection:
+            connection.execute(
+                text("UPDATE lifecycle.heartbeats SET expires_at = '2000-01-01Z' WHERE table_uuid = :t"),
+                {"t": table_uuid},
+            )
+        with pytest.raises(LeaseLost, match="had a gap"):
+            protection.check()
+        # From here on it is protected again, but what it wrote before is not to be trusted.
+        assert len(operations.heartbeats.live(table_uuid)) == 1
+        with pytest.raises(LeaseLost, match="had a gap"):
+            protection.check()
+
+
+def test_the_end_of_one_writer_does_not_end_another_of_the_same_id(operations: Operations, table_uuid: str) -> None:
+    with writing(operations, table_uuid, "a.b", "shared"):
+        with writing(operations, table_uuid, "a.b", "shared"):
+            assert len(operations.heartbeats.live(table_uuid)) == 2
+        assert len(operations.heartbeats.live(table_uuid)) == 1
+
+
+def test_a_writer_that_went_silent_is_lapsed_and_no_longer_live(operations: Operations, table_uuid: str) -> None:
+    operations.heartbeats.beat(table_uuid, "a.b", "crashed", ttl=timedelta(seconds=0.1))
+    time.sleep(0.2)
+    assert operations.heartbeats.live(table_uuid) == []
+    assert [beat.writer_id for beat in operations.heartbeats.lapsed(table_uuid)] == ["crashed"]
+
+
+def test_a_foreign_writer_needs_two_statements(operations: Operations, table_uuid: str) -> None:
+    with operations.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO lifecycle.heartbeats (table_uuid, writer_id, table_name, expires_at) "
+                "VALUES (:t, 'flink', 'a.b', clock_timestamp() + interval '10 minutes') "
+                "ON CONFLICT (table_uuid, writer_id, session) DO UPDATE SET expires_at = excluded.expires_at, "
+                "last_beat_at = clock_timestamp()"
+            ),
+            {"t": table_uuid},
+        )
+    (beat,) = operations.heartbeats.live(table_uuid)
+    assert (beat.writer_id, beat.host, beat.pid, beat.prefix) == ("flink", None, None, None)
+    with operations.engine.begin() as connection:
+        connection.execute(
+            text("DELETE FROM lifecycle.heartbeats WHERE table_uuid = :t AND writer_id = 'flink'"), {"t": table_uuid}
+        )
+    assert operations.heartbeats.live(table_uuid) == []

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.operations.database import Operations
+
+NIGHT = date(2026, 3, 1)
+
+
+def test_a_step_counts_for_its_night_when_it_is_done(operations: Operations, table_uuid: str) -> None:
+    step_id = operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada", "run-1")
+    assert operations.steps.done_on(table_uuid, NIGHT) == set()
+    record = operations.steps.finish(step_id, "done", {"files": 3})
+    assert (record.state, dict(record.counts), record.run_id) == ("done", {"files": 3}, "run-1")
+    assert record.finished_at is not None
+    assert operations.steps.done_on(table_uuid, NIGHT) == {"plan"}
+    assert operations.steps.done_on(table_uuid, date(2026, 3, 2)) == set()
+    assert operations.steps.latest(table_uuid, "plan") == record
+
+
+@pytest.mark.parametrize("state", ["failed", "pending", "skipped"])
+def test_what_is_not_done_does_not_count(operations: Operations, table_uuid: str, state: str) -> None:
+    step_id = operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada")
+    operations.steps.finish(step_id, state, error="why")  # type: ignore[arg-type]
+    assert operations.steps.done_on(table_uuid, NIGHT) == set()
+    latest = operations.steps.latest(table_uuid, "plan")
+    assert latest is not None
+    assert (latest.state, latest.error) == (state, "why")
+
+
+def test_a_dry_run_is_in_the_history_and_counts_for_nothing(operations: Operations, table_uuid: str) -> None:
+    step_id = operations.steps.start(table_uuid, "a.b", "deletion", NIGHT, "ada", dry_run=True)
+    operations.steps.finish(step_id, "done")
+    assert operations.steps.done_on(table_uuid, NIGHT) == set()
+    assert operations.steps.latest(table_uuid, "deletion") is None
+    assert [step.dry_run for step in operations.steps.history(table_uuid)] == [True]
+
+
+def test_the_history_is_newest_first_and_limited(operations: Operations, table_uuid: str) -> None:
+    ids = [operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada") for _ in range(3)]
+    assert [step.step_id for step in operations.steps.history(table_uuid, limit=2)] == ids[:0:-1]
+
+
+def test_an_unknown_step_is_named(operations: Operations) -> None:
+    with pytest.raises(NoSuchPlan):
+        operations.steps.finish(-1, "done")

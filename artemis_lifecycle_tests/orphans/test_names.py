@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from artemis_lifecycle.orphans.names import Known, kind_by_name, origin_of, version_of
+
+UUID = "0f3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"
+OTHER = "7a3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"
+NOON = datetime(2024, 3, 15, 12, tzinfo=UTC)
+HISTORY = Known(frozenset({UUID}), 10, NOON, ((NOON, NOON + timedelta(hours=1)),))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (f"00000-1-{UUID}-0-00001.parquet", "data"),
+        (f"00000-1-{UUID}-0-00001-deletes.parquet", "position_deletes"),
+        (f"00000-1-{UUID}-00001-deletes.puffin", "deletion_vectors"),
+        (f"{UUID}-m0.avro", "manifest"),
+        ("optimized-m-x-m12.avro", "manifest"),
+        (f"snap-8744736658442914487-1-{UUID}.avro", "manifest_list"),
+        (f"00003-{UUID}.metadata.json", "metadata"),
+        (f"00003-{UUID}.gz.metadata.json", "metadata"),
+        ("v3.metadata.json.gz", "metadata"),
+        ("version-hint.text", "metadata"),
+        (f"20240315_120000-{UUID}.stats", "statistics"),
+        (f"8744736658442914487-{UUID}.puffin", "statistics"),
+        (f"partition-stats-8744736658442914487-{UUID}.parquet", "partition_statistics"),
+        ("rows.avro", "data"),
+        ("copied by hand", "data"),
+    ],
+)
+def test_the_kind_is_guessed_by_the_names_that_writers_give(name: str, kind: str) -> None:
+    assert kind_by_name(f"s3://bucket/table/data/{name}") == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "at", "origin"),
+    [
+        (f"00000-1-{OTHER}-0-00001.parquet", "data", NOON - timedelta(days=1), "crashed_writer"),
+        (f"00000-1-{OTHER}-0-00001.parquet", "data", NOON + timedelta(minutes=5), "interrupted_compaction"),
+        ("backup of march.parquet", "data", None, "unknown"),
+        (f"{UUID}-m0.avro", "manifest", NOON - timedelta(days=1), "lost_commit"),
+        (f"snap-1-1-{UUID}.avro", "manifest_list", None, "lost_commit"),
+        (f"snap-1-1-{OTHER}.avro", "manifest_list", NOON + timedelta(days=1), "lost_commit"),
+        (f"snap-1-1-{OTHER}.avro", "manifest_list", NOON - timedelta(days=1), "unknown"),
+        ("mine-m0.avro", "manifest", NOON + timedelta(days=1), "unknown"),
+        (f"00012-{OTHER}.metadata.json", "metadata", None, "lost_commit"),
+        (f"00009-{OTHER}.metadata.json", "metadata", None, "unknown"),
+        ("some.stats", "statistics", None, "unknown"),
+    ],
+)
+def test_the_origin_is_named_where_it_can_be_told(name: str, kind: str, at: datetime | None, origin: str) -> None:
+    assert origin_of(f"file:///t/{name}", kind, at, HISTORY) == origin
+
+
+def test_versions_are_read_from_both_ways_of_naming_metadata_files() -> None:
+    assert version_of(f"s3://b/t/metadata/00042-{UUID}.metadata.json") == 42
+    assert version_of("hdfs://nn/t/metadata/v7.gz.metadata.json") == 7
+    assert version_of("s3://b/t/metadata/snap-1.avro") is None

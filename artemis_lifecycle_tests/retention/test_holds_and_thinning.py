@@ -1,0 +1,203 @@
+"""Holds and calendar thinning: they compose with every rule, and only ever keep more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.metadata.types import LogEntry, Ref
+from artemis_lifecycle.retention.rules import (
+    HistoryView,
+    HoldView,
+    RetentionSettings,
+    SnapshotView,
+    ThinningTier,
+    decide,
+)
+from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
+from artemis_lifecycle_tests.retention.histories import MINUTE, TableModel, examples, tables
+
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+RULES: tuple[Literal["as-of", "iceberg", "paimon"], ...] = ("as-of", "iceberg", "paimon")
+
+
+def instant(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def on_main(times: list[int]) -> HistoryView:
+    snapshots = [SnapshotView(n, n - 1 or None, at) for n, at in enumerate(times, start=1)]
+    log = [LogEntry(s.timestamp_ms, s.snapshot_id) for s in snapshots]
+    return HistoryView(snapshots, {"main": Ref("main", len(times), "branch")}, log, len(times))
+
+
+@examples(400)
+@given(
+    table=tables(gaps=True),
+    rule=st.sampled_from(RULES),
+    window=st.integers(0, 20),
+    held=st.lists(st.tuples(st.lists(st.integers(0, 40), max_size=3), st.none() | st.integers(-3, 3)), max_size=3),
+    kind=st.sampled_from(["legal", "lease", "consumer"]),
+    thin=st.booleans(),
+)
+def test_they_add_to_every_rule_and_take_nothing(
+    table: TableModel,
+    rule: Literal["as-of", "iceberg", "paimon"],
+    window: int,
+    held: list[tuple[list[int], int | None]],
+    kind: Literal["legal", "lease", "consumer"],
+    thin: bool,
+) -> None:
+    now, ids, view = table.clock + MINUTE, table.ids(), table.view()
+    holds = [
+        HoldView(
+            f"h{number}",
+            "owner",
+            "reason",
+            tuple(ids[n % len(ids)] for n in numbers) if ids else (404,),
+            None if until is None else now + until,
+            kind,
+        )
+        for number, (numbers, until) in enumerate(held)
+        if numbers or kind != "consumer"
+    ]
+    plain = RetentionSettings(rule=rule, window_ms=window * MINUTE)
+    more = RetentionSettings(
+        rule=rule, window_ms=window * MINUTE, thinning=(ThinningTier("hour", HOUR), ThinningTier("day")) if thin else ()
+    )
+    without = decide(view, plain, now)
+    decision = decide(view, more, now, holds=holds)
+    assert set(without.kept) <= set(decision.kept)
+    for snapshot_id, reasons in without.kept.items():
+        if rule != "paimon":
+            assert set(reasons) <= set(decision.kept[snapshot_id]) | {
+                r for r in reasons if r.kind == "unreferenced_young"
+            }
+    for hold in holds:
+        if hold.until_ms is not None and hold.until_ms < now:
+            assert not any(reason.name == hold.hold_id for why in decision.kept.values() for reason in why)
+            continue
+        first = min((ids.index(i) for i in hold.snapshot_ids if i in ids), default=len(ids))
+        must = ids if not hold.snapshot_ids else ids[first:] if kind == "consumer" else hold.snapshot_ids
+        for snapshot_id in must:
+            if snapshot_id in ids:
+                assert any(
+                    reason.name == hold.hold_id and reason.owner == "owner" for reason in decision.kept[snapshot_id]
+                )
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_hold_on_the_whole_table_keeps_its_refs_too(rule: Literal["as-of", "iceberg", "paimon"]) -> None:
+    view = on_main([0, 1, 2])
+    refs = {**view.refs, "old": Ref("old", 1, "tag", max_ref_age_ms=1), "lost": Ref("lost", 99, "tag")}
+    view = HistoryView(view.snapshots, refs, view.log, 3)
+    options = RetentionSettings(rule=rule, window_ms=0)
+    assert decide(view, options, 10 * DAY).expired_refs == ("lost", "old")
+    held = decide(view, options, 10 * DAY, holds=[HoldView("h", "legal", "all of it")])
+    assert (held.expired, held.expired_refs) == ((), ())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_explicit_id_under_a_hold_is_refused_by_name(rule: Literal["as-of", "iceberg", "paimon"]) -> None:
+    hold = HoldView("h-7", "legal", "case 12", (1,), until_ms=20 * DAY)
+    options = RetentionSettings(rule=rule, window_ms=0, explicit_ids=(1,))
+    with pytest.raises(Refused, match=r"Cannot expire 1: hold h-7 of legal: case 12, until 1970-01-21"):
+        decide(on_main([0, 1, 2]), options, 10 * DAY, holds=[hold])
+
+
+def test_a_snapshot_has_all_its_reasons() -> None:
+    view = on_main([0, DAY, 2 * DAY])
+    refs = {**view.refs, "audit": Ref("audit", 2, "tag"), "work": Ref("work", 2, "branch", min_snapshots_to_keep=2)}
+    view = HistoryView(view.snapshots, refs, view.log, 3)
+    holds = [HoldView("h1", "legal", "case 12", (2,)), HoldView("h2", "ana", "reads", (2,), 3 * DAY, "lease")]
+    options = RetentionSettings(window_ms=DAY + HOUR, thinning=(ThinningTier("day"),))
+    decision = decide(view, options, 3 * DAY, holds=holds)
+    assert [(reason.kind, reason.name) for reason in decision.kept[2]] == [
+        ("ref", "audit"),
+        ("ref", "work"),
+        ("hold", "h1"),
+        ("lease", "h2"),
+        ("branch_count", "work"),
+        ("window_edge", None),
+        ("thinning", "day"),
+    ]
+    assert str(decision.kept[2][3]) == "reader's lease h2 of ana: reads, until 1970-01-04 00:00:00 UTC"
+
+
+def test_hourly_for_a_day_daily_for_a_month_monthly_for_ever() -> None:
+    begin, end = instant("2024-01-01T00:00"), instant("2024-06-15T12:10")
+    times = list(range(begin, end, 20 * MINUTE))
+    now = end
+    options = RetentionSettings(rule="iceberg", older_than_ms=now, thinning=HOURLY_DAILY_MONTHLY)
+    kept = {times[snapshot_id - 1] for snapshot_id in decide(on_main(times), options, now).kept}
+
+    def newest(buckets: dict[Any, int], since: int | None) -> set[int]:
+        return {at for at in buckets.values() if since is None or at >= since}
+
+    def by(form: str) -> dict[Any, int]:
+        return {datetime.fromtimestamp(at / 1000, UTC).strftime(form): at for at in times}
+
+    assert kept == (
+        newest(by("%Y-%m-%d %H"), now - DAY) | newest(by("%Y-%m-%d"), now - 30 * DAY) | newest(by("%Y-%m"), None)
+    )
+    # The newest of 31 May is the newest of May.
+    assert len(kept) == 24 + 30 + 5 - 1
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_thinning_once_chose_it_chooses_again_every_night(rule: Literal["as-of", "iceberg", "paimon"]) -> None:
+    table = TableModel(instant("2024-01-01T00:30"))
+    chosen: set[int] = set()
+    last_of_month: dict[str, int] = {}
+    for _ in range(200 * 4):
+        table.append()
+        if table.made % 5 == 0:
+            table.stage()
+        head = table.current
+        assert head is not None
+        last_of_month[datetime.fromtimestamp(table.clock / 1000, UTC).strftime("%Y-%m")] = head
+        table.clock += 6 * HOUR
+        options = RetentionSettings(rule=rule, window_ms=3 * DAY, explicit_window=True, thinning=HOURLY_DAILY_MONTHLY)
+        decision = decide(table.view(), options, table.clock)
+        monthly = {
+            snapshot_id
+            for snapshot_id, reasons in decision.kept.items()
+            if any(reason.kind == "thinning" and reason.name == "month" for reason in reasons)
+        }
+        past = {i for month, i in last_of_month.items() if i != head}
+        assert past <= monthly, "the newest snapshot of a past month is gone"
+        assert chosen - set(table.ids()) == set()
+        chosen = past
+        table.remove(set(decision.expired))
+    assert len(last_of_month) == 7
+    assert len(table.snapshots) < 70
+
+
+def test_a_staged_snapshot_does_not_take_its_bucket_from_main() -> None:
+    view = on_main([0, 10 * MINUTE, 5 * DAY])
+    staged = [*view.snapshots[:2], SnapshotView(50, 2, 20 * MINUTE), view.snapshots[2]]
+    view = HistoryView(staged, view.refs, view.log, 3)
+    options = RetentionSettings(rule="iceberg", older_than_ms=4 * DAY, thinning=(ThinningTier("hour"),))
+    assert set(decide(view, options, 6 * DAY).kept) == {2, 3}
+
+
+def test_buckets_are_calendar_buckets() -> None:
+    days = ["2023-12-31T23:59", "2024-01-01T00:00", "2024-02-29T10:00", "2024-03-03T23:00", "2024-03-04T01:00"]
+    view = on_main([instant(day) for day in [*days, "2025-01-01T00:00"]])
+
+    def kept(every: Any) -> set[int]:
+        options = RetentionSettings(
+            rule="iceberg", older_than_ms=instant("2025-01-01"), thinning=(ThinningTier(every),)
+        )
+        return set(decide(view, options, instant("2025-01-01T00:01")).kept)
+
+    assert kept("year") == {1, 5, 6}
+    assert kept("month") == {1, 2, 3, 5, 6}
+    assert kept("week") == {1, 2, 4, 5, 6}
+    assert kept("day") == {1, 2, 3, 4, 5, 6}

@@ -1,0 +1,104 @@
+"""A session has what this project needs, or is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.spark.session import EXTENSIONS, add_catalogs, local_cores, open_session, session_conf
+
+
+def config(**spark: object) -> LifecycleConfig:
+    return LifecycleConfig.model_validate({"spark": {"master": "local[2]", **spark}})
+
+
+def test_what_the_user_sets_wins_and_what_must_be_there_stays() -> None:
+    own = {
+        "spark.ui.enabled": "true",
+        "spark.sql.extensions": f"org.example.Theirs,{EXTENSIONS}",
+        "spark.jars": "theirs.jar",
+        "spark.sql.catalog.live.clients": "7",
+    }
+    conf = session_conf(config(conf=own), {"spark.sql.catalog.live.clients": "2"}, [Path("ours.jar")])
+    assert conf["spark.ui.enabled"] == "true"
+    assert conf["spark.sql.extensions"] == f"{EXTENSIONS},org.example.Theirs"
+    assert conf["spark.jars"] == "ours.jar,theirs.jar"
+    assert conf["spark.sql.catalog.live.clients"] == "7"
+
+
+def test_a_cluster_keeps_its_own_parallelism_memory_and_addresses() -> None:
+    conf = session_conf(config(master="spark://somewhere:7077"), {})
+    for key in ("spark.sql.shuffle.partitions", "spark.driver.memory", "spark.driver.host", "spark.jars"):
+        assert key not in conf
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[4,2]", 4), ("local[*]", os.cpu_count()), ("yarn", None), ("k8s://x", None)],
+)
+def test_a_local_master_is_told_from_a_cluster(master: str, cores: int | None) -> None:
+    assert local_cores(master) == cores
+
+
+def test_workers_are_this_environments(spark: SparkSession) -> None:
+    executable = udf(lambda _: sys.executable)
+    assert spark.range(1).select(executable("id")).first()[0] == sys.executable
+
+
+def test_a_live_session_is_used_and_given_the_catalogs_alone(spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.session.timeZone")
+    conf = {"spark.sql.catalog.another": "org.example.Catalog", "spark.sql.session.timeZone": "Asia/Tokyo"}
+    assert open_session(conf) is spark
+    assert spark.conf.get("spark.sql.catalog.another") == "org.example.Catalog"
+    assert spark.conf.get("spark.sql.session.timeZone") == before
+    spark.conf.unset("spark.sql.catalog.another")
+
+
+def test_what_a_test_writes_is_an_iceberg_table_that_no_other_test_sees(
+    config: LifecycleConfig, spark: SparkSession
+) -> None:
+    live, cold = config.catalogs.live.name, config.catalogs.cold.name
+    for catalog in (live, cold):
+        spark.sql(f"CREATE NAMESPACE {catalog}.ns")
+        assert spark.sql(f"SHOW NAMESPACES IN {catalog}").count() == 1
+    spark.sql(f"CREATE TABLE {live}.ns.t USING iceberg AS SELECT 1 AS x")
+    assert spark.table(f"{live}.ns.t.snapshots").count() == 1
+    assert spark.sql(f"SHOW TABLES IN {cold}.ns").count() == 0
+
+
+def test_a_session_without_the_jars_is_refused_by_their_names() -> None:
+    code = """
+from pyspark.sql import SparkSession
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.spark.session import open_session
+bare = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    open_session({"spark.jars": "too-late.jar"})
+except EnvironmentMissing as refused:
+    print(refused)
+bare.stop()
+"""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=180)
+    assert "lacks org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0" in done.stdout, done.stderr
+    assert "org.postgresql:postgresql:" in done.stdout
+
+
+def test_catalogs_of_a_refused_session_are_not_set(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("artemis_lifecycle.spark.session._CLASSES", {"org.example.Missing": _jar()})
+    with pytest.raises(Exception, match=r"org\.example:missing:1"):
+        add_catalogs(spark, {"spark.sql.catalog.never": "x"})
+    assert spark.conf.get("spark.sql.catalog.never", None) is None
+
+
+def _jar() -> object:
+    from artemis_lifecycle.local.jars import Jar
+
+    return Jar("org.example", "missing", "1", "0" * 64)

@@ -1,0 +1,122 @@
+"""An S3 server in this process (moto), for tests of every room."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from artemis_lifecycle.storage.s3 import make_client, shared_client
+from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.stores import Stores
+
+_numbers = itertools.count(1)
+
+ACCESS_KEY = "AKIDTESTARTEMIS"
+SECRET_KEY = "wJalrXUtnFEMI-K7MDENG-never-show-this"
+SESSION_TOKEN = "FwoGZXIvYXdzE-never-show-this-either"
+
+
+@dataclass(frozen=True)
+class S3Server:
+    endpoint: str
+
+    def settings(self, **changes: Any) -> StoreSettings:
+        base = StoreSettings(
+            s3_endpoint=self.endpoint,
+            s3_region="us-east-1",
+            s3_access_key_id=ACCESS_KEY,
+            s3_secret_access_key=SECRET_KEY,
+            s3_session_token=SESSION_TOKEN,
+            max_wait_seconds=0.02,
+        )
+        return replace(base, **changes)
+
+    def stores(self, **changes: Any) -> Stores:
+        return Stores(self.settings(**changes))
+
+    def client(self) -> Any:
+        return shared_client(self.settings())
+
+    def bucket(self) -> str:
+        """A new, empty bucket's name."""
+        name = f"bucket-{next(_numbers)}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+
+    def fill(self, bucket: str, keys: Iterable[str]) -> None:
+        """Objects of one byte each, by the thousand: put straight into the server, which shares this process."""
+        from moto.core.models import DEFAULT_ACCOUNT_ID
+        from moto.s3.models import s3_backends
+
+        backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        for key in keys:
+            backend.put_object(bucket, key, b"1")
+
+
+@contextmanager
+def running() -> Iterator[S3Server]:
+    """A server on a free loopback port."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}")
+    finally:
+        server.stop()
+
+
+@dataclass
+class Injected:
+    """A client whose requests can be answered, or broken, before they leave. Use as a `s3_client_factory`."""
+
+    client: Any
+    requests: list[str]
+
+    @classmethod
+    def around(cls, settings: StoreSettings) -> Injected:
+        injected = cls(make_client(settings), [])
+
+        def note(model: Any, **_: Any) -> None:
+            injected.requests.append(model.name)
+
+        injected.client.meta.events.register("before-call.s3", note)
+        return injected
+
+    def __call__(self) -> Any:
+        return self.client
+
+    def answer(self, operation: str, reply: Callable[[Any], Any]) -> None:
+        """`reply(request)` returns an AWSResponse, raises, or returns None to let the request go on."""
+        self.client.meta.events.register_first(f"before-send.s3.{operation}", lambda request, **_: reply(request))
+
+    def after(self, operation: str, change: Callable[[dict[str, Any]], None]) -> None:
+        """`change(parsed)` may alter, or raise instead of, an answer that the server has given."""
+        self.client.meta.events.register(f"after-call.s3.{operation}", lambda parsed, **_: change(parsed))
+
+
+def refusal(status: int, code: str, message: str = "", url: str = "http://s3") -> Any:
+    """An answer as S3 words its errors."""
+    body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{message or code}</Message></Error>'
+    return reply(status, {"content-type": "application/xml"}, body.encode(), url)
+
+
+def reply(status: int, headers: dict[str, str], body: bytes = b"", url: str = "http://s3") -> Any:
+    """Any answer."""
+    import io
+
+    from botocore.awsrequest import AWSResponse, HeadersDict
+
+    lowered: Any = HeadersDict(headers)
+
+    class Raw(io.BytesIO):
+        def stream(self, amt: int = 1024, decode_content: bool | None = None) -> Iterator[bytes]:
+            while chunk := self.read(amt):
+                yield chunk
+
+    return AWSResponse(url, status, lowered, Raw(body))

@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
+from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
+
+
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+def _names(stores: Stores, root: Path) -> list[str]:
+    return sorted(file.path.removeprefix(f"{root}/") for file in stores.list(str(root)))
+
+
+def _leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*.tmp")]
+
+
+# --- listing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_listing_is_deep_and_shows_hidden_files(stores: Stores, tmp_path: Path) -> None:
+    for name in ("data/a", "data/.hidden", "data/_under", ".h/x", "data/p=1/q=%2F/b c"):
+        stores.write(f"{tmp_path}/{name}", b"1")
+    assert _names(stores, tmp_path) == [".h/x", "data/.hidden", "data/_under", "data/a", "data/p=1/q=%2F/b c"]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "file:{}", "file://{}", "FILE://{}", "{}//"])
+def test_a_listing_comes_in_its_prefixes_spelling(stores: Stores, tmp_path: Path, spelling: str) -> None:
+    stores.write(f"{tmp_path}/d/x", b"12")
+    prefix = spelling.format(tmp_path)
+    (file,) = stores.list(prefix)
+    assert file.path == prefix.rstrip("/") + "/d/x"
+    assert file.size_in_bytes == 2
+    assert stores.read(file.path) == b"12"
+
+
+def test_a_missing_prefix_is_empty_and_a_file_is_no_prefix(stores: Stores, tmp_path: Path) -> None:
+    assert list(stores.list(f"{tmp_path}/none")) == []
+    stores.write(f"{tmp_path}/x", b"")
+    with pytest.raises(StorageError, match="cannot be listed"):
+        list(stores.list(f"{tmp_path}/x"))
+
+
+def test_a_listing_neither_follows_nor_shows_symbolic_links(stores: Stores, tmp_path: Path) -> None:
+    outside, table = tmp_path / "outside", tmp_path / "table"
+    stores.write(f"{outside}/precious", b"1")
+    stores.write(f"{table}/own", b"1")
+    (table / "folder").symlink_to(outside)
+    (table / "file").symlink_to(outside / "precious")
+    (table / "dangling").symlink_to(tmp_path / "nowhere")
+    (table / "round").symlink_to(table)
+    assert _names(stores, table) == ["own"]
+    assert stores.children(str(table))[0] == []
+    # A prefix that is itself a link was named by somebody, and counts as what it leads to.
+    assert [file.path for file in stores.list(f"{table}/folder")] == [f"{table}/folder/precious"]
+
+
+def test_a_listing_shows_no_pipes_and_no_names_that_metadata_cannot_hold(stores: Stores, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with open(os.fsencode(tmp_path) + b"/bad-\xff", "wb"):
+        pass
+    stores.write(f"{tmp_path}/x", b"")
+    assert _names(stores, tmp_path) == ["x"]
+
+
+def test_an_unreadable_folder_stops_the_listing(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write(f"{tmp_path}/a/x", b"")
+    stores.write(f"{tmp_path}/b/x", b"")
+    scandir = os.scandir
+
+    def refusing(path: Any) -> Any:
+        if str(path).rstrip("/").endswith("/b"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(StorageError, match=r"cannot be listed: Permission denied \[path .*/b/?\]"):
+        list(stores.list(str(tmp_path)))
+
+
+def test_children_are_one_level_and_can_be_listed_again(stores: Stores, tmp_path: Path) -> None:
+    for name in ("a/x", "a/b/y", "z", "b/w"):
+        stores.write(f"{tmp_path}/{name}", b"")
+    folders, files = stores.children(f"file:{tmp_path}")
+    assert folders == [f"file:{tmp_path}/a/", f"file:{tmp_path}/b/"]
+    assert [file.path for file in files] == [f"file:{tmp_path}/z"]
+    split = [file.path for folder in folders for file in stores.list(folder)] + [file.path for file in files]
+    assert sorted(split) == sorted(file.path for file in stores.list(f"file:{tmp_path}"))
+
+
+# --- reading and writing --------------------------------------------------------------------------------------------
+
+
+def test_a_file_reads_as_it_was_written(stores: Stores, tmp_path: Path) -> None:
+    path = f"{tmp_path}/deep/er/x"
+    written = stores.write(path, b"0123456789")
+    assert stores.head(path) == written
+    assert written.last_modified is not None
+    assert written.last_modified.tzinfo is UTC
+    assert stores.read(path) == b"0123456789"
+    assert stores.read_range(path, 2, 3) == b"234"
+    assert stores.read_range(path, 8, 100) == b"89"
+    assert stores.checksum(path) == "sha256:" + hashlib.sha256(b"0123456789").hexdigest()
+    with stores.open(f"file://{path}") as file:
+        file.seek(-2, os.SEEK_END)
+        assert file.read() == b"89"
+
+
+def test_an_absent_file_says_so(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/x", b"")
+    for path in (f"{tmp_path}/none", f"{tmp_path}/x/below-a-file"):
+        assert stores.head(path) is None
+        for reading in (stores.read, stores.open, stores.checksum, lambda path: stores.read_range(path, 0, 1)):
+            with pytest.raises(MissingFile, match="absent"):
+                reading(path)
+    assert stores.head(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "path", ["relative/x", "file:relative", "file://other-host/x", "gs://b/x", "hdfs:/x", "", "/a\0b", "/a\ud800"]
+)
+def test_a_path_that_is_not_ours_is_refused(stores: Stores, path: str) -> None:
+    for attempt in (stores.read, stores.head, lambda path: stores.write(path, b"")):
+        with pytest.raises(StorageError):
+            attempt(path)
+    assert stores.delete([path])[0].outcome == "failed"
+
+
+def test_dots_in_a_path_mean_what_they_mean_to_hadoop(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    stores.write(f"{tmp_path}/x", b"by text")
+    stores.write(f"{tmp_path}/elsewhere/x", b"by link")
+    assert stores.read(f"{tmp_path}/link/../x") == b"by text"
+
+
+def test_a_written_file_is_not_overwritten_unless_asked(stores: Stores, tmp_path: Path) -> None:
+    path = f"{tmp_path}/x"
+    stores.write(path, b"first")
+    with pytest.raises(ExistingFile, match="exists"):
+        stores.write(path, b"second")
+    assert stores.read(path) == b"first"
+    stores.write(path, b"third", overwrite=True)
+    assert stores.read(path) == b"third"
+    assert _leftovers(tmp_path) == []
+
+
+def _race(root: str, barrier: Any, wins: Any, number: int) -> None:
+    stores = Stores()
+    for turn in range(40):
+        barrier.wait()
+        try:
+            stores.write(f"{root}/{turn}", f"{number}".encode() * 1000)
+            wins.put((turn, number))
+        except ExistingFile:
+            pass
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_of_many_writers_at_once_exactly_one_wins(tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not links:
+        _without_links(monkeypatch)
+    context = multiprocessing.get_context("fork")
+    barrier, wins = context.Barrier(4), context.Queue()
+    workers = [context.Process(target=_race, args=(str(tmp_path), barrier, wins, number)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    won = dict(wins.get(timeout=60) for _ in range(40))
+    for worker in workers:
+        worker.join(timeout=60)
+    assert wins.empty()
+    assert sorted(won) == list(range(40))
+    for turn, number in won.items():
+        assert (tmp_path / str(turn)).read_bytes() == f"{number}".encode() * 1000
+    assert _leftovers(tmp_path) == []
+
+
+def _without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refusing)
+
+
+def test_a_disk_without_hard_links_still_does_not_overwrite(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_links(monkeypatch)
+    stores.write(f"{tmp_path}/x", b"first")
+    with pytest.raises(ExistingFile):
+        stores.write(f"{tmp_path}/x", b"second")
+    assert stores.read(f"{tmp_path}/x") == b"first"
+
+
+def test_a_full_disk_leaves_nothing_behind(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stores.write(f"{tmp_path}/source", b"1")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        stores.write(f"{tmp_path}/x", b"1")
+    with pytest.raises(StorageError, match="No space left"):
+        stores.copy(f"{tmp_path}/source", f"{tmp_path}/y")
+    assert _names(stores, tmp_path) == ["source"]
+
+
+@pytest.mark.parametrize("step", ["write new", "overwrite", "copy"])
+@pytest.mark.parametrize("point", ["fsync", "publish"])
+def test_a_writer_that_is_killed_leaves_no_partial_file(tmp_path: Path, step: str, point: str) -> None:
+    (tmp_path / "source").write_bytes(b"s" * 3_000_000)
+    if step == "overwrite":
+        (tmp_path / "x").write_bytes(b"before")
+    script = f"""
+        import os, signal
+        from artemis_lifecycle.storage.stores import Stores
+        def die(*_, **__):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if {point!r} == "fsync":
+            os.fsync = die
+        else:
+            os.link = os.replace = die
+        root = {str(tmp_path)!r}
+        if {step!r} == "copy":
+            Stores().copy(root + "/source", root + "/x")
+        else:
+            Stores().write(root + "/x", b"n" * 3_000_000, overwrite={step == "overwrite"})
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    target = tmp_path / "x"
+    assert (target.read_bytes() if target.exists() else None) == (b"before" if step == "overwrite" else None)
+    # What stays is one unreferenced file beside it, which an orphan scan lists, and the next attempt succeeds.
+    assert len(_leftovers(tmp_path)) == 1
+    Stores().write(f"{target}", b"after", overwrite=step == "overwrite")
+    assert target.read_bytes() == b"after"
+
+
+def test_the_time_of_a_file_can_be_set(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/x", b"")
+    moment = datetime(2024, 3, 15, 12, 30, 1, 123456, tzinfo=UTC)
+    stores.touch(f"{tmp_path}/x", moment)
+    (file,) = stores.list(str(tmp_path))
+    assert file.last_modified == moment
+    with pytest.raises(NaiveDatetime):
+        stores.touch(f"{tmp_path}/x", datetime(2024, 3, 15))
+    with pytest.raises(MissingFile):
+        stores.touch(f"{tmp_path}/none", moment)
+
+
+# --- deleting -------------------------------------------------------------------------------------------------------
+
+
+def test_each_path_of_a_delete_has_its_own_outcome(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/x", b"")
+    stores.write(f"{tmp_path}/folder/kept", b"")
+    paths = [
+        f"{tmp_path}/x",
+        f"{tmp_path}/none",
+        f"{tmp_path}/folder",
+        f"file:{tmp_path}/x",
+        f"{tmp_path}/folder/kept/below",
+        f"{tmp_path}/{'n' * 10_000}",
+        "gs://b/x",
+    ]
+    outcomes = stores.delete(paths)
+    assert [outcome.path for outcome in outcomes] == paths
+    assert [outcome.outcome for outcome in outcomes] == [
+        "deleted", "absent", "failed", "absent", "absent", "failed", "failed",
+    ]  # fmt: skip
+    assert outcomes[2] == DeleteOutcome(f"{tmp_path}/folder", "failed", "it is a folder")
+    assert (outcomes[5].error or "").startswith("File name too long")
+    assert _names(stores, tmp_path) == ["folder/kept"]
+
+
+def test_a_refused_delete_is_told_and_stops_no_other(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        stores.write(f"{tmp_path}/{name}", b"")
+    unlink = os.unlink
+
+    def refusing(path: Any) -> None:
+        if str(path).endswith("/b"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refusing)
+    outcomes = stores.delete([f"{tmp_path}/{name}" for name in "abc"])
+    assert [outcome.outcome for outcome in outcomes] == ["deleted", "failed", "deleted"]
+    assert outcomes[1].error == "Permission denied"
+
+
+def test_deleting_a_symbolic_link_leaves_what_it_points_to(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/precious", b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    assert stores.delete([f"{tmp_path}/link"])[0].outcome == "deleted"
+    assert stores.read(f"{tmp_path}/precious") == b"1"
+
+
+def test_a_delete_whose_time_is_over_tries_no_more(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/x", b"")
+    (outcome,) = stores.delete([f"{tmp_path}/x"], within_seconds=0)
+    assert outcome.outcome == "failed"
+    assert "not tried" in (outcome.error or "")
+    assert stores.head(f"{tmp_path}/x") is not None
+
+
+def test_two_deleters_at_once_do_not_disturb_each_other(stores: Stores, tmp_path: Path) -> None:
+    paths = [f"{tmp_path}/{number}" for number in range(300)]
+    for path in paths:
+        Path(path).write_bytes(b"")
+    answers: list[list[DeleteOutcome]] = []
+    threads = [threading.Thread(target=lambda: answers.append(stores.delete(paths))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(*answers, strict=True):
+        assert {one.outcome, other.outcome} == {"deleted", "absent"}
+
+
+# --- copying --------------------------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_told_by_what_was_read_back(stores: Stores, tmp_path: Path) -> None:
+    data = os.urandom(3_500_000)
+    stores.write(f"{tmp_path}/x", data)
+    copied = stores.copy(f"{tmp_path}/x", f"file:{tmp_path}/cold/deep/x")
+    assert (copied.size_in_bytes, copied.checksum) == (len(data), "sha256:" + hashlib.sha256(data).hexdigest())
+    assert stores.read(f"{tmp_path}/cold/deep/x") == data
+    assert stores.copy(f"{tmp_path}/x", f"file:{tmp_path}/cold/deep/x") == copied
+    assert stores.copy(f"{tmp_path}/x", f"{tmp_path}/y", source_stores=Stores()).checksum == copied.checksum
+    assert _leftovers(tmp_path) == []
+
+
+def test_an_identical_copy_is_not_written_again(stores: Stores, tmp_path: Path) -> None:
+    stores.write(f"{tmp_path}/x", b"same")
+    stores.write(f"{tmp_path}/y", b"same")
+    moment = datetime(2024, 1, 1, tzinfo=UTC)
+    stores.touch(f"{tmp_path}/y", moment)
+    stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
+    found = stores.head(f"{tmp_path}/y")
+    assert found is not None
+    assert found.last_modified == moment
+
+
+@pytest.mark.parametrize("there", [b"", b"sam", b"SAME", b"same and more"])
+def test_a_differing_copy_is_replaced(stores: Stores, tmp_path: Path, there: bytes) -> None:
+    stores.write(f"{tmp_path}/x", b"same")
+    stores.write(f"{tmp_path}/y", there)
+    stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
+    assert stores.read(f"{tmp_path}/y") == b"same"
+
+
+def _spoiling(monkeypatch: pytest.MonkeyPatch, times: int, spoil: Any) -> list[int]:
+    """The first `times` files that are written reach the disk spoiled."""
+    write, done = local._write_durably, []
+
+    def spoiled(temporary: Path, chunks: Any) -> None:
+        write(temporary, chunks)
+        done.append(1)
+        if len(done) <= times:
+            temporary.write_bytes(spoil(temporary.read_bytes()))
+
+    monkeypatch.setattr(local, "_write_durably", spoiled)
+    return done
+
+
+_SPOILS = {
+    "a flipped bit": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "a cut end": lambda data: data[:-1],
+    "nothing at all": lambda data: b"",
+    "more at the end": lambda data: data + b"\0",
+}
+
+
+@pytest.mark.parametrize("how", list(_SPOILS))
+def test_a_corrupted_copy_is_done_again(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    stores.write(f"{tmp_path}/x", b"same")
+    done = _spoiling(monkeypatch, 2, _SPOILS[how])
+    stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
+    assert stores.read(f"{tmp_path}/y") == b"same"
+    assert len(done) == 3
+
+
+@pytest.mark.parametrize("how", list(_SPOILS))
+def test_a_copy_that_stays_corrupted_is_refused(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    stores.write(f"{tmp_path}/x", b"same")
+    _spoiling(monkeypatch, 99, _SPOILS[how])
+    with pytest.raises(CopyMismatch, match="3 times"):
+        stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
+    assert _names(stores, tmp_path) == ["x"]
+
+
+def test_a_source_that_is_cut_while_it_is_copied_is_refused(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write(f"{tmp_path}/x", b"whole")
+    found = stores.head(f"{tmp_path}/x")
+    assert found is not None
+    (tmp_path / "x").write_bytes(b"who")
+    monkeypatch.setattr(stores, "head", lambda path: found if path.endswith("/x") else None)
+    with pytest.raises(CopyMismatch, match="has 5 bytes, 3 were read"):
+        stores.copy(f"{tmp_path}/x", f"{tmp_path}/y")
+    assert not (tmp_path / "y").exists()
+
+
+def test_an_absent_source_and_a_copy_onto_itself_are_refused(stores: Stores, tmp_path: Path) -> None:
+    with pytest.raises(MissingFile):
+        stores.copy(f"{tmp_path}/none", f"{tmp_path}/y")
+    stores.write(f"{tmp_path}/x", b"1")
+    with pytest.raises(StorageError, match="onto itself"):
+        stores.copy(f"{tmp_path}/x", f"file:{tmp_path}//x")
+    assert stores.read(f"{tmp_path}/x") == b"1"
+
+
+def test_stores_travel_to_executors(stores: Stores, tmp_path: Path) -> None:
+    again = pickle.loads(pickle.dumps(Stores(stores.settings, s3_client_factory=lambda: None)))
+    again.write(f"{tmp_path}/x", b"1")
+    assert again.settings == stores.settings
+    assert stores.read(f"{tmp_path}/x") == b"1"
+
+
+def test_local_stores_load_no_cloud_and_no_engine() -> None:
+    script = (
+        "import sys, artemis_lifecycle.storage.stores, artemis_lifecycle.storage.location\n"
+        "print([m for m in ('boto3', 'botocore', 'pyspark', 'polars', 'pyarrow', 'dagster') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
