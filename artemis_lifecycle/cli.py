@@ -170,12 +170,14 @@ def history(table: TableArgument, config: ConfigOption = None, json: JsonOption 
     if json:
         show(found, json=True, title="")
         return
-    frame = found.to_pandas().tail(limit)
+    shown = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
+    frame = found.to_pandas()[shown].tail(limit)
+    frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
     rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
-    for name in frame.columns:
-        rows.add_column(str(name), overflow="fold")
+    for name in shown:
+        rows.add_column(name.replace("_", " "), no_wrap=name in ("snapshot_id", "committed_at"), overflow="fold")
     for values in frame.itertuples(index=False):
-        rows.add_row(*(escape(str(value)) for value in values))
+        rows.add_row(*(escape("" if value is None else str(value)) for value in values))
     out.print(rows)
     out.print(escape(found.metadata_location), style="dim")
 

@@ -394,6 +394,7 @@ class Lifecycle:
         look = self._look(table)
         instant = self._instant("now", now)
         with self._step(look, "plan") as step:
+            self._record_lost_commit(look)
             holds, tags = self._guards(look.metadata.table_uuid)
             request = PlanRequest(
                 table=table,
@@ -420,6 +421,26 @@ class Lifecycle:
                 "bytes": plan.summary.size_in_bytes,
             }
         return plan
+
+    def _record_lost_commit(self, look: _Table) -> None:
+        """Record the commit of a worker that died between its swap and its record, before a new plan supersedes the
+        old one: else the files of that one would wait for the orphan scan."""
+        record = self.operations.plans.uncommitted(look.metadata.table_uuid)
+        if record is None or record.expired_snapshots == 0:
+            return
+        plan = self.plan(record.plan_id)
+        if any(look.metadata.snapshot(snapshot) is not None for snapshot in plan.expired_snapshots):
+            return
+        if any(ref in look.metadata.refs for ref in plan.expired_refs):
+            return
+        self.operations.plans.mark(
+            record.plan_id,
+            UNCOMMITTED,
+            PlanStatus.COMMITTED,
+            due_in=self.config.policy(look.name).deletion.grace,
+            committed_metadata_location=look.metadata.metadata_location,
+            attempts=0,
+        )
 
     def plan(self, plan_id: str) -> ExpirationPlan:
         """The sealed plan of that id. Raises NoSuchPlan."""

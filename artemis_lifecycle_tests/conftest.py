@@ -17,7 +17,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,39 +108,34 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
         yield opened
 
 
-class _configs:
+@contextmanager
+def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
     """Makes configurations and, at the end, takes their catalogs out of the session again."""
+    from artemis_lifecycle.catalogs.settings import spark_conf
 
-    def __init__(self, uri: str, spark: SparkSession, folder: Path) -> None:
-        self._uri, self._spark, self._folder = uri, spark, folder
-        self._names: list[str] = []
+    names: list[str] = []
 
-    def __enter__(self) -> MakeConfig:
-        return self._make
-
-    def __exit__(self, *_: object) -> None:
-        for name in self._names:
-            _forget(self._spark, name)
-
-    def _make(self, **sections: Any) -> LifecycleConfig:
-        from artemis_lifecycle.catalogs.settings import spark_conf
-
+    def make(**sections: Any) -> LifecycleConfig:
         number = next(_numbers)
-        folder = self._folder / f"lifecycle-{number}"
+        home = folder / f"lifecycle-{number}"
         addresses: dict[str, Any] = {
             "catalogs": {
-                tier: {"name": f"{tier}_{number}", "uri": self._uri, "warehouse": f"file://{folder}/{tier}"}
+                tier: {"name": f"{tier}_{number}", "uri": uri, "warehouse": f"file://{home}/{tier}"}
                 for tier in ("live", "cold")
             },
-            "operations": {"uri": self._uri, "root": f"file://{folder}/state"},
+            "operations": {"uri": uri, "root": f"file://{home}/state"},
             "spark": {"master": "local[2]"},
-            "home": folder,
+            "home": home,
         }
         config = LifecycleConfig.model_validate(_laid_over(addresses, sections))
         for key, value in spark_conf(config.catalogs).items():
-            self._spark.conf.set(key, value)
-        self._names += [config.catalogs.live.name, config.catalogs.cold.name]
+            spark.conf.set(key, value)
+        names.extend((config.catalogs.live.name, config.catalogs.cold.name))
         return config
+
+    yield make
+    for name in names:
+        _forget(spark, name)
 
 
 def _laid_over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

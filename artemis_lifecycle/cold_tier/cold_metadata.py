@@ -78,7 +78,7 @@ def build_metadata(
     """
     if cold is not None and cold["format-version"] > live["format-version"]:
         raise HandoffFailed(
-            f"The cold table is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
+            f"Cold is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
             table=identity.live_table,
             untouched="both tables",
             do="plan again, on the table as it is now",

@@ -29,8 +29,11 @@ from artemis_lifecycle.cold_tier.needed import (
     Losses,
     Problem,
     Work,
+    deletes_of,
     load_work,
     losses_of,
+    manifests_of,
+    of_batch,
     seal_work,
     work_folder,
 )
@@ -67,8 +70,7 @@ class HandoffInput:
 
 @dataclass(frozen=True)
 class HandoffSettings:
-    """Bounds of a batch (on average: files fall into batches by hash). A batch is the unit that a killed run
-    repeats."""
+    """Bounds of a batch, which is the unit that a killed run repeats."""
 
     files_per_batch: int = 2_000
     bytes_per_batch: int = 8 << 30
@@ -161,9 +163,8 @@ def hand_off(context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = 
     location, attempts = _publish(
         context, plan, demand, cold_metadata.load_json(base, plan.base_metadata_location), archived
     )
-    with worker_errors():
-        totals = ledger.totals(context.spark, plan.plan_id)
-    files, size = zip(*(totals.get(action, (0, 0)) for action in (COPIED, REWRITTEN, PRESENT)), strict=True)
+    outcome = ledger.outcome(plan.plan_id)
+    copied, rewritten, present = (outcome.files.get(action, 0) for action in (COPIED, REWRITTEN, PRESENT))
     return Handoff(
         plan_id=plan.plan_id,
         table=plan.table,
@@ -172,11 +173,11 @@ def hand_off(context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = 
         archived=archived,
         lost=tuple(snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)),
         lost_files=work.problems + losses.problems,
-        copied_files=files[0] + files[1],
-        copied_bytes=size[0] + size[1],
-        rewritten_files=files[1],
-        reused_files=files[2],
-        verified_files=sum(files),
+        copied_files=copied + rewritten,
+        copied_bytes=sum(outcome.size_in_bytes.get(action, 0) for action in (COPIED, REWRITTEN)),
+        rewritten_files=rewritten,
+        reused_files=present,
+        verified_files=copied + rewritten + present,
         attempts=attempts,
         _files=lambda: _described(ledger.files(context.spark, plan.plan_id)),
     )
@@ -277,23 +278,21 @@ def _copy_all(
     progress = HandoffProgress(
         0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
     )
-    needed = work.needed(spark, stores).persist() if len(recorded) < len(work.batches) else None
+    rows = work.rows(spark, stores).persist() if len(recorded) < len(work.batches) else None
     try:
         for phase in range(PHASES):
             batches = [batch for batch in work.batches if batch.phase == phase]
             left = [batch for batch in batches if batch.number not in recorded]
             lost: list[CopiedFile] = []
-            if left and needed is not None:
-                with _phase(context, phase, work, ledger) as inputs:
-                    excluded = (
-                        losses_of(spark, stores, demand, ledger.lost(spark, plan.plan_id)).excluded if phase else ()
-                    )
+            if left and rows is not None:
+                with _phase(context, phase, rows, ledger) as inputs:
+                    excluded = losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost).excluded
                     for batch in left:
                         context.check()
-                        rows = needed.filter(needed.batch == batch.number).drop("phase", "batch")
+                        wanted = of_batch(rows, batch)
                         if excluded:
-                            rows = rows.filter(~rows.destination.isin(*excluded))
-                        files = _copy_batch(context, demand, rows, batch, inputs, allow_lost)
+                            wanted = wanted.filter(~wanted.destination.isin(*excluded))
+                        files = _copy_batch(context, demand, wanted, batch, inputs, allow_lost)
                         lost += _settle_batch(context, plan, ledger, work, batch, files, allow_lost)
                         progress = _further(progress, batch)
                         context.on_progress(progress)
@@ -303,10 +302,9 @@ def _copy_all(
                 if batch not in left:
                     progress = _further(progress, batch)
     finally:
-        if needed is not None:
-            needed.unpersist()
-    with worker_errors():
-        return losses_of(spark, stores, demand, ledger.lost(spark, plan.plan_id))
+        if rows is not None:
+            rows.unpersist()
+    return losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost)
 
 
 def _further(progress: HandoffProgress, batch: Batch) -> HandoffProgress:
@@ -326,21 +324,20 @@ class _Inputs:
 
 
 @contextmanager
-def _phase(context: HandoffContext, phase: int, work: Work, ledger: Ledger) -> Iterator[_Inputs]:
+def _phase(context: HandoffContext, phase: int, rows: DataFrame, ledger: Ledger) -> Iterator[_Inputs]:
     """From the ledger, as the phase before left it."""
     from pyspark.sql import functions as sf
 
-    spark, stores = context.spark, context.live_stores
+    spark = context.spark
     if phase == 0:
         yield _Inputs()
     elif phase == 1:
         described = ledger.verified(spark).filter("rewritten is not null").select("destination", "rewritten")
         deletes = (
-            work.deletes(spark, stores)
+            deletes_of(rows)
             .join(described, "destination")
-            .groupBy("manifest_destination")
+            .groupBy(sf.col("manifest").alias("destination"))
             .agg(sf.collect_list(sf.struct("destination", "rewritten")).alias("deletes"))
-            .withColumnRenamed("manifest_destination", "destination")
             .persist()
         )
         try:
@@ -350,8 +347,8 @@ def _phase(context: HandoffContext, phase: int, work: Work, ledger: Ledger) -> I
     else:
         manifests = ledger.verified(spark).filter(sf.col("kind") == MANIFEST).select("destination", "size_in_bytes")
         with worker_errors():
-            rows = work.manifests(spark, stores).join(manifests, "destination").collect()
-        lengths = spark.sparkContext.broadcast({row["destination"]: row["size_in_bytes"] for row in rows})
+            found = manifests_of(rows).join(manifests, "destination").collect()
+        lengths = spark.sparkContext.broadcast({row["destination"]: row["size_in_bytes"] for row in found})
         try:
             yield _Inputs(lengths=lengths)
         finally:
@@ -359,12 +356,12 @@ def _phase(context: HandoffContext, phase: int, work: Work, ledger: Ledger) -> I
 
 
 def _copy_batch(
-    context: HandoffContext, demand: Demand, rows: DataFrame, batch: Batch, inputs: _Inputs, allow_lost: bool
+    context: HandoffContext, demand: Demand, wanted: DataFrame, batch: Batch, inputs: _Inputs, allow_lost: bool
 ) -> list[CopiedFile]:
     if inputs.deletes is not None:
-        rows = rows.join(inputs.deletes, "destination", "left")
+        wanted = wanted.join(inputs.deletes, "destination", "left")
     return copy_files(
-        rows,
+        wanted,
         live=context.live_stores,
         cold=context.cold_stores,
         mapping=demand.mapping,
@@ -388,7 +385,7 @@ def _settle_batch(
     lost = [file for file in files if file.action == LOST]
     if failed:
         error = HandoffFailed(
-            f"{len(failed)} of {len(files)} files of batch {batch.number} were not copied; the first: {failed[0].error}",
+            f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
             table=plan.table,
             path=failed[0].source,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",

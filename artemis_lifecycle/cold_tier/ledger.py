@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -52,6 +52,15 @@ class CopiedFile:
     error: str | None = None
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Files and bytes by action, and the files that a person let go."""
+
+    files: Mapping[str, int]
+    size_in_bytes: Mapping[str, int]
+    lost: tuple[CopiedFile, ...]
+
+
 class Ledger:
     """The copies of one table, under `operations.root`."""
 
@@ -84,32 +93,40 @@ class Ledger:
         paths = sorted(file.path for file in self._stores.list(folder) if file.path.endswith(".parquet"))
         return read_parts(spark, self._stores, paths)
 
-    def lost(self, spark: SparkSession, plan_id: str) -> list[CopiedFile]:
-        """The files of a plan that a person let go: they are few, and come to the driver."""
-        files = self.files(spark, plan_id)
-        return [CopiedFile(**row.asDict()) for row in files.filter(files.action == LOST).orderBy("source").collect()]
+    def outcome(self, plan_id: str) -> Outcome:
+        """What became of the files of a plan's finished batches. Read here, batch by batch, without Spark."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
 
-    def totals(self, spark: SparkSession, plan_id: str) -> dict[str, tuple[int, int]]:
-        """Files and bytes of a plan's finished batches, by action."""
-        rows = self.files(spark, plan_id).groupBy("action").agg({"*": "count", "size_in_bytes": "sum"}).collect()
-        return {row["action"]: (row["count(1)"], row["sum(size_in_bytes)"]) for row in rows}
+        files: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        lost: list[CopiedFile] = []
+        for path in self.batches(plan_id).values():
+            table = pq.read_table(io.BytesIO(self._stores.read(path)))
+            sums = (
+                table.group_by("action").aggregate([("size_in_bytes", "sum"), ("size_in_bytes", "count")]).to_pylist()
+            )
+            for row in sums:
+                files[row["action"]] = files.get(row["action"], 0) + row["size_in_bytes_count"]
+                sizes[row["action"]] = sizes.get(row["action"], 0) + row["size_in_bytes_sum"]
+            lost += [CopiedFile(**row) for row in table.filter(pc.field("action") == LOST).to_pylist()]
+        return Outcome(files, sizes, tuple(sorted(lost, key=lambda file: file.source)))
 
     def verified(self, spark: SparkSession) -> DataFrame:
-        """The copies that count: `files`, without those that were lost. One row per cold path."""
+        """The copies that count: `files`, without those that were lost."""
         files = self.files(spark)
-        return files.filter(files.action.isin(*VERIFIED)).dropDuplicates(["destination"])
+        return files.filter(files.action.isin(*VERIFIED))
 
 
 def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> DataFrame:
     """The rows of these Parquet files, read through `stores` on the executors."""
     if not paths:
         return spark.createDataFrame([], SCHEMA)
-    tasks = min(len(paths), 4 * int(spark.sparkContext.defaultParallelism))
-    return (
-        spark.createDataFrame([(path,) for path in paths], "path string")
-        .repartition(tasks)
-        .mapInArrow(_PartReader(stores), SCHEMA)
-    )
+    cores = int(spark.sparkContext.defaultParallelism)
+    frame = spark.createDataFrame([(path,) for path in paths], "path string")
+    if len(paths) > 4 * cores:
+        frame = frame.repartition(4 * cores)
+    return frame.mapInArrow(_PartReader(stores), SCHEMA)
 
 
 class _PartReader:

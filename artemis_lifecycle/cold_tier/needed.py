@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
@@ -35,6 +35,11 @@ NEEDED = "phase int, kind string, file_format string, source string, destination
 PHASES = 3
 """Contents and statistics first, then manifests, which name them and their new sizes, then manifest lists."""
 
+_COPY, _DELETE, _MANIFEST = "copy", "delete", "manifest"
+"""Roles of the sealed rows: a file to copy; a delete file that a manifest names; a manifest that some list names."""
+
+_BUCKETS, _SEED = 4096, 7
+
 _LISTS = (
     "snapshot_id bigint, list_source string, list_destination string, list_size bigint, manifest_source string, "
     "manifest_destination string, manifest_length bigint, entry binary, error string"
@@ -57,10 +62,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of `phase`; `number` is unique in the plan. Sizes are the recorded ones, in bytes."""
+    """One batch of `phase`: the files whose cold paths hash into these buckets. `number` is unique in the plan; sizes
+    are the recorded ones, in bytes."""
 
     number: int
     phase: int
+    first_bucket: int
+    last_bucket: int
     files: int
     size_in_bytes: int
 
@@ -74,17 +82,27 @@ class Work:
     batches: tuple[Batch, ...]
     problems: tuple[Problem, ...] = ()
 
-    def needed(self, spark: SparkSession, stores: Stores) -> DataFrame:
-        """DataFrame[NEEDED, batch int], one row per cold path."""
+    def rows(self, spark: SparkSession, stores: Stores) -> DataFrame:
+        """All sealed rows; `of_batch`, `deletes_of` and `manifests_of` take out of them what a step needs."""
         return read_frame(spark, f"{self.folder}/needed", stores)
 
-    def deletes(self, spark: SparkSession, stores: Stores) -> DataFrame:
-        """DataFrame[manifest_destination, destination]: the delete files that each manifest of this handoff names."""
-        return read_frame(spark, f"{self.folder}/deletes", stores)
 
-    def manifests(self, spark: SparkSession, stores: Stores) -> DataFrame:
-        """DataFrame[destination] of all manifests that the lists of this handoff name, copied before or not."""
-        return read_frame(spark, f"{self.folder}/manifests", stores)
+def of_batch(rows: DataFrame, batch: Batch) -> DataFrame:
+    """The files of a batch: DataFrame[NEEDED without phase], one row per cold path."""
+    chosen = rows.filter(
+        (rows.role == _COPY) & (rows.phase == batch.phase) & rows.bucket.between(batch.first_bucket, batch.last_bucket)
+    )
+    return chosen.drop("role", "phase", "bucket", "manifest")
+
+
+def deletes_of(rows: DataFrame) -> DataFrame:
+    """DataFrame[manifest, destination]: the delete files that each manifest of the handoff names."""
+    return rows.filter(rows.role == _DELETE).select("manifest", "destination")
+
+
+def manifests_of(rows: DataFrame) -> DataFrame:
+    """DataFrame[destination] of all manifests that the lists of the handoff name, copied before or not."""
+    return rows.filter(rows.role == _MANIFEST).select("destination")
 
 
 def work_folder(root: str, plan_id: str) -> str:
@@ -143,7 +161,6 @@ def seal_work(
 ) -> Work | tuple[Problem, ...]:
     """Find what is needed and seal it under `folder`; or the problems, sealing nothing, when metadata cannot be
     read."""
-    from pyspark.sql import functions as sf
 
     lists = _lists(spark, live, demand).persist()
     held = [lists]
@@ -159,18 +176,12 @@ def seal_work(
             found = _problems_of_manifests(files, lists)
             if found:
                 return found
-            needed = _without(_needed(spark, demand, lists, manifests, files), known).persist()
-            held.append(needed)
-            for name in ("needed", "deletes", "manifests"):
-                drop_frame(f"{folder}/{name}", live)
-            batches, numbered = _numbered(needed, files_per_batch, bytes_per_batch)
-            write_frame(numbered, f"{folder}/needed", live)
-            pairs = files.filter(sf.col("kind").isin(POSITION_DELETES, DELETION_VECTORS))
-            write_frame(pairs.select("manifest_destination", "destination").distinct(), f"{folder}/deletes", live)
-            named = lists.filter("manifest_destination is not null").select(
-                sf.col("manifest_destination").alias("destination")
-            )
-            write_frame(named.distinct(), f"{folder}/manifests", live)
+            needed = _without(_needed(spark, demand, lists, manifests, files), known)
+            rows = _sealed_rows(needed, files, lists).persist()
+            held.append(rows)
+            batches = _batches(rows, files_per_batch, bytes_per_batch)
+            drop_frame(f"{folder}/needed", live)
+            write_frame(rows, f"{folder}/needed", live)
     finally:
         for frame in held:
             frame.unpersist()
@@ -253,7 +264,9 @@ def _lists(spark: SparkSession, live: Stores, demand: Demand) -> DataFrame:
     import pickle
 
     rows = [(pickle.dumps(snapshot),) for snapshot in demand.snapshots()]
-    frame = spark.createDataFrame(rows, "snapshot binary").repartition(_tasks(spark, len(rows)))
+    frame = spark.createDataFrame(rows, "snapshot binary")
+    if len(rows) > _PER_TASK:
+        frame = frame.repartition(min(-(-len(rows) // _PER_TASK), 4 * int(spark.sparkContext.defaultParallelism)))
     return frame.mapInArrow(_ListReader(live, demand.mapping), _LISTS)
 
 
@@ -317,38 +330,57 @@ def _needed(spark: SparkSession, demand: Demand, lists: DataFrame, manifests: Da
     union = parts[0].select(columns)
     for part in parts[1:]:
         union = union.unionByName(part.select(columns))
-    # A statistics file could also stand among the contents: one row per cold path, whatever names it.
-    return union.dropDuplicates(["destination"])
+    return union
 
 
-def _numbered(needed: DataFrame, files_per_batch: int, bytes_per_batch: int) -> tuple[tuple[Batch, ...], DataFrame]:
-    """`needed` with its column `batch`, by a stable hash of the cold path, and what each batch has."""
+def _sealed_rows(needed: DataFrame, files: DataFrame, lists: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
-    totals = {
-        row["phase"]: (row["files"], row["bytes"])
-        for row in needed.groupBy("phase")
-        .agg(sf.count("*").alias("files"), sf.sum("size_in_bytes").alias("bytes"))
-        .collect()
+    nothing = sf.lit(None)
+    empty = {
+        "phase": nothing.cast("int"),
+        "kind": nothing.cast("string"),
+        "file_format": nothing.cast("string"),
+        "source": nothing.cast("string"),
+        "size_in_bytes": nothing.cast("bigint"),
     }
-    start = 0
-    number: Any = sf.lit(0)
-    for phase in range(PHASES):
-        count, size = totals.get(phase, (0, 0))
-        batches = max(-(-count // files_per_batch), -(-max(size, 0) // bytes_per_batch), 1 if count else 0)
-        if batches:
-            own = sf.pmod(sf.xxhash64(sf.lit(7), "destination"), sf.lit(batches)).cast("int") + sf.lit(start)
-            number = sf.when(sf.col("phase") == phase, own).otherwise(number)
-        start += batches
-    numbered = needed.withColumn("batch", number)
+    deletes = files.filter(sf.col("kind").isin(POSITION_DELETES, DELETION_VECTORS)).select(
+        sf.col("manifest_destination").alias("manifest"), "destination"
+    )
+    named = lists.filter("manifest_destination is not null").select(
+        nothing.cast("string").alias("manifest"), sf.col("manifest_destination").alias("destination")
+    )
+    parts = (
+        needed.withColumns({"role": sf.lit(_COPY), "manifest": nothing.cast("string")}),
+        deletes.distinct().withColumns({"role": sf.lit(_DELETE), **empty}),
+        named.distinct().withColumns({"role": sf.lit(_MANIFEST), **empty}),
+    )
+    union = parts[0]
+    for part in parts[1:]:
+        union = union.unionByName(part)
+    return union.withColumn("bucket", sf.pmod(sf.xxhash64(sf.lit(_SEED), "destination"), sf.lit(_BUCKETS)).cast("int"))
+
+
+def _batches(rows: DataFrame, files_per_batch: int, bytes_per_batch: int) -> tuple[Batch, ...]:
+    """Neighbouring buckets packed into batches within both bounds, or of one bucket where that alone is beyond."""
+    from pyspark.sql import functions as sf
+
     sizes = (
-        numbered.groupBy("phase", "batch")
-        .agg(sf.count("*").alias("files"), sf.sum("size_in_bytes").alias("bytes"))
-        .orderBy("batch")
+        rows.filter(rows.role == _COPY)
+        .groupBy("phase", "bucket")
+        .agg(sf.count("*").alias("files"), sf.sum(sf.greatest("size_in_bytes", sf.lit(0))).alias("bytes"))
         .collect()
     )
-    batches_found = tuple(Batch(row["batch"], row["phase"], row["files"], max(row["bytes"], 0)) for row in sizes)
-    return batches_found, numbered
+    batches: list[Batch] = []
+    for phase, bucket, files, size in sorted(tuple(row) for row in sizes):
+        last = batches[-1] if batches and batches[-1].phase == phase else None
+        if last and last.files + files <= files_per_batch and last.size_in_bytes + size <= bytes_per_batch:
+            batches[-1] = replace(
+                last, last_bucket=bucket, files=last.files + files, size_in_bytes=last.size_in_bytes + size
+            )
+        else:
+            batches.append(Batch(len(batches), phase, bucket, bucket, files, size))
+    return tuple(batches)
 
 
 def _problems_of_lists(lists: DataFrame) -> tuple[Problem, ...]:
@@ -368,10 +400,6 @@ def _problems_of_manifests(files: DataFrame, lists: DataFrame) -> tuple[Problem,
     for row in rows:
         grouped.setdefault((row["source"], row["error"]), set()).add(row["snapshot_id"])
     return tuple(Problem(path, reason, tuple(sorted(ids))) for (path, reason), ids in sorted(grouped.items()))
-
-
-def _tasks(spark: SparkSession, rows: int) -> int:
-    return max(1, min(-(-rows // _PER_TASK), 4 * int(spark.sparkContext.defaultParallelism)))
 
 
 class _ListReader:

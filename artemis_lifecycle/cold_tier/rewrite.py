@@ -221,7 +221,7 @@ def rewrite_position_deletes(data: bytes, path: str, file_format: str, mapped: M
         f"Position-delete files in {file_format.upper()} cannot be rewritten",
         path=path,
         untouched="the table and all its files",
-        do="rewrite the table's position deletes as Parquet (write.delete.format.default, rewrite_position_delete_files), "
+        do="rewrite the position deletes as Parquet (write.delete.format.default, rewrite_position_delete_files), "
         "let the snapshots before that expire without a cold tier; or set cold_tier.enabled to false for this table",
     )
 

@@ -45,7 +45,7 @@ def verify_copies(
 
     ledger = Ledger(root_stores, root, table_uuid)
     files = ledger.verified(spark) if plan_id is None else ledger.files(spark, plan_id)
-    chosen = files.filter(files.action.isin(*VERIFIED))
+    chosen = files.filter(files.action.isin(*VERIFIED)).dropDuplicates(["destination"])
     if share < 1:
         chosen = chosen.filter(sf.pmod(sf.xxhash64(sf.lit(11), "destination"), sf.lit(10_000)) < int(share * 10_000))
     wanted = chosen.select("destination", "size_in_bytes", "checksum")

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from dagster import (
     DagsterInstance,
@@ -25,6 +25,7 @@ from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.schedules import request, schedule_name
 from artemis_lifecycle.errors import NoSuchTable
+from artemis_lifecycle.lifecycle import Lifecycle
 
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
@@ -144,10 +145,17 @@ def late_steps(context: SensorEvaluationContext, lifecycle: LifecycleResource) -
     steps = steps_switched_on(context.instance)
     if not steps:
         return SkipReason("none of the nightly schedules is on")
-    now = opened.operations.clock.now()
+    asked = late_requests(opened, context.instance, opened.operations.clock.now(), steps)
+    return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
+
+
+def late_requests(
+    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, steps: Collection[Step]
+) -> list[RunRequest] | SkipReason:
+    """A request for each table that is late for one of `steps`; else, for people, why no table is."""
     reasons: dict[str, str] = {}
     asked: list[RunRequest] = []
-    for table in tonight(opened, context.instance, now):
+    for table in tonight(lifecycle, instance, now):
         verdict = due_step(now, table.night, table.progress)
         if verdict.step is None or verdict.step not in steps:
             reasons[table.table] = verdict.why if verdict.step is None else f"the schedule of {verdict.step} is off"
@@ -155,9 +163,7 @@ def late_steps(context: SensorEvaluationContext, lifecycle: LifecycleResource) -
             reasons[table.table] = f"{verdict.step} has just opened"
         else:
             asked.append(request(table, verdict))
-    if asked:
-        return SensorResult(run_requests=asked[:AT_ONCE])
-    return SkipReason(_listed(reasons) or "no table is governed by lifecycle.yaml and known as a partition")
+    return asked[:AT_ONCE] or SkipReason(_listed(reasons) or "no table is governed by lifecycle.yaml and a partition")
 
 
 def steps_switched_on(instance: DagsterInstance) -> set[Step]:

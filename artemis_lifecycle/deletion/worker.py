@@ -109,7 +109,7 @@ class DeletionReport:
 
     @classmethod
     def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
-        """The dry run of a job whose time has not come: all its `files`, DataFrame[path, kind, size_in_bytes, reason]."""
+        """The dry run of a job whose time has not come: all its files, DataFrame[path, kind, size_in_bytes, reason]."""
 
         def judged() -> DataFrame:
             from pyspark.sql import functions as F

@@ -134,14 +134,19 @@ def binaries(place: Path) -> Path:
     user = server_user(place)
     if user is None or _executes(install / "bin" / "postgres", user):
         return install / "bin"
-    copied = place / f"{install.name}-{installed_version(_WHEEL)}"
+    copied = place / f"wheel-{installed_version(_WHEEL)}-{wanted}"
     if not copied.exists():
         partial = copied.with_name(copied.name + ".new")
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(install, partial, symlinks=True, ignore=shutil.ignore_patterns("include"))
+        package = install.parent
+        # The libraries stand beside the package (Linux) or in it (macOS), and are looked for from there.
+        for part in (install, package / ".dylibs", package.with_name(f"{package.name}.libs")):
+            if part.exists():
+                target = partial / part.relative_to(package.parent)
+                shutil.copytree(part, target, symlinks=True, ignore=shutil.ignore_patterns("include"))
         give(partial, user)
         partial.rename(copied)
-    return copied / "bin"
+    return copied / install.parent.name / install.name / "bin"
 
 
 def run_tool(command: Sequence[str | Path], place: Path, *, timeout: float, failure: str) -> None:

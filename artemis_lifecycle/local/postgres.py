@@ -147,7 +147,7 @@ class EmbeddedPostgres:
         place = self._place(state)
         data = place / "data"
         if not (data / "PG_VERSION").exists():
-            _initialise(place, state.password)
+            self._initialise(place, state.password)
         if _postmaster(data) is None:
             state = self._launch(place, state)
         else:
@@ -194,6 +194,31 @@ class EmbeddedPostgres:
                     do="move the folder back to where it was, or run as its owner",
                 )
         return state
+
+    def _initialise(self, place: Path, password: str) -> None:
+        fresh, secret = place / "data.new", place / "password"
+        shutil.rmtree(fresh, ignore_errors=True)
+        secret.unlink(missing_ok=True)
+        user = server_user(place)
+        # O_EXCL (and no following of links): the folder is the server user's, and this may be root.
+        handle = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(handle, password.encode() + b"\n")
+            if user is not None:
+                os.fchown(handle, user.pw_uid, user.pw_gid)
+            initdb = binaries(place) / "initdb"
+            flags = ["-E", "UTF8", "--no-locale", *(["--no-sync"] if self._settings["fsync"] == "off" else [])]
+            run_tool(
+                [initdb, "-D", fresh, "-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", *flags],
+                place,
+                timeout=2 * _START_SECONDS,
+                failure="The embedded Postgres cannot be set up",
+            )
+        finally:
+            os.close(handle)
+            secret.unlink(missing_ok=True)
+        # Renamed when complete, so that a set-up that was killed is begun again and never taken for a database.
+        fresh.rename(place / "data")
 
     def _launch(self, place: Path, state: _State) -> _State:
         data, log = place / "data", place / "log"
@@ -278,7 +303,9 @@ class EmbeddedPostgres:
             return False
         finally:
             connection.close()
-        return databases == len(DATABASES) and Path(folder) == self._place(state) / "data"
+        place = self._place(state)
+        ours = claimed_by(place) in (None, self.home)
+        return ours and databases == len(DATABASES) and Path(folder) == place / "data"
 
     def _free_port(self, wanted: int, taken: set[int]) -> int:
         # Under the range from which systems hand out ports to outgoing connections, so that the port is still free
@@ -329,31 +356,6 @@ class EmbeddedPostgres:
                 os.chown(partial, folder.st_uid, folder.st_gid)
             partial.replace(self._folder / "server.json")
         return state
-
-
-def _initialise(place: Path, password: str) -> None:
-    fresh, secret = place / "data.new", place / "password"
-    shutil.rmtree(fresh, ignore_errors=True)
-    secret.unlink(missing_ok=True)
-    user = server_user(place)
-    # O_EXCL (and no following of links): the folder is the server user's, and this may be root.
-    handle = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(handle, password.encode() + b"\n")
-        if user is not None:
-            os.fchown(handle, user.pw_uid, user.pw_gid)
-        initdb = binaries(place) / "initdb"
-        run_tool(
-            [initdb, "-D", fresh, "-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8", "--no-locale"],
-            place,
-            timeout=2 * _START_SECONDS,
-            failure="The embedded Postgres cannot be set up",
-        )
-    finally:
-        os.close(handle)
-        secret.unlink(missing_ok=True)
-    # Renamed when complete, so that a set-up that was killed is begun again and never taken for a database.
-    fresh.rename(place / "data")
 
 
 def _stop(place: Path, mode: str) -> bool:

@@ -318,9 +318,9 @@ def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
 def _decode(container: Container, path: str) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
-    batch = _decode_with_polars(container, path)
+    batch = decode_with_polars(container, path)
     if batch is None:
-        batch = _decode_with_fastavro(container, path)
+        batch = decode_with_fastavro(container, path)
     if batch.num_rows != container.records:
         raise _unreadable(f"The Avro file holds {container.records} entries, and {batch.num_rows} came out", path)
     for name in ("status", "content", "file_path", "file_format", "file_size_in_bytes", "record_count"):
@@ -332,18 +332,18 @@ def _decode(container: Container, path: str) -> pa.RecordBatch:
     return batch
 
 
-def _decode_with_polars(container: Container, path: str) -> pa.RecordBatch | None:
+def decode_with_polars(container: Container, path: str) -> pa.RecordBatch | None:
     """None where polars does not know a type of the file's schema, or takes a value for something else."""
     import polars as pl
-    import pyarrow as pa
 
     names = _names(container.schema, _ENTRY, path)
     file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
     wanted = [names["status"], names["data_file"]]
+    # Only the structure of the file's types: annotations change no byte, and polars knows few of them.
+    schema = _structure(container, path)
     try:
-        # Only the structure of the file's types: annotations change no byte, and polars knows few of them.
-        frame = pl.read_avro(io.BytesIO(container.plain(_bare(container.schema))), columns=wanted)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, NotImplementedError):
+        frame = pl.read_avro(io.BytesIO(container.plain(schema)), columns=wanted)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, NotImplementedError, OSError):
         return None
     if not frame.height and container.records:
         return None
@@ -355,7 +355,7 @@ def _decode_with_polars(container: Container, path: str) -> pa.RecordBatch | Non
     for name in _COLUMNS:
         stored = file_names.get(name)
         columns[name] = data_file.field(stored).to_arrow() if stored is not None and stored in found else None
-    return _batch(columns, frame.height, pa)
+    return _batch(columns, frame.height, path)
 
 
 def _refuse_keys(*, names: Mapping[str, str], found: set[str], column: Any, path: str) -> None:
@@ -364,8 +364,7 @@ def _refuse_keys(*, names: Mapping[str, str], found: set[str], column: Any, path
         raise _encrypted("A file of the manifest", path)
 
 
-def _decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
-    import pyarrow as pa
+def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
 
     names = _names(container.schema, _ENTRY, path)
     file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
@@ -379,10 +378,11 @@ def _decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
         for name in _COLUMNS:
             stored = file_names.get(name)
             columns[name].append(None if stored is None else data_file.get(stored))
-    return _batch(columns, len(columns["status"]), pa)
+    return _batch(columns, len(columns["status"]), path)
 
 
-def _batch(columns: Mapping[str, Any], rows: int, pa: Any) -> pa.RecordBatch:
+def _batch(columns: Mapping[str, Any], rows: int, path: str) -> pa.RecordBatch:
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     types = {
@@ -394,22 +394,22 @@ def _batch(columns: Mapping[str, Any], rows: int, pa: Any) -> pa.RecordBatch:
         "record_count": pa.int64(),
         "referenced_data_file": pa.string(),
     }
-    arrays = []
-    for name, kind in types.items():
-        given = columns[name]
-        if given is None:
-            array = pa.nulls(rows, kind)
-        elif isinstance(given, list):
-            array = pa.array(given, kind)
-        else:
-            array = given.cast(kind)
-        if name == "content":
-            # Format version 1 has no content field: all its files are data files.
-            array = pc.fill_null(array, pa.scalar(0, kind))
-        if name == "file_format":
-            array = pc.utf8_lower(array)
-        arrays.append(array)
+    try:
+        arrays = [_column(columns[name], kind, rows) for name, kind in types.items()]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise _unreadable(f"A manifest entry holds a value of the wrong kind ({error})", path) from error
+    # Format version 1 has no content field: all its files are data files.
+    arrays[1] = pc.fill_null(arrays[1], pa.scalar(0, pa.int8()))
+    arrays[3] = pc.utf8_lower(arrays[3])
     return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+def _column(given: Any, kind: Any, rows: int) -> Any:
+    import pyarrow as pa
+
+    if given is None:
+        return pa.nulls(rows, kind)
+    return pa.array(given, kind) if isinstance(given, list) else given.cast(kind)
 
 
 # --- checks against the level above ---------------------------------------------------------------------------------
@@ -459,7 +459,7 @@ def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
     import fastavro
     from fastavro.schema import SchemaParseException
 
-    schema = _bare(container.schema)
+    schema = _structure(container, path)
     count = 0
     try:
         for record in fastavro.reader(io.BytesIO(container.plain(schema))):
@@ -473,8 +473,15 @@ def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
         raise _unreadable(f"The Avro file holds {container.records} records, and {count} came out", path)
 
 
+def _structure(container: Container, path: str) -> Any:
+    """The file's schema with its structure alone: no logical types, ids, docs or defaults."""
+    try:
+        return _bare(container.schema)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(f"The Avro file's schema is broken ({error!r:.80})", path) from error
+
+
 def _bare(schema: Any) -> Any:
-    """`schema` with its structure alone: no logical types, ids, docs or defaults."""
     if isinstance(schema, list):
         return [_bare(option) for option in schema]
     if not isinstance(schema, dict):
@@ -514,7 +521,7 @@ def _names(schema: Any, by_id: Mapping[int, str], path: str) -> Mapping[str, str
         raise _unreadable("The Avro file's schema is no record", path)
     known = set(by_id.values())
     names: dict[str, str] = {}
-    for field in record.get("fields", ()):
+    for field in _fields(record):
         stored = field["name"]
         field_id = field.get("field-id")
         name = by_id.get(field_id) if isinstance(field_id, int) else _OLD_NAMES.get(stored, stored)
@@ -526,11 +533,17 @@ def _names(schema: Any, by_id: Mapping[int, str], path: str) -> Mapping[str, str
     return names
 
 
+def _fields(record: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    fields = (record or {}).get("fields")
+    if not isinstance(fields, list):
+        return []
+    return [field for field in fields if isinstance(field, dict) and isinstance(field.get("name"), str)]
+
+
 def _field(schema: Any, name: str, path: str) -> Any:
-    record = _record_type(schema)
-    for field in (record or {}).get("fields", ()):
+    for field in _fields(_record_type(schema)):
         if field["name"] == name:
-            return field["type"]
+            return field.get("type")
     raise _unreadable(f"The Avro file's schema lacks {name}", path)
 
 

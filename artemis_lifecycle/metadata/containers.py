@@ -62,7 +62,7 @@ def open_container(data: bytes, path: str) -> Container:
         ) from error
 
 
-class _Broken(Exception):
+class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Within this module: what is wrong with the file."""
 
 

@@ -100,7 +100,7 @@ def _unreadable(what: str, path: str) -> UnreadableMetadata:
     )
 
 
-class _Malformed(Exception):
+class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Within this module: which field is wrong. Becomes UnreadableMetadata with the path."""
 
 

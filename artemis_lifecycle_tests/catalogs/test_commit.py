@@ -14,7 +14,9 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.catalogs import commit
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import catalog_conf
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import (
     BadInput,
@@ -276,6 +278,19 @@ def test_a_change_that_icebergs_core_refuses_is_told_as_such(
     assert reader.entry(table) == before
 
 
+def test_a_catalog_that_does_not_compare_whole_metadata_expires_nothing(
+    spark: SparkSession, live: str, make_table: MakeTable, reader: CatalogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table("by_rest", 2)
+    first, _ = snapshot_ids(spark, live, table)
+    monkeypatch.setattr(commit._Committer, "_compares_whole_metadata", lambda self: False)
+    with pytest.raises(Refused, match="whole metadata"):
+        commit_with_retry(spark, live, table, lambda base: Change(expire_snapshot_ids=[first]))
+    # A ref that is set is compared by itself.
+    assert commit_with_retry(spark, live, table, lambda base: Change(set_tags=[TagChange("t", first)])).changed
+    assert len(snapshot_ids(spark, live, table)) == 2
+
+
 # --- others at work -------------------------------------------------------------------------------------------------
 
 
@@ -310,6 +325,32 @@ def test_a_concurrent_append_costs_another_attempt_whose_guard_sees_the_new_base
     assert spark.table(f"{live}.{table}").where("id = 99").count() == 1
     # The metadata file of the lost attempt is gone: all there is, is what was there and what was committed.
     assert _metadata_files(result.metadata_location) == files_seen[0] | {result.metadata_location}
+
+
+def test_a_session_that_caches_its_tables_commits_on_what_is_current(
+    spark: SparkSession, config: LifecycleConfig
+) -> None:
+    cached = config.catalogs.live.model_copy(update={"name": f"{config.catalogs.live.name}_cached"})
+    for key, value in catalog_conf(cached).items():
+        spark.conf.set(key, "true" if key.endswith(".cache-enabled") else value)
+    spark.sql(f"CREATE NAMESPACE {cached.name}.space")
+    spark.sql(f"CREATE TABLE {cached.name}.space.t (id INT) USING iceberg")
+    assert spark.table(f"{cached.name}.space.t").count() == 0
+    writer = ingest_catalog(cached)
+    with writer.load_table("space.t").transaction() as transaction:
+        transaction.set_properties(by="another")
+    writer.close()
+    seen: list[str] = []
+
+    def change(base: BaseState) -> Change:
+        seen.append(base.metadata_location)
+        return Change(set_properties={"by.us": "too"})
+
+    with CatalogReader(cached) as reader:
+        current = reader.entry("space.t").metadata_location
+    result = commit_with_retry(spark, cached.name, "space.t", change)
+    assert (seen, result.attempts) == ([current], 1)
+    assert _metadata(result.metadata_location)["properties"]["by"] == "another"
 
 
 def test_a_tag_made_between_guard_and_swap_is_never_lost(

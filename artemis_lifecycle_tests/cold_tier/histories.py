@@ -17,7 +17,7 @@ def _rows(start: int, number: int, kinds: tuple[str, ...] = ODD) -> str:
 
 
 def version_1(world: World, table: str = "ns.t") -> None:
-    """Appends into odd partitions, an overwrite, a schema and a partition spec that change, values that look like paths."""
+    """Odd partitions, an overwrite, a schema and a partition spec that change, values that look like paths."""
     world.sql(
         f"CREATE TABLE {{live}}.{table} (id BIGINT, kind STRING, day DATE, note STRING) USING iceberg "
         "PARTITIONED BY (kind, day) TBLPROPERTIES ('format-version'='1')"
@@ -41,8 +41,8 @@ def merge_on_read(world: World, version: int, table: str = "ns.t", *, granularit
     elsewhere = f"{world.config.catalogs.live.warehouse}/elsewhere/data"
     beyond = f"file://{world.live_root.parent}/beyond the warehouse/data"
     world.sql(
-        f"CREATE TABLE {{live}}.{table} (id BIGINT, kind STRING, day DATE, note STRING) USING iceberg PARTITIONED BY (kind) "
-        f"TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read', "
+        f"CREATE TABLE {{live}}.{table} (id BIGINT, kind STRING, day DATE, note STRING) USING iceberg "
+        f"PARTITIONED BY (kind) TBLPROPERTIES ('format-version'='{version}', 'write.delete.mode'='merge-on-read', "
         f"'write.update.mode'='merge-on-read', 'write.merge.mode'='merge-on-read', "
         f"'write.delete.granularity'='{granularity}', 'write.distribution-mode'='none')"
     )
@@ -58,7 +58,5 @@ def merge_on_read(world: World, version: int, table: str = "ns.t", *, granularit
     world.sql(f"DELETE FROM {{live}}.{table} WHERE id > 10 AND id % 3 = 0")
     world.sql(f"CALL {{live}}.system.rewrite_manifests(table => '{table}')")
     world.sql(f"DELETE FROM {{live}}.{table} WHERE id IN (4, 17, 30)")
-    world.sql(
-        f"CALL {{live}}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
-    )
+    world.sql(f"CALL {{live}}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
     world.sql(f"INSERT INTO {{live}}.{table} VALUES (1000, 'one', NULL, 'last')")

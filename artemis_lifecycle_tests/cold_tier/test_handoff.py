@@ -1,5 +1,5 @@
-"""The handoff's promises: every archived snapshot reads the same rows from cold storage alone; nothing in cold names the
-live tier; a killed handoff goes on to the same bytes; what cannot be archived stops it."""
+"""The handoff's promises: every archived snapshot reads the same rows from cold storage alone; nothing in cold names
+the live tier; a killed handoff goes on to the same bytes; what cannot be archived stops it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(wor
     first = world.hand_off(world.plan(ids[:3]))
     world.sql(f"CALL {{live}}.system.expire_snapshots(table => 'ns.t', snapshot_ids => array({ids[0]}, {ids[1]}))")
     second = world.hand_off(world.plan(ids[3:-1]))
-    assert first.copied_files and second.copied_files
+    assert first.copied_files
+    assert second.copied_files
     assert second.reused_files == 0
     copied = [row["destination"] for done in (first, second) for row in done.files().collect()]
     assert len(copied) == len(set(copied))
@@ -197,7 +198,9 @@ def test_an_instant_whose_snapshot_is_not_in_cold_fails_in_every_engine(world: W
 def test_statistics_files_go_with_their_snapshots(world: World) -> None:
     histories.merge_on_read(world, 2)
     ids = world.ids()
-    world.sql(f"CALL {{live}}.system.compute_table_stats(table => 'ns.t', snapshot_id => {ids[2]}, columns => array('id'))")
+    world.sql(
+        f"CALL {{live}}.system.compute_table_stats(table => 'ns.t', snapshot_id => {ids[2]}, columns => array('id'))"
+    )
     world.hand_off()
     (found,) = world.metadata(tier="cold").statistics
     assert found.snapshot_id == ids[2]
@@ -242,7 +245,7 @@ def test_a_table_upgraded_through_all_versions_reads_from_cold(world: World) -> 
 # --- killed, and gone on with ---------------------------------------------------------------------------------------
 
 
-class _Killed(Exception):
+class _Killed(Exception):  # noqa: N818
     pass
 
 
@@ -327,7 +330,8 @@ def _data_file(world: World, snapshot_id: int) -> str:
     """A data file that this snapshot reads and the ones before it do not."""
     rows = world.sql(f"SELECT file_path FROM {{live}}.ns.t.files VERSION AS OF {snapshot_id}").collect()
     entries = world.sql(
-        f"SELECT data_file.file_path AS path FROM {{live}}.ns.t.all_entries WHERE snapshot_id = {snapshot_id} AND status = 1"
+        "SELECT data_file.file_path AS path FROM {live}.ns.t.all_entries "
+        f"WHERE snapshot_id = {snapshot_id} AND status = 1"
     ).collect()
     return sorted({row["path"] for row in entries} & {row["file_path"] for row in rows})[0]
 

@@ -7,7 +7,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def fingerprint(frame: DataFrame) -> Print:
 class World:
     spark: SparkSession
     config: LifecycleConfig
-    stores: Stores = Stores()
+    stores: Stores = field(default_factory=Stores)
 
     @property
     def live(self) -> str:
@@ -85,7 +85,9 @@ class World:
         )
         return replace(context, **more)
 
-    def plan(self, snapshot_ids: Sequence[int] | None = None, table: str = "ns.t", plan_id: str | None = None) -> HandoffInput:
+    def plan(
+        self, snapshot_ids: Sequence[int] | None = None, table: str = "ns.t", plan_id: str | None = None
+    ) -> HandoffInput:
         """All snapshots but the current one, or those given."""
         metadata = self.metadata(table)
         ids = [s.snapshot_id for s in metadata.snapshots if s.snapshot_id != metadata.current_snapshot_id]
@@ -168,8 +170,8 @@ def named_paths(root: Path) -> Iterator[tuple[str, str, str]]:
             texts = iter([*texts, *_statistics(data, names)])
         else:
             continue
-        for field, value in texts:
-            yield str(path.relative_to(root)), field, value
+        for name, value in texts:
+            yield str(path.relative_to(root)), name, value
 
 
 def _statistics(data: bytes, names: list[str]) -> list[tuple[str, str]]:

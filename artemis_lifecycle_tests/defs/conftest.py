@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from dagster import DagsterInstance, Definitions, ExecuteInProcessResult
+from dagster import AssetCheckEvaluation, AssetCheckKey, AssetKey, DagsterInstance, Definitions, ExecuteInProcessResult
+from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
 
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +64,22 @@ class Project:
                 self.append(table, number)
         self.instance.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
 
+    def register(self, *tables: str, partition: bool = True) -> None:
+        """Make empty tables without Spark: enough for what only asks the catalog."""
+        catalog = load_catalog(self.config.catalogs.live.name, **pyiceberg_properties(self.config.catalogs.live))
+        for table in tables:
+            catalog.create_namespace_if_not_exists(table.split(".")[0])
+            catalog.create_table(table, Schema(NestedField(1, "id", LongType())))
+        catalog.engine.dispose()  # type: ignore[attr-defined]
+        if partition:
+            self.instance.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
+
+    def resource(self) -> LifecycleResource:
+        """What the definitions hand to schedules and sensors."""
+        resource = self.definitions.resources["lifecycle"]  # type: ignore[index]
+        assert isinstance(resource, LifecycleResource)
+        return resource
+
     def append(self, table: str, number: int) -> None:
         """One more commit."""
         self.spark.sql(f"INSERT INTO {self.config.catalogs.live.name}.{table} VALUES ({number}, 'pass {number}')")
@@ -73,6 +95,31 @@ class Project:
             run_config=for_real(job, dry_run=dry_run) if dry_run is not None else None,
             **options,
         )
+
+    def check(self, asset: str, name: str, table: str) -> AssetCheckEvaluation:
+        """Run one check alone, as a person does in the UI."""
+        job = self.definitions.resolve_job_def("whole_walk")
+        chosen = {AssetCheckKey(AssetKey(asset), name)}
+        result = job.get_subset(asset_selection=set(), asset_check_selection=chosen).execute_in_process(
+            instance=self.instance, partition_key=table, raise_on_error=False
+        )
+        (evaluation,) = result.get_asset_check_evaluations()
+        return evaluation
+
+    def lifecycle(self) -> Lifecycle:
+        """The same tables without Dagster."""
+        return Lifecycle.open(self.config, spark=self.spark)
+
+
+def said(result: ExecuteInProcessResult, asset: str) -> dict[str, Any]:
+    """The plain metadata values of the asset's materialisation in a run."""
+    (materialization,) = result.asset_materializations_for_node(asset)
+    return {key: value.value for key, value in materialization.metadata.items()}
+
+
+def with_tables(config: LifecycleConfig, tables: dict[str, Any]) -> LifecycleConfig:
+    """The same addresses with other policies."""
+    return LifecycleConfig.model_validate({**config.model_dump(mode="json", by_alias=True), "tables": tables})
 
 
 @pytest.fixture

@@ -63,7 +63,9 @@ def test_the_graph_is_the_walk_of_the_design(definitions: Definitions) -> None:
     assert found == DEPS
 
 
-def test_every_asset_has_the_table_partitions_an_owner_a_group_kinds_and_a_description(definitions: Definitions) -> None:
+def test_every_asset_has_the_table_partitions_an_owner_a_group_kinds_and_a_description(
+    definitions: Definitions,
+) -> None:
     graph = definitions.resolve_asset_graph()
     for name in DEPS:
         node = graph.get(AssetKey(name))

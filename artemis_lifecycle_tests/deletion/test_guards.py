@@ -20,7 +20,7 @@ def test_grace_runs_by_postgres_clock_and_now_can_only_make_it_later() -> None:
     with pytest.raises(GraceNotOver):
         require_grace_over("p", "ns.t", DUE, after, now=before)
     with pytest.raises(NaiveDatetime):
-        require_grace_over("p", "ns.t", DUE, after, now=datetime(2024, 3, 16))  # noqa: DTZ001
+        require_grace_over("p", "ns.t", DUE, after, now=datetime(2024, 3, 16))
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,7 @@ def test_more_new_manifests_than_the_driver_reads_are_looked_at_by_spark(
     job = world.plan(table, first)
     monkeypatch.setattr("artemis_lifecycle.deletion.last_look._MANIFESTS_ON_DRIVER", 0)
 
-    report = world.delete(
-        job, pause=_after_batches(0, lambda: world.java(table).newAppend().appendFile(file).commit())
-    )
+    report = world.delete(job, pause=_after_batches(0, lambda: world.java(table).newAppend().appendFile(file).commit()))
 
     assert outcomes(report)[file.location().rpartition("/")[2]] == ("kept", "reachable")
 
@@ -117,9 +115,7 @@ def test_a_pointer_set_back_to_older_metadata_revives_its_snapshots(world: World
     older = world.reader.entry(table).metadata_location
     job = world.plan(table, first)
 
-    report = world.delete(
-        job, files_per_batch=1, pause=_after_batches(0, lambda: _point(world, table, older))
-    )
+    report = world.delete(job, files_per_batch=1, pause=_after_batches(0, lambda: _point(world, table, older)))
 
     assert report.deleted == 0
     assert world.rows(table, first) == [1, 2]
@@ -172,9 +168,7 @@ def test_a_hold_stops_the_deletion_and_is_named(world: World, whole_table: bool)
     first, _ = _expired(world, table)
     job = world.plan(table, first)
     before = world.on_disk(table)
-    hold = world.operations.holds.place(
-        job.table_uuid, table, "legal", "case 7", () if whole_table else (first, 12345)
-    )
+    hold = world.operations.holds.place(job.table_uuid, table, "legal", "case 7", () if whole_table else (first, 12345))
 
     with pytest.raises(Refused, match=hold.hold_id):
         world.delete(job)
@@ -330,7 +324,8 @@ def test_an_unreadable_manifest_that_comes_between_two_batches_stops_the_rest(wo
     job = world.plan(table, first)
 
     def commit_and_cut() -> None:
-        snapshot = world.metadata(table).snapshot(world.append(table, 8))
+        appended = world.append(table, 8)
+        snapshot = world.metadata(table).snapshot(appended)
         assert snapshot is not None
         manifest = local(manifests_of(world.stores, snapshot).entries[0].manifest_path)
         manifest.write_bytes(manifest.read_bytes()[:-20])

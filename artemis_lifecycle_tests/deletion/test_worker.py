@@ -214,7 +214,7 @@ def test_outcomes_are_queryable_and_recorded_once(world: World, table: str) -> N
 
 
 def test_a_crash_at_every_durable_write_resumes_to_the_same_end(world: World, table: str) -> None:
-    """Raises at each point in turn, then runs again: all garbage gone, all alive files there, every file accounted for."""
+    """Raises at each point in turn, then runs again: garbage gone, alive files there, every file accounted for."""
     alive = world.data_file(table, world.current_snapshot(table)).location()
     rows = world.rows(table)
 
@@ -267,7 +267,8 @@ def _expire_leases(world: World, table_uuid: str) -> None:
     with world.operations.engine.begin() as connection:
         connection.execute(
             text(
-                "UPDATE lifecycle.leases SET expires_at = clock_timestamp() - interval '1 second' WHERE table_uuid = :uuid"
+                "UPDATE lifecycle.leases SET expires_at = clock_timestamp() - interval '1 second' "
+                "WHERE table_uuid = :uuid"
             ),
             {"uuid": table_uuid},
         )

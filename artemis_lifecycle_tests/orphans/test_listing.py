@@ -88,7 +88,7 @@ def _given(world: World, ddl: str, rows: list[tuple[object, ...]], taken_at: dat
 
 def test_a_given_listing_keeps_what_is_under_the_table_and_each_path_once(world: World) -> None:
     taken_at = world.operations.clock.now() - timedelta(hours=3)
-    old, young = datetime(2024, 1, 1), datetime(2024, 2, 1)  # noqa: DTZ001
+    old, young = datetime(2024, 1, 1), datetime(2024, 2, 1)
     listing = _given(
         world,
         "path string, last_modified timestamp, size_in_bytes bigint, etag string",
@@ -123,4 +123,4 @@ def test_a_given_listing_of_another_shape_is_refused(world: World) -> None:
     with pytest.raises(BadInput, match="was taken at"):
         _given(world, columns, [], now + timedelta(hours=1))
     with pytest.raises(NaiveDatetime):
-        _given(world, columns, [], datetime(2024, 1, 1))  # noqa: DTZ001
+        _given(world, columns, [], datetime(2024, 1, 1))

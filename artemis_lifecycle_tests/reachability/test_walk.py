@@ -72,7 +72,8 @@ def test_all_snapshots_reach_what_icebergs_own_metadata_tables_name(
 def test_the_executors_and_this_process_find_the_same(spark: SparkSession, metadata: TableMetadata) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     here, there = (
-        _rows(reachable_files(spark, Stores(), metadata, ids, RULES, settings)) for settings in (WalkSettings(), EXECUTORS)
+        _rows(reachable_files(spark, Stores(), metadata, ids, RULES, settings))
+        for settings in (WalkSettings(), EXECUTORS)
     )
     assert here == there
     here, there = (

@@ -1,0 +1,43 @@
+"""`python -m artemis_lifecycle.demo`: the demo from a terminal. Exits 0 when proofs hold and checks are green."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from artemis_lifecycle.errors import LifecycleError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; returns its exit code: that of the error it met, 1 for a proof that failed, else 0."""
+    parser = argparse.ArgumentParser(
+        prog="artemis demo",
+        description="Three tables with 420 days of history, the whole walk on them through Dagster, and proofs.",
+    )
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=Path(os.environ.get("ARTEMIS_HOME") or ".artemis"),
+        help="the folder of the embedded parts; the demo's own is `demo` in it (default: $ARTEMIS_HOME, then .artemis)",
+    )
+    chosen = parser.parse_args(arguments)
+    console = Console(highlight=False)
+    try:
+        # Dagster and its integrations take a second to load; `--help` does without.
+        from artemis_lifecycle.demo.run import run_demo
+
+        report = run_demo(chosen.home.resolve(), console)
+    except LifecycleError as error:
+        console.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+        return error.exit_code
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

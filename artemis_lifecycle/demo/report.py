@@ -1,0 +1,145 @@
+"""The demo's report: what the walk did to each table, how long each step took, and what was proven. Plain values in,
+Rich out. Belongs here: layout. Does not belong: counting, or judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from artemis_lifecycle.demo.proofs import Proof
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table's walk. Sizes in bytes; `step_seconds` by asset, in the order in which they ran."""
+
+    table: str
+    window: str
+    commits: int
+    snapshots_kept: int
+    snapshots_expired: int
+    refs_expired: int
+    files_deleted: int
+    bytes_deleted: int
+    files_copied: int
+    bytes_copied: int
+    orphans_removed: int
+    orphan_bytes: int
+    files_left_in_flight: int
+    checks_passed: int
+    checks_failed: tuple[str, ...]
+    failures: tuple[str, ...]
+    step_seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """The whole demo: tables, proofs, and the seconds of each phase."""
+
+    tables: tuple[TableReport, ...]
+    proofs: tuple[Proof, ...]
+    phase_seconds: Mapping[str, float]
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Everything that went wrong, in words: steps, checks and proofs."""
+        return tuple(
+            [f"{table.table}: {failure}" for table in self.tables for failure in table.failures]
+            + [f"{table.table}: check {check} is red" for table in self.tables for check in table.checks_failed]
+            + [f"{proof.table}: {proof.claim}: {proof.detail}" for proof in self.proofs if not proof.holds]
+        )
+
+
+def size(count: int) -> str:
+    """Bytes as people read them: 1.5 MB, in steps of 1000."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def render(report: DemoReport) -> RenderableType:
+    """The report, for any console."""
+    parts: list[RenderableType] = [_walk(report.tables), _times(report.tables), _proofs(report.proofs)]
+    total = sum(report.phase_seconds.values())
+    phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phase_seconds.items())
+    parts.append(Text(f"{total:.0f} s in all: {phases}", style="dim"))
+    if report.failures:
+        lines = "\n".join(f"✗ {escape(failure)}" for failure in report.failures)
+        parts.append(Panel(lines, title="The demo failed", border_style="red", title_align="left"))
+    else:
+        sentence = f"All {len(report.proofs)} proofs hold, and every check of the walk is green."
+        parts.append(Panel(sentence, border_style="green"))
+    return Group(*parts)
+
+
+def show(report: DemoReport, console: Console) -> None:
+    """Print the report."""
+    console.print()
+    console.print(render(report))
+
+
+def _walk(tables: Sequence[TableReport]) -> Table:
+    made = Table(title="What the walk did", title_justify="left", title_style="bold", show_lines=True)
+    made.add_column("table", overflow="fold")
+    for name in ("snapshots", "copied to cold", "deleted", "orphans removed", "in flight, left", "checks"):
+        made.add_column(name, justify="right")
+    for table in tables:
+        checks = f"[green]{table.checks_passed} green[/green]"
+        if table.checks_failed:
+            checks += f"\n[red]{len(table.checks_failed)} red[/red]"
+        refs = f"\n[dim]{table.refs_expired} refs expired" if table.refs_expired else ""
+        made.add_row(
+            f"[bold]{escape(table.table)}[/bold]\n[dim]window {table.window}, {table.commits:,} commits",
+            f"{table.snapshots_kept:,} kept\n{table.snapshots_expired:,} expired{refs}",
+            f"{table.files_copied:,} files\n{size(table.bytes_copied)}",
+            f"{table.files_deleted:,} files\n{size(table.bytes_deleted)}",
+            f"{table.orphans_removed:,} files\n{size(table.orphan_bytes)}",
+            f"{table.files_left_in_flight:,} files",
+            checks,
+        )
+    return made
+
+
+def _times(tables: Sequence[TableReport]) -> Table:
+    made = Table(title="Seconds per step", title_justify="left", title_style="bold")
+    made.add_column("asset")
+    for table in tables:
+        made.add_column(escape(table.table.rpartition(".")[2]), justify="right", overflow="fold")
+    for step in _steps(tables):
+        made.add_row(step, *(_seconds(table.step_seconds.get(step)) for table in tables))
+    made.add_section()
+    made.add_row("all", *(_seconds(sum(table.step_seconds.values())) for table in tables), style="bold")
+    return made
+
+
+def _steps(tables: Sequence[TableReport]) -> Iterator[str]:
+    seen: dict[str, None] = {}
+    for table in tables:
+        seen |= dict.fromkeys(table.step_seconds)
+    yield from seen
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _proofs(proofs: Sequence[Proof]) -> Table:
+    made = Table(title="Proofs, computed", title_justify="left", title_style="bold")
+    made.add_column("")
+    made.add_column("table", overflow="fold")
+    made.add_column("claim", overflow="fold")
+    made.add_column("what was found", overflow="fold", style="dim")
+    for proof in proofs:
+        mark = "[green]✓[/green]" if proof.holds else "[bold red]✗[/bold red]"
+        made.add_row(mark, escape(proof.table.rpartition(".")[2]), escape(proof.claim), escape(proof.detail))
+    return made

@@ -1,0 +1,278 @@
+"""The demo from its first line to its report: a place, a history, the walk through Dagster, the proofs. Belongs here:
+the order of these. Does not belong: how any of them is done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+import artemis_lifecycle
+from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
+from artemis_lifecycle.demo import proofs
+from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
+from artemis_lifecycle.demo.history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
+from artemis_lifecycle.demo.progress import Board
+from artemis_lifecycle.demo.proofs import Fingerprint, Proof, fingerprint, fingerprints
+from artemis_lifecycle.demo.report import DemoReport, TableReport, show
+from artemis_lifecycle.demo.schedule import TABLES, Action
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url
+from artemis_lifecycle.metadata.types import SnapshotHistory
+from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
+
+ASSETS = 14
+"""Assets of the walk: what a table's bar counts to."""
+
+STAYS = frozenset({Action.YOUNG_FILE})
+"""Debris that the walk must leave alone."""
+
+_MS = timedelta(milliseconds=1)
+
+_DAGSTER_YAML = f"""\
+storage:
+  postgres:
+    postgres_url:
+      env: {DAGSTER_VARIABLE}
+telemetry:
+  enabled: false
+"""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What stood before the walk: each table's fingerprints by snapshot, and the one to be found in cold after it."""
+
+    fingerprints: Mapping[str, Mapping[int, Fingerprint]]
+    snapshot_ids: Mapping[str, frozenset[int]]
+    expiring: Mapping[str, int | None]
+
+
+def run_demo(home: Path, console: Console) -> DemoReport:
+    """Run the whole demo under `home` and print its report.
+
+    Raises what any of its parts raises; a step, check or proof that failed is told in the report.
+    """
+    board = Board(console)
+    for name in SET_ASIDE:
+        if os.environ.pop(name, None) is not None:
+            console.print(f"[dim]{name} is not followed here: the demo sets file times back, in warehouses of its own.")
+    with demo_area(home) as area:
+        _environment(area)
+        with Lifecycle.open(area.config, owner="artemis-demo") as lifecycle:
+            report = _run(lifecycle, area, board)
+    show(report, console)
+    console.print(
+        f"\nLook around: [bold]make ui[/bold], or [bold]artemis tables --config {escape(str(area.config_path))}[/bold]",
+        highlight=False,
+    )
+    return report
+
+
+def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
+    now = lifecycle.operations.clock.now()
+    with board.phase("Start Spark"):
+        spark = lifecycle.spark
+    with board.phase("Write 420 days of history"):
+        histories = write_histories(
+            spark, lifecycle.config, now, lambda table, done, total: board.move(table, done, total, "events")
+        )
+        for history in histories:
+            for name, snapshot_id in history.marks.items():
+                lifecycle.tag(history.table, name, snapshot_id, why="kept for the investigation")
+    with board.phase("Read every snapshot that will stay"):
+        before = _read_before(lifecycle, board)
+    in_flight = next(history.in_flight for history in histories if history.in_flight is not None)
+    expected = fingerprint(in_flight.expected)
+    with _writing(lifecycle, in_flight):
+        with board.phase("The walk, through Dagster"):
+            walks = _walk(area, lifecycle, board)
+        with board.phase("Read them again"):
+            found = _read_after(lifecycle, board, before)
+            found += _debris_proofs(lifecycle, histories)
+        with board.phase("The writer in flight commits"):
+            found.append(_commit(lifecycle, in_flight, expected))
+    return DemoReport(
+        tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
+        tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
+        board.seconds,
+    )
+
+
+def _environment(area: Area) -> None:
+    """What Dagster's own processes read: where its instance is, and which tables this is about."""
+    folder = area.config.home / "dagster"
+    folder.mkdir(parents=True, exist_ok=True)
+    shipped = Path(artemis_lifecycle.__file__).resolve().parent.parent / "dagster.yaml"
+    if shipped.is_file():
+        shutil.copyfile(shipped, folder / "dagster.yaml")
+    elif not (folder / "dagster.yaml").exists():
+        (folder / "dagster.yaml").write_text(_DAGSTER_YAML)
+    os.environ["DAGSTER_HOME"] = str(folder)
+    os.environ[DAGSTER_VARIABLE] = dagster_postgres_url(area.config)
+    os.environ["ARTEMIS_CONFIG"] = str(area.config_path)
+
+
+def _writing(lifecycle: Lifecycle, writer: InFlight) -> AbstractContextManager[Any]:
+    return lifecycle.writing(writer.table, writer.writer_id, prefix=writer.prefix, ttl="10m")
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
+
+
+def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
+    done = dict.fromkeys(TABLES, 0)
+
+    def on_event(event: WalkEvent) -> None:
+        if event.what == "materialised":
+            done[event.table] += 1
+        if event.what in ("started", "materialised"):
+            board.move(event.table, done[event.table], ASSETS, event.asset)
+        elif event.what == "failed":
+            board.console.print(f"[red]✗[/red] {escape(event.table)} {event.asset}: {escape(event.message)}")
+
+    return materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+
+
+def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> TableReport:
+    plan, commit = walk.metadata("expiration_plan"), walk.metadata("expiration_commit")
+    handoff, deletion = walk.metadata("cold_tier_snapshots"), walk.metadata("physical_deletion")
+    scan, orphans = walk.metadata("orphan_scan"), walk.metadata("orphan_deletion")
+    return TableReport(
+        table=walk.table,
+        window=format_duration(lifecycle.config.policy(walk.table).retention.window),
+        commits=history.commits,
+        snapshots_kept=_number(plan, "snapshots_kept"),
+        snapshots_expired=_number(commit, "snapshots_expired"),
+        refs_expired=_number(commit, "refs_expired"),
+        files_deleted=_number(deletion, "files_deleted"),
+        bytes_deleted=_number(deletion, "bytes_deleted"),
+        files_copied=_number(handoff, "files_copied"),
+        bytes_copied=_number(handoff, "bytes_copied"),
+        orphans_removed=_number(orphans, "files_deleted"),
+        orphan_bytes=_number(orphans, "bytes_deleted"),
+        files_left_in_flight=_number(scan, "skipped_in_flight"),
+        checks_passed=sum(1 for event in walk.events if event.check is not None and event.passed),
+        checks_failed=walk.failed_checks,
+        failures=walk.failures or (() if walk.succeeded else ("the run did not end well",)),
+        step_seconds={
+            event.asset: event.seconds or 0.0 for event in walk.events if event.what == "materialised"
+        },
+    )
+
+
+def _number(metadata: Mapping[str, int | float | bool | str], key: str) -> int:
+    return int(metadata.get(key, 0))
+
+
+# --- reading, before and after ----------------------------------------------------------------------------------------
+
+
+def _read_before(lifecycle: Lifecycle, board: Board) -> Before:
+    """Fingerprints of what the table's policy keeps now, and of one snapshot of each table that it does not keep."""
+    wanted: dict[str, tuple[int, ...]] = {}
+    every: dict[str, frozenset[int]] = {}
+    expiring: dict[str, int | None] = {}
+    for table in TABLES:
+        history = lifecycle.snapshot_history(table)
+        kept, expired = _decided(lifecycle, table, history)
+        refs = {ref.snapshot_id for ref in history.refs.values()}
+        expiring[table] = expired[len(expired) // 2] if expired else None
+        wanted[table] = proofs.sample(kept, refs) + tuple(expired[len(expired) // 2 : len(expired) // 2 + 1])
+        every[table] = frozenset(snapshot.snapshot_id for snapshot in history.snapshots)
+    return Before(_read(lifecycle, board, wanted), every, expiring)
+
+
+def _decided(lifecycle: Lifecycle, table: str, history: SnapshotHistory) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the policy of the table keeps, and what it lets go, as of now."""
+    retention = lifecycle.config.policy(table).retention
+    settings = RetentionSettings(
+        rule=retention.rule, window_ms=retention.window // _MS, min_snapshots=retention.min_snapshots
+    )
+    decision = decide(view_of(history), settings, int(history.read_at.timestamp() * 1000))
+    return tuple(decision.kept), decision.expired
+
+
+def _read_after(lifecycle: Lifecycle, board: Board, before: Before) -> list[Proof]:
+    live = {
+        table: [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(table).snapshots] for table in TABLES
+    }
+    wanted = {
+        table: tuple(snapshot for snapshot in live[table] if snapshot in before.fingerprints[table]) for table in TABLES
+    }
+    after = _read(lifecycle, board, wanted)
+    found = []
+    for table in TABLES:
+        meanwhile = set(live[table]) - before.snapshot_ids[table]
+        found.append(proofs.prove_kept(table, live[table], before.fingerprints[table], after[table], meanwhile))
+        found.append(_cold_proof(lifecycle, table, before, set(live[table])))
+    return found
+
+
+def _cold_proof(lifecycle: Lifecycle, table: str, before: Before, live: set[int]) -> Proof:
+    snapshot_id = before.expiring[table]
+    if snapshot_id is None:
+        return proofs.prove_cold(table, None, "", False, None, None)
+    tier = lifecycle.route(table, snapshot_id=snapshot_id).tier
+    after = fingerprint(lifecycle.read(table, snapshot_id=snapshot_id))
+    return proofs.prove_cold(
+        table, snapshot_id, tier, snapshot_id in live, before.fingerprints[table].get(snapshot_id), after
+    )
+
+
+def _read(
+    lifecycle: Lifecycle, board: Board, wanted: Mapping[str, tuple[int, ...]]
+) -> dict[str, dict[int, Fingerprint]]:
+    catalog = lifecycle.config.catalogs.live.name
+    names = {f"{catalog}.{table}": table for table in TABLES}
+    done = dict.fromkeys(TABLES, 0)
+
+    def on_done(name: str) -> None:
+        table = names[name]
+        done[table] += 1
+        board.move(table, done[table], len(wanted[table]), "snapshots")
+
+    keys = [(name, snapshot) for name, table in names.items() for snapshot in wanted[table]]
+    read = fingerprints(lifecycle.spark, keys, on_done)
+    made: dict[str, dict[int, Fingerprint]] = {table: {} for table in TABLES}
+    for (name, snapshot), found in read.items():
+        made[names[name]][snapshot] = found
+    return made
+
+
+# --- what others left behind ------------------------------------------------------------------------------------------
+
+
+def _debris_proofs(lifecycle: Lifecycle, histories: tuple[TableHistory, ...]) -> list[Proof]:
+    def left(debris: Debris) -> int:
+        return sum(1 for path in debris.paths if lifecycle.live_stores.head(path) is not None)
+
+    return [
+        proofs.prove_debris(
+            debris.table, debris.origin, len(debris.paths), left(debris), should_stay=debris.origin in STAYS
+        )
+        for history in histories
+        for debris in history.debris
+    ]
+
+
+def _commit(lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint) -> Proof:
+    from pyspark.sql import functions as F
+
+    present = sum(1 for path in writer.paths if lifecycle.live_stores.head(path) is not None)
+    spark, catalog = lifecycle.spark, lifecycle.config.catalogs.live.name
+    snapshot_id = commit_in_flight(spark, catalog, writer)
+    frame = spark.table(f"{catalog}.{writer.table}")
+    names = [path.rpartition("/")[2] for path in writer.paths]
+    rows = frame.where(F.element_at(F.split("_file", "/"), -1).isin(names)).select(*frame.columns)
+    return proofs.prove_in_flight(writer.table, len(writer.paths), present, expected, fingerprint(rows), snapshot_id)

@@ -1,0 +1,192 @@
+"""The cold metadata file: the live table's past, whole, and nothing that an engine could misread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artemis_lifecycle.cold_tier.cold_metadata import (
+    COMPLETE_UNTIL,
+    UNKNOWN_SNAPSHOT,
+    build_metadata,
+    merge_logs,
+    metadata_path,
+    snapshot_at,
+)
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
+from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.storage.location import LocationRules
+
+IDENTITY: ColdIdentity = place(
+    table="ns.t",
+    table_uuid="0a1b2c3d-0000-4000-8000-000000000000",
+    live_location="s3://live/ns/t",
+    live_warehouse="s3://live",
+    cold_warehouse="s3://cold",
+    rules=LocationRules(),
+    name_is_taken=False,
+    cold_locations=(),
+)
+MAPPED = PathMapping(IDENTITY)
+
+
+def log(*entries: tuple[int, int]) -> list[dict[str, int]]:
+    return [{"timestamp-ms": at, "snapshot-id": snapshot} for at, snapshot in entries]
+
+
+def live(snapshots: list[int], history: list[tuple[int, int]] | None = None, **more: Any) -> dict[str, Any]:
+    """Snapshot n was committed at n * 10 under sequence number n."""
+    return {
+        "format-version": 2,
+        "table-uuid": IDENTITY.table_uuid,
+        "location": "s3://live/ns/t",
+        "last-sequence-number": max(snapshots),
+        "last-updated-ms": max(snapshots) * 10,
+        "last-column-id": 3,
+        "current-schema-id": 0,
+        "schemas": [{"schema-id": 0, "type": "struct", "fields": []}],
+        "default-spec-id": 0,
+        "partition-specs": [{"spec-id": 0, "fields": []}],
+        "last-partition-id": 999,
+        "default-sort-order-id": 0,
+        "sort-orders": [{"order-id": 0, "fields": []}],
+        "properties": {"write.data.path": "s3://live/elsewhere", "user.path": "s3://live/x"},
+        "current-snapshot-id": max(snapshots),
+        "refs": {"main": {"snapshot-id": max(snapshots), "type": "branch"}},
+        "snapshots": [
+            {
+                "snapshot-id": n,
+                "sequence-number": n,
+                "timestamp-ms": n * 10,
+                "manifest-list": f"s3://live/ns/t/l{n}",
+                "of-the-future": "s3://live/kept",
+            }
+            for n in snapshots
+        ],
+        "snapshot-log": log(*(history or [(n * 10, n) for n in snapshots])),
+        "metadata-log": [{"timestamp-ms": 1, "metadata-file": "s3://live/ns/t/old.json"}],
+        "of-the-future": {"path": "s3://live/kept"},
+        **more,
+    }
+
+
+def test_paths_are_mapped_where_they_are_paths_and_nowhere_else() -> None:
+    statistics = [{"snapshot-id": n, "statistics-path": f"s3://live/ns/t/s{n}", "blobs": ["?"]} for n in (1, 3)]
+    new = build_metadata(
+        live([1, 2, 3], statistics=statistics, **{"partition-statistics": statistics}),
+        None,
+        None,
+        {1, 2},
+        IDENTITY,
+        MAPPED,
+    )
+    assert new["location"] == "s3://cold/ns/t"
+    assert [s["manifest-list"] for s in new["snapshots"]] == ["s3://cold/ns/t/l1", "s3://cold/ns/t/l2"]
+    assert {s["of-the-future"] for s in new["snapshots"]} == {"s3://live/kept"}
+    assert new["of-the-future"] == {"path": "s3://live/kept"}
+    assert new["metadata-log"] == []
+    for key in ("statistics", "partition-statistics"):
+        assert new[key] == [{"snapshot-id": 1, "statistics-path": "s3://cold/ns/t/s1", "blobs": ["?"]}]
+    assert new["properties"] == {
+        "user.path": "s3://live/x",
+        "gc.enabled": "false",
+        "artemis.archive-of": "ns.t",
+        COMPLETE_UNTIL: "30",
+    }
+    assert new["refs"] == {"main": {"snapshot-id": 2, "type": "branch"}}
+    assert new["current-snapshot-id"] == 2
+
+
+def test_refs_of_archived_snapshots_become_tags_and_stay() -> None:
+    refs = {
+        "main": {"snapshot-id": 3, "type": "branch"},
+        "incident": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": 5},
+        "audit": {"snapshot-id": 2, "type": "branch"},
+        "later": {"snapshot-id": 3, "type": "tag"},
+    }
+    first = build_metadata(live([1, 2, 3], refs=refs), None, None, {1, 2}, IDENTITY, MAPPED)
+    assert first["refs"] == {
+        "main": {"snapshot-id": 2, "type": "branch"},
+        "incident": {"snapshot-id": 1, "type": "tag"},
+        "audit": {"snapshot-id": 2, "type": "tag"},
+    }
+    second = build_metadata(live([3, 4]), first, "s3://cold/a.json", {3}, IDENTITY, MAPPED)
+    assert second["refs"] == {**first["refs"], "main": {"snapshot-id": 3, "type": "branch"}}
+
+
+def test_schemas_that_the_live_table_dropped_stay_in_cold() -> None:
+    first = build_metadata(live([1, 2]), None, None, {1}, IDENTITY, MAPPED)
+    schemas = [{"schema-id": 5, "type": "struct", "fields": [{"id": 1}]}]
+    after = live([2, 3], schemas=schemas, **{"current-schema-id": 5, "last-column-id": 2})
+    second = build_metadata(after, first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+    assert [schema["schema-id"] for schema in second["schemas"]] == [0, 5]
+    assert second["current-schema-id"] == 5
+    assert second["last-column-id"] == 3
+    assert second["metadata-log"] == [{"timestamp-ms": first["last-updated-ms"], "metadata-file": "s3://cold/a.json"}]
+    assert second["last-updated-ms"] > first["last-updated-ms"]
+
+
+def test_two_meanings_of_one_schema_id_are_refused() -> None:
+    first = build_metadata(live([1, 2]), None, None, {1}, IDENTITY, MAPPED)
+    same = [{"schema-id": 0, "type": "struct", "fields": [], "identifier-field-ids": [], "doc": None}]
+    build_metadata(live([2, 3], schemas=same), first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+    other = [{"schema-id": 0, "type": "struct", "fields": [{"id": 1, "name": "x", "type": "long"}]}]
+    with pytest.raises(HandoffFailed, match="different schemas"):
+        build_metadata(live([2, 3], schemas=other), first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+
+
+def test_a_cut_live_log_continues_the_cold_one() -> None:
+    whole = log((10, 1), (20, 2), (30, 3))
+    assert merge_logs(whole, log((30, 3), (40, 4)), 35) == log((10, 1), (20, 2), (30, 3), (40, 4))
+    assert merge_logs(whole, whole, 35) == whole
+    assert merge_logs(whole, log((20, 2)), 35) == whole
+    assert merge_logs([], whole, 0) == whole
+    assert merge_logs(whole, [], 35) == whole
+
+
+def test_a_rollback_is_kept() -> None:
+    rolled_back = log((10, 1), (20, 2), (30, 1), (40, 3))
+    assert merge_logs(log((10, 1), (20, 2)), rolled_back, 25) == rolled_back
+    assert merge_logs(rolled_back, log((30, 1), (40, 3), (50, 4)), 45) == [*rolled_back, *log((50, 4))]
+
+
+def test_a_stretch_of_time_that_nobody_recorded_is_named_unknown() -> None:
+    merged = merge_logs(log((10, 1), (20, 2)), log((50, 5)), 25)
+    assert merged == log((10, 1), (20, 2), (26, UNKNOWN_SNAPSHOT), (50, 5))
+    pairs = [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in merged]
+    assert [snapshot_at(pairs, at) for at in (9, 10, 25, 26, 49, 50)] == [
+        None,
+        1,
+        2,
+        UNKNOWN_SNAPSHOT,
+        UNKNOWN_SNAPSHOT,
+        5,
+    ]
+
+
+@given(st.data())
+def test_merged_logs_answer_every_instant_as_the_live_table_did(data: st.DataObject) -> None:
+    """A table commits (and rolls back), its log is cut at the front, a handoff merges: again and again."""
+    truth: list[tuple[int, int]] = []
+    cut, cold, known_until = 0, log(), 0
+    for _ in range(data.draw(st.integers(1, 6))):
+        for _ in range(data.draw(st.integers(0, 4))):
+            truth.append((truth[-1][0] + data.draw(st.integers(1, 5)) if truth else 1, data.draw(st.integers(1, 6))))
+        now = truth[-1][0] + 1 if truth else 1
+        cold = merge_logs(cold, log(*truth[cut:]), known_until)
+        known_until = now
+        # The handoff's own commit cuts; its last entry always stays.
+        cut = data.draw(st.integers(cut, max(cut, len(truth) - 1)))
+    assert cold == log(*truth)
+
+
+def test_the_metadata_file_of_one_plan_on_one_base_has_one_name() -> None:
+    first = metadata_path(IDENTITY, "plan", None)
+    assert first == metadata_path(IDENTITY, "plan", None)
+    assert first.startswith("s3://cold/ns/t/metadata/00000-")
+    second = metadata_path(IDENTITY, "plan", first)
+    assert second.startswith("s3://cold/ns/t/metadata/00001-")
+    assert len({first, second, metadata_path(IDENTITY, "other", first)}) == 3

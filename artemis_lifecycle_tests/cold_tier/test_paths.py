@@ -1,0 +1,139 @@
+"""Where live paths go: mirrored where they can be, never onto each other, never out of the cold tier."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, read_identity, settle
+from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.stores import Stores
+
+UUID = "0a1b2c3d-0000-4000-8000-000000000000"
+
+
+def identity(**more: object) -> ColdIdentity:
+    values = {
+        "table": "ns.t",
+        "table_uuid": UUID,
+        "live_location": "s3://live/wh/ns/t",
+        "live_warehouse": "s3://live/wh",
+        "cold_warehouse": "s3://cold/archive",
+        "rules": LocationRules(),
+        "name_is_taken": False,
+        "cold_locations": (),
+    }
+    return place(**{**values, **more})  # type: ignore[arg-type]
+
+
+CASES = {
+    "s3://live/wh/ns/t/data/a b/ü%2F.parquet": "s3://cold/archive/ns/t/data/a b/ü%2F.parquet",
+    "s3a://live/wh/ns/t/x": "s3://cold/archive/ns/t/x",
+    "s3://live/wh/ns/t//x": "s3://cold/archive/ns/t//x",
+    "s3://live/wh/other/x": "s3://cold/archive/other/x",
+    "s3://live/whale/x": "s3://cold/archive/ns/t/_outside/s3/live/whale/x",
+    "s3a://else/x/y": "s3://cold/archive/ns/t/_outside/s3/else/x/y",
+    "hdfs://host:8020/x": "s3://cold/archive/ns/t/_outside/hdfs/host:8020/x",
+    "/var/x": "s3://cold/archive/ns/t/_outside/file/_/var/x",
+    "file:/var//x": "s3://cold/archive/ns/t/_outside/file/_/var/x",
+    "s3://live/wh/ns/t/_outside/s3/else/x/y": "s3://cold/archive/ns/t/_outside/s3/live/wh/ns/t/_outside/s3/else/x/y",
+}
+
+
+@pytest.mark.parametrize("path", CASES)
+def test_paths_keep_their_place_under_the_warehouse_or_go_outside(path: str) -> None:
+    assert PathMapping(identity())(path) == CASES[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/data/wh/ns/t/x", "file:///data/cold/ns/t/x"),
+        ("file:/data/wh/ns/t/./x", "file:///data/cold/ns/t/x"),
+        ("file:///data//wh/ns/t/a//x", "file:///data/cold/ns/t/a/x"),
+        ("file:///data/wh/../x", "file:///data/cold/ns/t/_outside/file/_/data/x"),
+        ("file:///data/wh/ns/t/.hidden", "file:///data/cold/ns/t/.hidden"),
+    ],
+)
+def test_every_spelling_of_a_local_path_has_one_cold_path(path: str, expected: str) -> None:
+    local = identity(
+        live_location="/data/wh/ns/t", live_warehouse="file:///data/wh", cold_warehouse="file:///data/cold"
+    )
+    assert PathMapping(local)(path) == expected
+
+
+@pytest.mark.parametrize("path", ["data/x", "s3://b/a/../x", "s3://live/wh/ns/./x", "s3://live/wh/../x", "s3://b"])
+def test_a_path_that_could_mean_two_files_is_refused(path: str) -> None:
+    with pytest.raises(HandoffFailed):
+        PathMapping(identity())(path)
+
+
+def test_the_name_of_another_table_gets_a_suffix_and_a_place_of_its_own() -> None:
+    second = identity(name_is_taken=True, cold_locations=["s3://cold/archive/ns/t"])
+    assert second.cold_table == "ns.t__0a1b2c3d"
+    mapping = PathMapping(second)
+    assert mapping("s3://live/wh/ns/t/data/x") == f"{second.cold_location}/data/x"
+    # Outside its own location nothing is shared with the table that had the name before.
+    assert mapping("s3://live/wh/other/x") == f"{second.cold_location}/_outside/s3/live/wh/other/x"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"live_location": "s3://elsewhere/t"}, {"cold_locations": ["s3://cold/archive/ns"]}],
+)
+def test_a_table_without_a_mirrored_place_is_placed_by_its_uuid(more: dict[str, object]) -> None:
+    found = identity(**more)
+    assert found.cold_location == f"s3://cold/archive/_tables/{UUID}"
+    assert found.cold_table == "ns.t"
+    assert PathMapping(found)(f"{found.live_location}/data/x") == f"{found.cold_location}/data/x"
+
+
+NAMES = st.text(st.sampled_from("ab/._~ %é-"), min_size=1, max_size=12)
+PATHS = st.one_of(
+    st.tuples(
+        st.sampled_from(("s3://live/wh/ns/t/", "s3a://live/wh/", "s3://live/", "file:///", "s3://other/wh/")), NAMES
+    ).map("".join)
+)
+
+
+@given(PATHS, PATHS, st.booleans())
+def test_files_never_meet_and_never_leave_the_cold_warehouse(one: str, other: str, taken: bool) -> None:
+    mapping = PathMapping(identity(name_is_taken=taken))
+    try:
+        first, second = mapping(one), mapping(other)
+    except HandoffFailed:
+        return
+    assert is_under(first, "s3://cold/archive")
+    if normalise(one) != normalise(other):
+        assert normalise(first) != normalise(second)
+
+
+def test_a_mapping_travels_to_workers() -> None:
+    mapping = pickle.loads(pickle.dumps(PathMapping(identity())))
+    for path, expected in CASES.items():
+        assert mapping(path) == expected
+
+
+def test_a_place_is_settled_once(tmp_path: Path) -> None:
+    stores, root = Stores(), f"file://{tmp_path}/state"
+    assert read_identity(stores, root, UUID) is None
+    first = settle(stores, root, UUID, lambda taken: identity(cold_locations=taken))
+    assert settle(stores, root, UUID, lambda taken: pytest.fail("it is settled")) == first
+    assert read_identity(stores, root, UUID) == first
+    other = "ffffffff-0000-4000-8000-000000000000"
+    seen: list[list[str]] = []
+
+    def choose(taken: list[str]) -> ColdIdentity:
+        seen.append(taken)
+        # Somebody else is faster.
+        settle(stores, root, other, lambda _: replace(first, table_uuid=other, cold_table="ns.first"))
+        return replace(first, table_uuid=other, cold_table="ns.second")
+
+    assert settle(stores, root, other, choose).cold_table == "ns.first"
+    assert seen == [["s3://cold/archive/ns/t"]]

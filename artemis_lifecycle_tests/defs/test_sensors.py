@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, build_sensor_context
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from sqlalchemy import text
+
+from artemis_lifecycle.defs import sensors
+from artemis_lifecycle.defs.night import Step
+from artemis_lifecycle.defs.schedules import schedule_name
+from artemis_lifecycle.defs.sensors import steps_switched_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dagster import SensorDefinition, SensorExecutionData
+
+    from artemis_lifecycle_tests.defs.conftest import Project
+
+ONE, TWO = "artemis.one", "artemis.two"
+
+
+def tick(project: Project, sensor: SensorDefinition, cursor: str | None = None) -> SensorExecutionData:
+    """Evaluate the sensor as the daemon does."""
+    with build_sensor_context(
+        instance=project.instance,
+        cursor=cursor,
+        repository_def=project.definitions.get_repository_def(),
+        resources={"lifecycle": project.resource()},
+    ) as context:
+        return sensor.evaluate_tick(context)
+
+
+class TestDiscovery:
+    def test_new_tables_become_partitions_and_the_projects_own_results_do_not(self, project: Project) -> None:
+        project.register(ONE, "lifecycle.plan_files", "scratch.mine", partition=False)
+        (request,) = tick(project, sensors.discovery).dynamic_partitions_requests or ()
+        assert request.partitions_def_name == "table"
+        assert list(request.partition_keys) == [ONE, "scratch.mine"]
+
+    def test_known_tables_are_left_alone_and_a_dropped_one_keeps_its_partition(self, project: Project) -> None:
+        project.register(ONE)
+        project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
+        found = tick(project, sensors.discovery)
+        assert not found.dynamic_partitions_requests
+        assert found.skip_message
+
+
+class TestNewMetadata:
+    def test_each_change_is_observed_once(self, project: Project) -> None:
+        project.create(ONE, TWO, commits=0)
+        first = tick(project, sensors.new_metadata)
+        assert {request.partition_key for request in first.run_requests or ()} == {ONE, TWO}
+        second = tick(project, sensors.new_metadata, first.cursor)
+        assert not second.run_requests
+        project.append(ONE, 1)
+        third = tick(project, sensors.new_metadata, second.cursor)
+        assert [request.partition_key for request in third.run_requests or ()] == [ONE]
+        assert {request.run_key for request in first.run_requests or ()}.isdisjoint(
+            request.run_key for request in third.run_requests or ()
+        )
+
+    def test_commits_during_a_run_make_one_run_after_it(self, project: Project) -> None:
+        project.register(ONE)
+        run = DagsterRun("observe", str(uuid.uuid4()), status=DagsterRunStatus.STARTED, tags={"dagster/partition": ONE})
+        project.instance.add_run(run)
+        busy = tick(project, sensors.new_metadata)
+        assert not busy.run_requests
+        project.instance.report_run_failed(run)
+        assert [
+            request.partition_key for request in tick(project, sensors.new_metadata, busy.cursor).run_requests or ()
+        ]
+
+    def test_the_cursor_grows_with_the_tables_that_are_there_and_with_nothing_else(self, project: Project) -> None:
+        project.register(ONE, "scratch.ungoverned")
+        stale = json.dumps({f"artemis.dropped_{number}": "0" * 16 for number in range(1000)})
+        cursor = tick(project, sensors.new_metadata, stale).cursor
+        assert set(json.loads(cursor or "{}")) == {ONE}
+
+    def test_one_tick_asks_for_a_bounded_number_of_runs(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sensors, "AT_ONCE", 1)
+        project.register(ONE, TWO)
+        first = tick(project, sensors.new_metadata)
+        second = tick(project, sensors.new_metadata, first.cursor)
+        asked = [request.partition_key for found in (first, second) for request in found.run_requests or ()]
+        assert sorted(map(str, asked)) == [ONE, TWO]
+
+
+class TestStuckRuns:
+    @pytest.mark.parametrize(
+        ("status", "ends"),
+        [
+            (DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE),
+            (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED),
+        ],
+    )
+    def test_a_run_whose_lease_lapsed_is_ended_at_the_second_look(
+        self, project: Project, status: DagsterRunStatus, ends: DagsterRunStatus
+    ) -> None:
+        run = DagsterRun("commit", str(uuid.uuid4()), status=status)
+        project.instance.add_run(run)
+        with project.lifecycle() as lifecycle:
+            leases = lifecycle.operations.leases
+            with leases.hold("uuid-of-one", step="commit", owner="dagster", run_id=run.run_id):
+                assert _status(project.instance, run) is status
+                tick(project, sensors.stuck_runs)
+                assert _status(project.instance, run) is status, "a live lease is a live run"
+                with lifecycle.operations.engine.begin() as connection:
+                    connection.execute(
+                        text("UPDATE lifecycle.leases SET expires_at = clock_timestamp() - interval '1 s'")
+                    )
+                first = tick(project, sensors.stuck_runs)
+                assert _status(project.instance, run) is status
+                second = tick(project, sensors.stuck_runs, first.cursor)
+                assert _status(project.instance, run) is ends
+                assert run.run_id in (second.skip_message or "")
+
+    def test_a_run_that_ended_by_itself_is_left_alone(self, project: Project) -> None:
+        run = DagsterRun("commit", str(uuid.uuid4()), status=DagsterRunStatus.SUCCESS)
+        project.instance.add_run(run)
+        assert sensors.end_stuck_runs(project.instance, [run.run_id], [run.run_id]) == ([], [])
+        assert _status(project.instance, run) is DagsterRunStatus.SUCCESS
+
+
+class TestLateSteps:
+    def test_it_follows_the_schedules_that_are_on(self, project: Project) -> None:
+        assert steps_switched_on(project.instance) == set()
+        _switch(project.instance, schedule_name(Step.PLAN), InstigatorStatus.RUNNING)
+        _switch(project.instance, schedule_name(Step.ORPHANS), InstigatorStatus.STOPPED)
+        assert steps_switched_on(project.instance) == {Step.PLAN}
+
+    def test_it_says_why_it_asks_for_nothing(self, project: Project) -> None:
+        found = tick(project, sensors.late_steps)
+        assert not found.run_requests
+        assert found.skip_message == "none of the nightly schedules is on"
+
+    def test_it_asks_for_the_plan_when_the_window_is_open(self, make_project: Callable[..., Project]) -> None:
+        always = {"quiet_window": {"from": "00:00", "to": "00:00"}}
+        project = make_project(tables={"artemis.*": always})
+        project.register(ONE)
+        _switch(project.instance, schedule_name(Step.PLAN), InstigatorStatus.RUNNING)
+        found = tick(project, sensors.late_steps)
+        if not found.run_requests:  # in the two minutes after midnight the clock goes first
+            assert "just opened" in (found.skip_message or "")
+            return
+        (request,) = found.run_requests
+        assert (request.job_name, request.partition_key) == ("plan", ONE)
+
+
+def _status(instance: DagsterInstance, run: DagsterRun) -> DagsterRunStatus:
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status
+
+
+def _switch(instance: DagsterInstance, name: str, status: InstigatorStatus) -> None:
+    location = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="artemis_lifecycle.definitions"))
+    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), name)
+    data = ScheduleInstigatorData("0 0 * * *", start_timestamp=0.0)
+    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, status, data))

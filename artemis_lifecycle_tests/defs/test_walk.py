@@ -1,0 +1,259 @@
+"""The jobs, run on real tables: what they show, what they change, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetCheckKey, AssetKey, DagsterInstance, ExecuteInProcessResult
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.defs.run import WalkEvent, materialize_walk
+from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, said, with_tables, written
+from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT_ONCE = {
+    "artemis.*": {
+        "retention": {"window": "1ms"},
+        "deletion": {"grace": "0ms"},
+        "orphans": {"min_age": "0ms", "min_age_floor": "0ms"},
+    }
+}
+"""Whatever is not current has expired, and what nothing reaches is old enough."""
+
+
+def failures(result: ExecuteInProcessResult) -> dict[str, str]:
+    return {
+        event.step_key or "": event.step_failure_data.user_failure_data.description or ""
+        for event in result.all_events
+        if event.is_step_failure and event.step_failure_data.user_failure_data
+    }
+
+
+def checks(result: ExecuteInProcessResult) -> dict[tuple[str, str], bool]:
+    return {
+        (check.asset_key.to_user_string(), check.check_name): check.passed
+        for check in result.get_asset_check_evaluations()
+    }
+
+
+class Walked:
+    """One table before, after a dry walk, and after a real one."""
+
+    def __init__(self, project: Project) -> None:
+        project.create(TABLE, commits=3)
+        live = project.config.catalogs.live.name
+        project.spark.sql(f"INSERT OVERWRITE {live}.{TABLE} VALUES (9, 'the last pass')")
+        self.project = project
+        self.before = self.history()
+        self.dry = project.run("whole_walk", TABLE)
+        self.between = self.history()
+        self.files = self.stored()
+        self.real = project.run("whole_walk", TABLE, dry_run=False)
+
+    def history(self) -> tuple[str, int]:
+        with self.project.lifecycle() as lifecycle:
+            found = lifecycle.snapshot_history(TABLE)
+        return found.metadata_location, len(found.snapshots)
+
+    def stored(self) -> set[Path]:
+        root = Path((self.project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+        return {path for path in (root / "artemis" / "passes").rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def walked(
+    module_config: LifecycleConfig, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Walked]:
+    config = with_tables(module_config, AT_ONCE)
+    with DagsterInstance.ephemeral() as instance:
+        yield Walked(Project(config, written(config, tmp_path_factory.mktemp("walk")), instance, spark))
+
+
+def test_a_dry_walk_materialises_every_asset_and_changes_nothing(walked: Walked) -> None:
+    assert not failures(walked.dry)
+    assert walked.dry.success
+    assert {m.asset_key.to_user_string() for e in walked.dry.all_events if (m := e.asset_key and e)} >= set(DEPS)
+    assert walked.between == walked.before
+    assert said(walked.dry, "expiration_commit")["dry_run"]
+    assert said(walked.dry, "physical_deletion")["files_deleted"] == 0
+    assert said(walked.dry, "physical_deletion")["would_delete"] > 0
+
+
+def test_a_real_walk_expires_hands_off_commits_and_deletes_in_one_run(walked: Walked) -> None:
+    assert not failures(walked.real)
+    assert walked.real.success
+    plan, cold = said(walked.real, "expiration_plan"), said(walked.real, "cold_tier_snapshots")
+    commit, deletion = said(walked.real, "expiration_commit"), said(walked.real, "physical_deletion")
+    assert plan["snapshots_expired"] == commit["snapshots_expired"] == cold["snapshots"] == 3
+    assert plan["snapshots_kept"] == 1
+    assert commit["attempts"] == 1
+    assert deletion["files_deleted"] == plan["files"] > 0
+    assert deletion["bytes_deleted"] == plan["bytes"]
+    assert walked.history()[1] == 1
+    assert len(walked.files - walked.stored()) >= plan["files"]
+
+
+def test_every_check_is_green_after_both(walked: Walked) -> None:
+    for result in (walked.dry, walked.real):
+        assert checks(result) == dict.fromkeys(CHECKS, True)
+
+
+def test_the_cold_entry_names_catalog_table_snapshots_and_their_range_of_time(walked: Walked) -> None:
+    cold = said(walked.real, "cold_tier_snapshots")
+    assert cold["cold_catalog"] == walked.project.config.catalogs.cold.name
+    rows = walked.project.spark.table(f"{cold['cold_catalog']}.{cold['cold_table']}.snapshots").count()
+    assert rows == cold["snapshots"]
+    assert cold["oldest_snapshot"] < cold["newest_snapshot"]
+    assert cold["files_copied"] > 0
+    assert cold["bytes_copied"] > 0
+
+
+def test_numbers_are_numbers_under_keys_that_stay(walked: Walked) -> None:
+    stable = {
+        "snapshot_history": {"snapshots", "refs", "seconds"},
+        "reachable_set": {"snapshots_kept", "files", "bytes", "seconds"},
+        "expiration_plan": {"snapshots_kept", "snapshots_expired", "refs_expired", "files", "bytes", "seconds"},
+        "cold_tier_snapshots": {"snapshots", "files_copied", "bytes_copied", "files_verified", "seconds"},
+        "expiration_commit": {"snapshots_expired", "attempts", "seconds"},
+        "physical_deletion": {"files_deleted", "bytes_deleted", "files_kept", "files_failed", "seconds"},
+        "object_listing": {"files", "bytes", "seconds"},
+        "orphan_scan": {"orphans", "bytes", "skipped_in_flight", "orphan_share", "seconds"},
+        "orphan_deletion": {"files_deleted", "bytes_deleted", "files_kept", "files_failed", "seconds"},
+        "lineage_ledger": {"snapshots", "seconds"},
+        "schema_history": {"schemas", "seconds"},
+        "table_health": {"files", "bytes", "small_files", "manifests", "seconds"},
+        "compacted_manifests": {"manifests_rewritten", "seconds"},
+        "compacted_data_files": {"files_rewritten", "bytes_rewritten", "seconds"},
+    }
+    assert set(stable) == set(DEPS)
+    for asset, keys in stable.items():
+        shown = said(walked.real, asset)
+        assert {key for key in keys if isinstance(shown.get(key), int | float)} == keys, asset
+
+
+def test_a_walk_again_finds_nothing_left_to_do(walked: Walked) -> None:
+    before = walked.history()
+    again = walked.project.run("whole_walk", TABLE, dry_run=False)
+    assert again.success
+    assert said(again, "expiration_plan")["snapshots_expired"] == 0
+    assert said(again, "expiration_commit")["attempts"] == 0
+    assert said(again, "physical_deletion")["files_deleted"] == 0
+    assert walked.history()[1] == before[1]
+
+
+def test_a_red_table_stays_red_when_another_turns_green(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables=AT_ONCE)
+    project.create(TABLE, OTHER, commits=1)
+    root = Path((project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+    for number in range(20):
+        (root / "artemis" / "passes" / "data" / f"litter-{number}.parquet").write_bytes(b"nobody's")
+    red, green = project.run("orphans", TABLE), project.run("orphans", OTHER)
+    key = AssetCheckKey(AssetKey("orphan_scan"), "orphan_share_below_threshold")
+    assert checks(red)["orphan_scan", key.name] is False
+    assert checks(green)["orphan_scan", key.name] is True
+    states = project.instance.event_log_storage.get_asset_check_partition_info([key])
+    by_table = {state.partition_key: state.latest_execution_status.value for state in states}
+    assert by_table == {TABLE: "FAILED", OTHER: "SUCCEEDED"}
+
+
+class TestChecksSeeWhatTheyClaim:
+    def test_a_tag_set_after_the_plan_on_a_snapshot_that_it_removes(self, make_project: Callable[..., Project]) -> None:
+        project = make_project(tables=AT_ONCE)
+        project.create(TABLE, commits=2)
+        assert project.run("plan", TABLE).success
+        assert project.check("expiration_plan", "plan_keeps_every_ref", TABLE).passed
+        with project.lifecycle() as lifecycle:
+            plan = lifecycle.uncommitted_plan(TABLE)
+        assert plan is not None
+        live = project.config.catalogs.live.name
+        project.spark.sql(f"ALTER TABLE {live}.{TABLE} CREATE TAG late AS OF VERSION {plan.expired_snapshots[0]}")
+        red = project.check("expiration_plan", "plan_keeps_every_ref", TABLE)
+        assert not red.passed
+        assert "tag late" in str(red.metadata["offenders"].value)
+
+    def test_a_cold_copy_that_rots(self, make_project: Callable[..., Project]) -> None:
+        project = make_project(tables=AT_ONCE)
+        project.create(TABLE, commits=2)
+        assert project.run("plan", TABLE).success
+        assert project.run("handoff", TABLE).success
+        assert project.check("cold_tier_snapshots", "cold_copy_verified", TABLE).passed
+        cold = Path((project.config.catalogs.cold.warehouse or "").removeprefix("file://"))
+        victim = next(path for path in sorted(cold.rglob("*.parquet")) if not path.name.startswith("."))
+        data = bytearray(victim.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        victim.write_bytes(bytes(data))
+        red = project.check("cold_tier_snapshots", "cold_copy_verified", TABLE)
+        assert not red.passed
+        assert victim.name in str(red.metadata["offenders"].value)
+
+    def test_a_reachable_file_that_is_gone(self, make_project: Callable[..., Project]) -> None:
+        project = make_project(tables={"artemis.*": {}})
+        project.create(TABLE, commits=1)
+        root = Path((project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+        victim = next((root / "artemis" / "passes" / "data").rglob("*.parquet"))
+        victim.unlink()
+        red = project.check("physical_deletion", "nothing_reachable_deleted", TABLE)
+        assert not red.passed
+        assert red.metadata["files_absent"].value == 1
+        assert victim.name in str(red.metadata["offenders"].value)
+
+
+class TestRefusals:
+    def test_a_taken_lease_fails_at_once_with_words_for_a_person(self, project: Project) -> None:
+        project.create(TABLE, commits=1)
+        with project.lifecycle() as lifecycle:
+            uuid = lifecycle.snapshot_history(TABLE).table_uuid
+            with lifecycle.operations.leases.hold(uuid, step="deletion", owner="somebody", table=TABLE):
+                result = project.run("plan", TABLE)
+        assert not result.success
+        (failure,) = (event for event in result.all_events if event.is_step_failure)
+        data = failure.step_failure_data.user_failure_data
+        assert data is not None
+        assert "try again later" in (data.description or "")
+        assert data.metadata["error"].value == "LeaseTaken"
+        assert data.metadata["table"].value == TABLE
+        assert not [event for event in result.all_events if event.is_step_up_for_retry]
+
+    def test_a_table_that_is_gone_says_so(self, project: Project) -> None:
+        project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
+        result = project.run("observe", "artemis.dropped")
+        assert "artemis.dropped" in failures(result)["snapshot_history"]
+
+    def test_a_commit_without_a_plan_says_what_to_do_first(self, project: Project) -> None:
+        project.create(TABLE, commits=1)
+        result = project.run("commit", TABLE)
+        assert "expiration_plan" in failures(result)["expiration_commit"]
+
+
+def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(project: Project) -> None:
+    project.create(TABLE, commits=1)
+    told: list[WalkEvent] = []
+    gone, walk = materialize_walk(
+        ["artemis.gone", TABLE],
+        config_path=project.path,
+        dry_run=True,
+        instance=project.instance,
+        spark=project.spark,
+        job="observe",
+        on_event=told.append,
+    )
+    assert not gone.succeeded
+    assert any("artemis.gone" in failure for failure in gone.failures)
+    assert walk.succeeded
+    assert not walk.failed_checks
+    assert walk.metadata("snapshot_history")["snapshots"] == 1
+    assert [event for event in told if event.table == TABLE] == list(walk.events)
+    assert {event.asset for event in walk.events if event.what == "materialised"} == {
+        "snapshot_history",
+        "lineage_ledger",
+        "schema_history",
+        "table_health",
+    }
+    assert all(event.seconds is not None for event in walk.events if event.what == "materialised")
+    assert project.instance.get_run_by_id(walk.run_id) is not None

@@ -1,0 +1,164 @@
+"""The whole walk through the public face: nothing alive is destroyed, expired is not lost, and any step may die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import NoSuchSnapshot
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
+
+LATER = datetime.now(UTC) + timedelta(days=60)
+POLICY = {"retention": {"window": "1d"}, "deletion": {"grace": "0s"}}
+Rows = list[tuple[object, ...]]
+
+
+def _rows(spark: SparkSession, table: str, snapshot_id: int) -> Rows:
+    return sorted(tuple(row) for row in spark.read.option("versionAsOf", snapshot_id).table(table).collect())
+
+
+def _lived(lifecycle: Lifecycle, name: str) -> Mapping[int, Rows]:
+    """A table of format 2: appends, a merge-on-read delete, a new column, a compaction, a tag; its rows by snapshot."""
+    spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
+    table = f"{live}.db.{name}"
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.db")
+    spark.sql(
+        f"CREATE TABLE {table} (id int, part string) USING iceberg PARTITIONED BY (part) "
+        "TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')"
+    )
+    spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(0, 8)")
+    spark.sql(f"INSERT INTO {table} SELECT id, 'p' || id % 2 FROM range(8, 16)")
+    spark.sql(f"DELETE FROM {table} WHERE id IN (3, 12)")
+    spark.sql(f"ALTER TABLE {table} ADD COLUMN note string")
+    spark.sql(f"INSERT INTO {table} VALUES (20, 'p0', 'new')")
+    second = lifecycle.snapshot_history(f"db.{name}").snapshots[1].snapshot_id
+    spark.sql(f"ALTER TABLE {table} CREATE TAG audit AS OF VERSION {second}")
+    spark.sql(f"CALL {live}.system.rewrite_data_files(table => 'db.{name}', options => map('rewrite-all', 'true'))")
+    ids = [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(f"db.{name}").snapshots]
+    return {snapshot_id: _rows(spark, table, snapshot_id) for snapshot_id in ids}
+
+
+def _read(lifecycle: Lifecycle, name: str, snapshot_id: int) -> Rows:
+    return sorted(tuple(row) for row in lifecycle.read(f"db.{name}", snapshot_id=snapshot_id).collect())
+
+
+def _files(lifecycle: Lifecycle, name: str) -> set[str]:
+    root = Path(str(lifecycle.config.catalogs.live.warehouse).removeprefix("file:"))
+    return {str(path.relative_to(root)) for path in (root / "db" / name).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def walking(make_config: Callable[..., LifecycleConfig], spark: SparkSession) -> Lifecycle:
+    return Lifecycle.open(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+
+
+def test_the_walk_keeps_what_is_kept_and_cold_answers_for_the_rest(walking: Lifecycle, spark: SparkSession) -> None:
+    before = _lived(walking, "t")
+    table = f"{walking.config.catalogs.live.name}.db.t"
+    history = walking.snapshot_history("db.t")
+    tagged = history.refs["audit"].snapshot_id
+    edge = datetime.fromtimestamp(history.snapshots[0].timestamp_ms / 1000, tz=UTC)
+
+    plan = walking.plan_expiration("db.t", now=LATER)
+    assert set(plan.kept) == {tagged, history.current_snapshot_id}
+    doomed = {row["path"] for row in plan.files().collect()}
+    foreseen = walking.delete_files(plan, dry_run=True)
+    assert foreseen.would_delete == len(doomed) and foreseen.deleted == 0
+    handoff = walking.hand_off(plan)
+    assert set(handoff.archived) == set(plan.expired_snapshots) and handoff.lost == ()
+    assert walking.commit_expiration(plan).attempts == 1
+    report = walking.delete_files(plan)
+    assert (report.deleted, report.kept, report.failed) == (len(doomed), 0, 0)
+    assert report.bytes == plan.summary.size_in_bytes
+
+    assert not any(Path(path.removeprefix("file:")).exists() for path in doomed)
+    for snapshot_id in plan.kept:
+        assert _rows(spark, table, snapshot_id) == before[snapshot_id]
+    for snapshot_id in plan.expired_snapshots:
+        assert walking.route("db.t", snapshot_id=snapshot_id).tier == "cold"
+        assert _read(walking, "t", snapshot_id) == before[snapshot_id]
+    assert walking.route("db.t", as_of=edge).tier == "cold"
+    assert walking.route("db.t", tag="audit") == walking.route("db.t", snapshot_id=tagged)
+    with pytest.raises(NoSuchSnapshot):
+        walking.read("db.t", snapshot_id=42)
+
+    gone = next(iter(doomed))
+    assert walking.explain("db.t", gone).verdict == "deleted"
+    kept = walking.reachable_set("db.t").data_file_paths.first()
+    assert kept is not None
+    explained = walking.explain("db.t", kept["path"])
+    assert explained.verdict == "kept" and explained.holders
+    scan = walking.scan_orphans("db.t")
+    assert scan.summary.orphan_files == 0
+    assert walking.delete_files(plan).deleted == len(doomed)  # done already: the same report, and no more is deleted
+
+
+def test_a_file_that_comes_alive_after_the_commit_is_kept(walking: Lifecycle, spark: SparkSession) -> None:
+    """A commit that takes up an expired data file again: the last look sees it."""
+    _lived(walking, "t")
+    live = walking.config.catalogs.live.name
+    plan = walking.plan_expiration("db.t", now=LATER)
+    walking.hand_off(plan)
+    walking.commit_expiration(plan)
+    file = plan.files().filter("kind = 'data'").first()
+    assert file is not None
+    jvm = spark._jvm
+    assert jvm is not None
+    loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, f"{live}.db.t")
+    data_file = (
+        jvm.org.apache.iceberg.DataFiles.builder(loaded.spec())
+        .withPath(file["path"])
+        .withFormat("parquet")
+        .withFileSizeInBytes(file["size_in_bytes"])
+        .withRecordCount(4)
+        .withPartitionPath("part=p0" if "part=p0" in file["path"] else "part=p1")
+        .build()
+    )
+    loaded.newAppend().appendFile(data_file).commit()
+    report = walking.delete_files(plan)
+    assert report.kept == 1 and report.deleted == plan.summary.files - 1
+    outcomes = {row["path"]: row["outcome"] for row in report.files().collect()}
+    assert outcomes[file["path"]] == "kept"
+    assert Path(file["path"].removeprefix("file:")).exists()
+    assert spark.table(f"{live}.db.t").count() > 0
+
+
+class _Died(BaseException):
+    """As a kill would end it: nothing that handles errors may catch it."""
+
+
+def test_dying_anywhere_and_walking_again_ends_in_the_same_state(walking: Lifecycle) -> None:
+    points: list[str] = []
+    _lived(walking, "undisturbed")
+    with crash_points.installed(points.append):
+        walking.expire("db.undisturbed", now=LATER)
+    undisturbed = len(_files(walking, "undisturbed"))
+    assert len(points) > 30
+    # A spread of all points; every one in turn is deletion's and the handoff's own test.
+    for number, index in enumerate(range(len(points) // 12, len(points), len(points) // 5)):
+        name = f"dying_{number}"
+        before = _lived(walking, name)
+        reached = 0
+
+        def die(_: str, wanted: int = index) -> None:
+            nonlocal reached
+            reached += 1
+            if reached == wanted:
+                raise _Died
+
+        with pytest.raises(_Died), crash_points.installed(die):
+            walking.expire(f"db.{name}", now=LATER)
+        report = walking.expire(f"db.{name}", now=LATER)
+        for record in walking.due_plans(f"db.{name}"):
+            report = walking.delete_files(record.plan_id)
+        assert report.failed == 0, points[index]
+        # One metadata file more or less is the commit's own; everything else is the same.
+        assert abs(len(_files(walking, name)) - undisturbed) <= 1, points[index]
+        for snapshot_id, rows in before.items():
+            assert _read(walking, name, snapshot_id) == rows
