@@ -26,7 +26,7 @@ USE_CONFIG = if [ -z "$$ARTEMIS_CONFIG" ]; then ARTEMIS_CONFIG=lifecycle.yaml; \
 
 .PHONY: help
 help:  ## This list.
-	@echo "Artemis Lifecycle. Needs Python 3.11 to 3.13 and Java 17 or newer; the rest comes with \`make setup\`."
+	@echo "Artemis Lifecycle. Needs Python 3.11 to 3.13 and Java 17 (to 23); the rest comes with \`make setup\`."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 

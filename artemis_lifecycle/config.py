@@ -70,7 +70,7 @@ class _Model(BaseModel):
 
 
 class Catalog(_Model):
-    """One Iceberg catalog, for pyiceberg and Spark alike. `name` keys its rows in Postgres and is its name in Spark SQL."""
+    """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL."""
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     type: str = "sql"

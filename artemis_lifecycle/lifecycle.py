@@ -258,13 +258,13 @@ class Lifecycle:
         return _Table(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
 
     def _instant(self, name: str, given: datetime | None) -> datetime:
-        if given is None:
-            return self.operations.clock.now()
-        if given.tzinfo is None or given.utcoffset() is None:
+        """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
+        instant = self.operations.clock.now() if given is None else given
+        if instant.tzinfo is None or instant.utcoffset() is None:
             raise NaiveDatetime(
                 f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
             )
-        return given.astimezone(UTC)
+        return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
     @contextmanager
     def _step(self, look: _Table, step: str, *, dry_run: bool = False) -> Iterator[_Step]:

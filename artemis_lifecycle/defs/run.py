@@ -1,4 +1,4 @@
-"""Running the walk in this process: one run per table, on one Dagster instance and one Spark session, told meanwhile."""
+"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, told meanwhile."""
 
 import time
 import uuid

@@ -33,6 +33,7 @@ from artemis_lifecycle.deletion.ownership import (
     nested_locations,
     own_locations,
     owned,
+    require_collectable,
 )
 from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
@@ -273,6 +274,7 @@ class LastLook:
         from pyspark.sql import functions as F
 
         metadata = self._own.read()
+        require_collectable(metadata, self._job.table)
         self._own_roots = own_locations(metadata, self._sight.rules)
         neighbours = self._neighbours()
         self._others = {name: self._other(other) for name, other in neighbours.items()}
@@ -296,6 +298,7 @@ class LastLook:
         looks = (self._own, *self._others.values())
         enough = False not in [look.refresh() for look in looks]
         assert self._own.metadata is not None
+        require_collectable(self._own.metadata, self._job.table)
         self._own_roots = own_locations(self._own.metadata, self._sight.rules)
         if not enough or set(self._neighbours()) != set(self._others):
             self.full()

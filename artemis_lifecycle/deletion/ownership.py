@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from artemis_lifecycle.errors import NoSuchTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
@@ -52,6 +52,18 @@ def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, .
     roots = {normalise(metadata.location, rules)}
     roots |= {normalise(metadata.properties[key], rules) for key in LOCATION_PROPERTIES if metadata.properties.get(key)}
     return outermost(_trimmed(root) for root in roots)
+
+
+def require_collectable(metadata: TableMetadata, table: str) -> None:
+    """Raise GarbageCollectionDisabled where the table says `gc.enabled=false`: none of its files may be deleted."""
+    if not metadata.gc_enabled:
+        raise GarbageCollectionDisabled(
+            "The table says gc.enabled=false: other tables may own its files",
+            table=table,
+            path=metadata.metadata_location,
+            untouched="all files that were not deleted before",
+            do="set gc.enabled=true if no other table shares its files, then run this again",
+        )
 
 
 def own_folders(metadata: TableMetadata) -> tuple[str, ...]:

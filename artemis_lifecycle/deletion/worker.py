@@ -152,8 +152,8 @@ def delete_job(
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
     each batch: a text stops the run there, and the next run goes on.
 
-    Raises StalePlan (table gone or another), Refused (a hold; quarantine mode), UnreadableMetadata, StorageError,
-    LeaseLost; what was deleted until then is in the journal, and the rest is untouched.
+    Raises StalePlan (table gone or another), Refused (a hold; quarantine mode), GarbageCollectionDisabled,
+    UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
     if settings.mode != "delete":
         raise Refused(

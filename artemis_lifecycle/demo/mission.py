@@ -150,9 +150,7 @@ def element_sets() -> tuple[ElementSet, ...]:
         elif line.startswith("2 "):
             number = int(line1[2:7])
             if number not in SYNTHETIC and number not in found:
-                found[number] = ElementSet(
-                    number, name or f"OBJECT {number}", line1[9:17].strip(), line1, line[:69]
-                )
+                found[number] = ElementSet(number, name or f"OBJECT {number}", line1[9:17].strip(), line1, line[:69])
             name = ""
     return tuple(found[number] for number in sorted(found))
 
@@ -175,10 +173,7 @@ def sidereal_angle(julian_date: Array) -> Array:
     """Greenwich mean sidereal time in radians at UT1 Julian dates (IAU 1982, as TEME wants it)."""
     centuries = (julian_date - 2451545.0) / 36525.0
     seconds = (
-        67310.54841
-        + (876600.0 * 3600 + 8640184.812866) * centuries
-        + 0.093104 * centuries**2
-        - 6.2e-6 * centuries**3
+        67310.54841 + (876600.0 * 3600 + 8640184.812866) * centuries + 0.093104 * centuries**2 - 6.2e-6 * centuries**3
     )
     angle: Array = np.remainder(np.radians(seconds / 240.0), 2 * np.pi)
     return angle

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.panel import Panel
@@ -89,37 +90,64 @@ def show(report: DemoReport, console: Console) -> None:
 
 
 def _walk(tables: Sequence[TableReport]) -> Table:
-    made = Table(title="What the walk did", title_justify="left", title_style="bold", show_lines=True)
-    made.add_column("table", overflow="fold")
-    for name in ("snapshots", "copied to cold", "deleted", "orphans removed", "in flight, left", "checks"):
-        made.add_column(name, justify="right")
-    for table in tables:
-        checks = f"[green]{table.checks_passed} green[/green]"
-        if table.checks_failed:
-            checks += f"\n[red]{len(table.checks_failed)} red[/red]"
-        refs = f"\n[dim]{table.refs_expired} refs expired" if table.refs_expired else ""
-        made.add_row(
-            f"[bold]{escape(table.table)}[/bold]\n[dim]window {table.window}, {table.commits:,} commits",
-            f"{table.snapshots_kept:,} kept\n{table.snapshots_expired:,} expired{refs}",
-            f"{table.files_copied:,} files\n{size(table.bytes_copied)}",
-            f"{table.files_deleted:,} files\n{size(table.bytes_deleted)}",
-            f"{table.orphans_removed:,} files\n{size(table.orphan_bytes)}",
-            f"{table.files_left_in_flight:,} files",
-            checks,
-        )
+    made = _grid("What the walk did", tables)
+    made.add_row("window, commits", *(f"{table.window}, {table.commits:,}" for table in tables))
+    made.add_row("snapshots kept", *(f"{table.snapshots_kept:,}" for table in tables))
+    made.add_row("snapshots expired", *(f"{table.snapshots_expired:,}" for table in tables))
+    made.add_row("refs expired", *(f"{table.refs_expired:,}" for table in tables))
+    made.add_row("files copied to cold", *(_files(table.files_copied, table.bytes_copied) for table in tables))
+    made.add_row("files deleted", *(_files(table.files_deleted, table.bytes_deleted) for table in tables))
+    made.add_row("orphans removed", *(_files(table.orphans_removed, table.orphan_bytes) for table in tables))
+    made.add_row("files in flight, left", *(_files(table.files_left_in_flight) for table in tables))
+    made.add_row("checks", *(_checks(table) for table in tables))
     return made
 
 
 def _times(tables: Sequence[TableReport]) -> Table:
-    made = Table(title="Seconds per step", title_justify="left", title_style="bold")
-    made.add_column("asset")
-    for table in tables:
-        made.add_column(escape(table.table.rpartition(".")[2]), justify="right", overflow="fold")
+    made = _grid("Seconds per step", tables)
     for step in _steps(tables):
         made.add_row(step, *(_seconds(table.step_seconds.get(step)) for table in tables))
     made.add_section()
     made.add_row("all", *(_seconds(sum(table.step_seconds.values())) for table in tables), style="bold")
     return made
+
+
+def _proofs(proofs: Sequence[Proof]) -> Table:
+    made = Table(title="Proofs, computed", title_justify="left", title_style="bold", box=SIMPLE_HEAD, expand=True)
+    made.show_header = False
+    made.add_column("mark")
+    made.add_column("claim", ratio=1)
+    made.add_column("found", ratio=1, style="dim")
+    for table in dict.fromkeys(proof.table for proof in proofs):
+        made.add_section()
+        made.add_row("", f"[bold]{escape(_name(table))}[/bold]", "")
+        for proof in proofs:
+            if proof.table == table:
+                mark = "[green]✓[/green]" if proof.holds else "[bold red]✗[/bold red]"
+                made.add_row(mark, escape(proof.claim), escape(proof.detail))
+    return made
+
+
+def _grid(title: str, tables: Sequence[TableReport]) -> Table:
+    made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made.add_column("", no_wrap=True)
+    for table in tables:
+        made.add_column(escape(_name(table.table)), justify="right")
+    return made
+
+
+def _name(table: str) -> str:
+    """Without its namespace, and in words that a narrow column can break."""
+    return table.rpartition(".")[2].replace("_", " ")
+
+
+def _files(count: int, size_in_bytes: int | None = None) -> str:
+    return f"{count:,}" if size_in_bytes is None or not count else f"{count:,} ({size(size_in_bytes)})"
+
+
+def _checks(table: TableReport) -> str:
+    green = f"[green]{table.checks_passed} green[/green]"
+    return f"{green}, [red]{len(table.checks_failed)} red[/red]" if table.checks_failed else green
 
 
 def _steps(tables: Sequence[TableReport]) -> Iterator[str]:
@@ -131,15 +159,3 @@ def _steps(tables: Sequence[TableReport]) -> Iterator[str]:
 
 def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
-
-
-def _proofs(proofs: Sequence[Proof]) -> Table:
-    made = Table(title="Proofs, computed", title_justify="left", title_style="bold")
-    made.add_column("")
-    made.add_column("table", overflow="fold")
-    made.add_column("claim", overflow="fold")
-    made.add_column("what was found", overflow="fold", style="dim")
-    for proof in proofs:
-        mark = "[green]✓[/green]" if proof.holds else "[bold red]✗[/bold red]"
-        made.add_row(mark, escape(proof.table.rpartition(".")[2]), escape(proof.claim), escape(proof.detail))
-    return made

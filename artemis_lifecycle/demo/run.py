@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +33,9 @@ from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
 
 ASSETS = 14
 """Assets of the walk: what a table's bar counts to."""
+
+LOG = "walk.log"
+"""What Dagster said of the walk, in the demo's folder."""
 
 STAYS = frozenset({Action.YOUNG_FILE})
 """Debris that the walk must leave alone."""
@@ -141,7 +144,9 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
         elif event.what == "failed":
             board.console.print(f"[red]✗[/red] {escape(event.table)} {event.asset}: {escape(event.message)}")
 
-    return materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+    # Dagster tells each of its events on stderr as well; here they would bury the bars.
+    with (area.folder / LOG).open("w") as log, redirect_stderr(log):
+        return materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
 
 
 def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> TableReport:
@@ -165,9 +170,7 @@ def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> Ta
         checks_passed=sum(1 for event in walk.events if event.check is not None and event.passed),
         checks_failed=walk.failed_checks,
         failures=walk.failures or (() if walk.succeeded else ("the run did not end well",)),
-        step_seconds={
-            event.asset: event.seconds or 0.0 for event in walk.events if event.what == "materialised"
-        },
+        step_seconds={event.asset: event.seconds or 0.0 for event in walk.events if event.what == "materialised"},
     )
 
 

@@ -87,7 +87,8 @@ def set_back(
     successor["last-updated-ms"] = made + 1
     folder, _, name = entry.metadata_location.rpartition("/")
     new_location = f"{folder}/{int(name.split('-')[0]) + 1:05d}-{uuid.uuid4()}.metadata.json"
-    stamps = {old["metadata-file"]: old["timestamp-ms"] for old in successor["metadata-log"]}
+    # By name, which has a uuid: the log and the listing may spell one location in two ways.
+    stamps = {str(old["metadata-file"]).rpartition("/")[2]: old["timestamp-ms"] for old in successor["metadata-log"]}
     _touch_all(stores, location, timeline, stamps)
     stores.write(new_location, json.dumps(successor).encode())
     stores.touch(new_location, _instant(made + 1))
@@ -106,12 +107,12 @@ def _rewrite(stores: Stores, path: str, document: Mapping[str, Any]) -> None:
 
 
 def _touch_all(stores: Stores, location: str, timeline: Timeline, stamps: Mapping[str, int]) -> None:
-    """Every file gets the time of its event; rewritten metadata files theirs from `stamps`."""
+    """Every file gets the time of its event; rewritten metadata files theirs from `stamps`, by name."""
     files = list(stores.list(location))
 
     def touch(part: Sequence[Any]) -> None:
         for file in part:
-            stamp = stamps.get(file.path)
+            stamp = stamps.get(file.path.rpartition("/")[2])
             if stamp is None:
                 assert file.last_modified is not None
                 stamp = timeline.at((file.last_modified - datetime(1970, 1, 1, tzinfo=UTC)) // _MS)

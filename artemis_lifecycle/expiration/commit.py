@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
-from artemis_lifecycle.errors import NoSuchTable, StalePlan
+from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, milliseconds, refuse_unexpirable
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -61,7 +61,13 @@ def removal(
     doomed_refs = [ref for ref in plan.expired_refs if ref in base.refs]
     if not doomed and not doomed_refs:
         return None
-    decision = decide(view_of(base), plan.settings, milliseconds(plan.decided_at), holds=tuple(holds), tags=tuple(tags))
+    try:
+        decision = decide(
+            view_of(base), plan.settings, milliseconds(plan.decided_at), holds=tuple(holds), tags=tuple(tags)
+        )
+    except Refused as refusal:
+        # Snapshots named by id: what forbids them now was not there when the plan was made.
+        raise _stale(plan, base, refusal.what) from refusal
     revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
     revived_refs = [ref for ref in doomed_refs if ref not in decision.expired_refs]
     if revived or revived_refs:
@@ -69,14 +75,18 @@ def removal(
             f"snapshot {snapshot}: {', '.join(map(str, decision.kept[snapshot]))}" for snapshot in revived[:3]
         )
         refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
-        raise StalePlan(
-            f"Plan {plan.plan_id} would remove what the table now keeps: {'; '.join(filter(None, (reasons, refs)))}",
-            table=plan.table,
-            path=base.metadata_location,
-            untouched="the table's metadata and all files",
-            do=f"plan again: artemis plan {plan.table}",
-        )
+        raise _stale(plan, base, "; ".join(filter(None, (reasons, refs))))
     return Change(expire_snapshot_ids=tuple(doomed), remove_refs=tuple(doomed_refs))
+
+
+def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
+    return StalePlan(
+        f"Plan {plan.plan_id} would remove what the table now keeps: {why}",
+        table=plan.table,
+        path=base.metadata_location,
+        untouched="the table's metadata and all files",
+        do=f"plan again: artemis plan {plan.table}",
+    )
 
 
 def commit_expiration(
@@ -88,8 +98,8 @@ def commit_expiration(
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, again and again while others win the swap.
 
-    `guards` reads the holds and tag records in force, at each attempt. Raises what `removal` raises, CommitConflict when
-    every attempt lost, CommitStateUnknown when the catalog could not say what happened.
+    `guards` reads the holds and tag records in force, at each attempt. Raises what `removal` raises, CommitConflict
+    when every attempt lost, CommitStateUnknown when the catalog could not say what happened.
     """
     removed: list[Change] = []
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.lineage.requirements import INPUT_SNAPSHOTS, LineageRequirements, lineage_problems, snapshot_ids
+from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 
 if TYPE_CHECKING:
@@ -169,6 +170,17 @@ def read_lineage(spark: SparkSession, catalog: str, table: str, table_uuid: str)
 
     rows = spark.table(_ensure(spark, catalog)).where(F.col("table_uuid") == table_uuid).orderBy("sequence_number")
     return Lineage(table, table_uuid, rows.toPandas())
+
+
+def recorded_schema_uses(spark: SparkSession, catalog: str, table_uuid: str) -> tuple[SchemaUse, ...]:
+    """Which schema each snapshot of a table was written with, its expired ones included; for `schema_history`."""
+    from pyspark.sql import functions as F
+
+    rows = spark.table(_ensure(spark, catalog)).where(
+        (F.col("table_uuid") == table_uuid) & F.col("schema_id").isNotNull()
+    )
+    found = rows.select("snapshot_id", F.unix_millis("committed_at").alias("at"), "schema_id").collect()
+    return tuple(SchemaUse(row["snapshot_id"], row["at"], row["schema_id"]) for row in found)
 
 
 def _ensure(spark: SparkSession, catalog: str) -> str:

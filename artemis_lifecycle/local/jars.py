@@ -19,7 +19,7 @@ from pathlib import Path
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.java import require_java
+from artemis_lifecycle.local.java import export_java
 from artemis_lifecycle.local.locks import file_lock
 
 JARS_VARIABLE = "ARTEMIS_JARS"
@@ -105,7 +105,7 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
 
 
 def _fetch(jars: Sequence[Jar], folder: Path) -> None:
-    require_java()
+    export_java()
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing("pyspark is not installed", do="`pip install pyspark`, or `make setup`")

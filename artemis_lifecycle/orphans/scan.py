@@ -29,6 +29,7 @@ from artemis_lifecycle.deletion.ownership import (
     TablesOfCatalog,
     nested_locations,
     own_locations,
+    require_collectable,
 )
 from artemis_lifecycle.errors import (
     BadInput,
@@ -180,6 +181,7 @@ def scan_orphans(
     read_at = operations.clock.now()
     require_after(listing, read_at, table)
     metadata = _current_metadata(stores, current, table, table_uuid)
+    require_collectable(metadata, table)
     others = Neighbours(catalog, stores, rules, table)
     sight = Sight(spark, stores, operations, current, others, rules, root)
     own = own_locations(metadata, rules)

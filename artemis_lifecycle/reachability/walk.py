@@ -59,8 +59,8 @@ def reachable_files(
 ) -> DataFrame:
     """All that the given snapshots reach: DataFrame[path, kind, size_in_bytes, location], one row per location.
 
-    Manifest lists, manifests, live entries of every content, statistics files; not the table's metadata files. An action
-    on the frame raises UnreadableMetadata (inside `worker_errors()`) when any of the files that it walks cannot be read.
+    Manifest lists, manifests, live entries of every content, statistics files; not the table's metadata files. An
+    action on the frame raises UnreadableMetadata (inside `worker_errors()`) when any file on the way cannot be read.
     """
     snapshots = _chosen(metadata, snapshot_ids)
     if not snapshots:

@@ -1,5 +1,5 @@
-"""Running a reader of files where it costs least. Belongs here: the choice between this process and the executors. Does not
-belong: what a reader reads.
+"""Running a reader of files where it costs least. Belongs here: the choice between this process and the executors.
+Does not belong: what a reader reads.
 
 A reader is a picklable function from Arrow batches to Arrow batches. Starting Python workers for a handful of files
 costs more than reading them: up to `HERE_ROWS` rows the same reader runs in threads of this process.
@@ -36,8 +36,8 @@ def read_here(spark: SparkSession, rows: pa.Table, reader: Reader, schema: str) 
     filled = [batch for batch in read if batch.num_rows]
     if not filled:
         return spark.createDataFrame([], schema)
-    # One chunk, and no empty batch among them: PySpark 4.1 takes an empty batch in an Arrow table for its end, and drops
-    # all rows behind it without a word.
+    # One chunk, and no empty batch among them: PySpark 4.1 takes an empty batch in an Arrow table for its end, and
+    # drops all rows behind it without a word.
     table = pa.Table.from_batches(filled).combine_chunks()
     return spark.createDataFrame(table, schema)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.local.jars import ICEBERG, POSTGRES
-from artemis_lifecycle.local.java import require_java
+from artemis_lifecycle.local.java import export_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
 
     Raises EnvironmentMissing when Java is missing or too old, Spark does not start, or a live session lacks the jars.
     """
-    java = require_java()
+    java = export_java()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -130,7 +130,7 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
 def require_iceberg(spark: SparkSession) -> None:
     """Refuse a session that was started without what this project needs: a live JVM takes no more jars for catalogs.
 
-    Raises EnvironmentMissing naming the jars, or the setting.
+    Iceberg's SQL extensions are not asked for: no step needs them. Raises EnvironmentMissing naming the jars.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -147,10 +147,6 @@ def require_iceberg(spark: SparkSession) -> None:
     if lacking:
         raise EnvironmentMissing(
             f"The Spark session lacks {' and '.join(lacking)}", do=f"{do}spark.jars.packages={','.join(lacking)}"
-        )
-    if EXTENSIONS not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        raise EnvironmentMissing(
-            "The Spark session lacks Iceberg's extensions", do=f"{do}spark.sql.extensions={EXTENSIONS}"
         )
 
 

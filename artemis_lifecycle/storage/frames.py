@@ -2,8 +2,8 @@
 content and reading back. Does not belong: what the rows mean.
 
 A frame is a folder of Parquet parts and `_sealed.json`, which is written last and names each part with its rows and
-checksum. Parts that it does not name (a retried task's) do not exist; a part that differs from it is an error. Executors
-read and write through `Stores`, so that Spark needs no connector of its own for the store.
+checksum. Parts that it does not name (a retried task's) do not exist; a part that differs from it is an error.
+Executors read and write through `Stores`, so that Spark needs no connector of its own for the store.
 """
 
 from __future__ import annotations

@@ -216,9 +216,11 @@ def normalise_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
     kept = sf.aggregate(
         sf.slice(sf.split(single, "/"), sf.lit(2), sf.size(sf.split(single, "/"))),
         sf.array().cast("array<string>"),
-        lambda done, segment: sf.when(segment == ".", done)
-        .when(segment == "..", sf.slice(done, sf.lit(1), sf.greatest(sf.size(done) - 1, sf.lit(0))))
-        .otherwise(sf.concat(done, sf.array(segment))),
+        lambda done, segment: (
+            sf.when(segment == ".", done)
+            .when(segment == "..", sf.slice(done, sf.lit(1), sf.greatest(sf.size(done) - 1, sf.lit(0))))
+            .otherwise(sf.concat(done, sf.array(segment)))
+        ),
     )
     resolved = sf.when(
         (scheme == "file") & single.rlike(r"/\.\.?(?:/|\z)"), sf.concat(sf.lit("/"), sf.array_join(kept, "/"))

@@ -585,9 +585,9 @@ class S3Store:
         elif code == "NoSuchBucket":
             do = "check the bucket's name and the catalog's s3.endpoint"
         shown = any(secret in str(error) for secret in self._settings.secrets())
-        raise StorageError(
-            f"{what}: {reason}", path=path, untouched="whatever was there", do=do
-        ) from (None if shown else error)
+        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", do=do) from (
+            None if shown else error
+        )
 
 
 class _BusyKeys(Exception):  # noqa: N818  (control flow inside a bulk delete)
@@ -641,8 +641,7 @@ def transient(error: BaseException) -> bool:
 
 
 class _Reader(io.RawIOBase):
-    """An object as a seekable stream. A line that breaks is taken up where it broke, on the same version of the object.
-    """
+    """An object as a seekable stream. A line that breaks is taken up where it broke, on the same version of the object."""
 
     def __init__(self, store: S3Store, path: str) -> None:
         super().__init__()

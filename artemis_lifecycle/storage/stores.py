@@ -37,9 +37,7 @@ class Stores:
     All methods but `delete`, which reports it, raise StorageError for a scheme that no store here answers to.
     """
 
-    def __init__(
-        self, settings: StoreSettings = _DEFAULTS, s3_client_factory: Callable[[], Any] | None = None
-    ) -> None:
+    def __init__(self, settings: StoreSettings = _DEFAULTS, s3_client_factory: Callable[[], Any] | None = None) -> None:
         self.settings = settings
         self._s3_client_factory = s3_client_factory
         self._local = LocalStore()
@@ -82,9 +80,7 @@ class Stores:
         """`length` bytes from `offset` on; fewer where the file ends. Raises MissingFile, a StorageError, if absent."""
         return self._store(path).read_range(path, offset, length)
 
-    def write(
-        self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None
-    ) -> StoredFile:
+    def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
         """Store `data` whole or not at all, on disk when this returns.
 
         Without `overwrite` a file that exists raises ExistingFile, a StorageError, and of several writers at once
@@ -152,9 +148,7 @@ class Stores:
             do="check both stores' disks and network, then run the step again",
         )
 
-    def _transfer(
-        self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None
-    ) -> str:
+    def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
         if split(source).scheme in _S3 and split(destination).scheme in _S3:
             target, start = self._s3_store(), origin._s3_store()
             if target.same_endpoint(start):

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from dagster import AssetCheckEvaluation, AssetCheckKey, AssetKey, DagsterInstance, Definitions, ExecuteInProcessResult
+from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckKey,
+    AssetKey,
+    DagsterInstance,
+    Definitions,
+    ExecuteInProcessResult,
+    instance_for_test,
+)
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
@@ -111,6 +120,16 @@ class Project:
         return Lifecycle.open(self.config, spark=self.spark)
 
 
+@contextmanager
+def no_checksum_files(spark: SparkSession) -> Iterator[None]:
+    """Hadoop writes a `.crc` beside each local file. Nothing references those, so each would be an orphan."""
+    jvm: Any = spark._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), spark._jsc.hadoopConfiguration())
+    files.setWriteChecksum(False)
+    yield
+    files.setWriteChecksum(True)
+
+
 def said(result: ExecuteInProcessResult, asset: str) -> dict[str, Any]:
     """The plain metadata values of the asset's materialisation in a run."""
     (materialization,) = result.asset_materializations_for_node(asset)
@@ -124,8 +143,9 @@ def with_tables(config: LifecycleConfig, tables: dict[str, Any]) -> LifecycleCon
 
 @pytest.fixture
 def instance() -> Iterator[DagsterInstance]:
-    with DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
+    """On disk: schedules and sensors are handed a reference to it, as the daemon does it."""
+    with instance_for_test() as found:
+        yield found
 
 
 @pytest.fixture

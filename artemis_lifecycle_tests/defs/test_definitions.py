@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -104,8 +105,8 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         assert set(for_real(job)["ops"]) == set(assets)
         assert config is not None
         for asset in assets:
-            field = resolved.get_node_named(asset).definition.config_schema.as_field()
-            assert field.config_type.fields["dry_run"].default_value is True
+            schema: Any = resolved.get_node_named(asset).definition.config_schema
+            assert schema.as_field().config_type.fields["dry_run"].default_value is True
     changing = set().union(*CHANGING.values())
     assert changing == {
         "expiration_commit",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, build_sensor_context
+from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
     RemoteInstigatorOrigin,
@@ -37,19 +38,22 @@ ONE, TWO = "artemis.one", "artemis.two"
 
 def tick(project: Project, sensor: SensorDefinition, cursor: str | None = None) -> SensorExecutionData:
     """Evaluate the sensor as the daemon does."""
-    with build_sensor_context(
-        instance=project.instance,
-        cursor=cursor,
-        repository_def=project.definitions.get_repository_def(),
-        resources={"lifecycle": project.resource()},
-    ) as context:
+    with (
+        build_sensor_context(
+            instance=project.instance,
+            cursor=cursor,
+            repository_def=project.definitions.get_repository_def(),
+            resources={"lifecycle": project.resource()},
+        ) as context,
+        partition_loading_context(dynamic_partitions_store=project.instance),
+    ):
         return sensor.evaluate_tick(context)
 
 
 class TestDiscovery:
     def test_new_tables_become_partitions_and_the_projects_own_results_do_not(self, project: Project) -> None:
         project.register(ONE, "lifecycle.plan_files", "scratch.mine", partition=False)
-        (request,) = tick(project, sensors.discovery).dynamic_partitions_requests or ()
+        (request,) = list(tick(project, sensors.discovery).dynamic_partitions_requests or ())
         assert request.partitions_def_name == "table"
         assert list(request.partition_keys) == [ONE, "scratch.mine"]
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.deletion.last_look import LastLook
-from artemis_lifecycle.errors import Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import manifests_of
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 
@@ -197,6 +197,22 @@ def test_a_hold_placed_between_two_batches_stops_the_rest(world: World) -> None:
 
     existing = [local(row["path"]).exists() for row in world.spark.read.parquet(job.files_location).collect()]
     assert existing.count(False) == 1
+
+
+def test_a_table_that_says_gc_disabled_by_now_stops_the_deletion(world: World) -> None:
+    table = "look.gc"
+    first, _ = _expired(world, table)
+    job = world.plan(table, first)
+    switch = f"ALTER TABLE {world.name}.{table} SET TBLPROPERTIES ('gc.enabled'='%s')"
+
+    with pytest.raises(GarbageCollectionDisabled):
+        world.delete(job, files_per_batch=1, pause=_after_batches(1, lambda: world.spark.sql(switch % "false")))
+    assert world.operations.journal.totals(job.job_id).deleted == 1
+    with pytest.raises(GarbageCollectionDisabled):
+        world.scan(table)
+
+    world.spark.sql(switch % "true")
+    assert world.delete(job).deleted == job.files
 
 
 def test_paths_outside_the_table_are_not_owned(world: World, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.plans import PlanStatus
 
-LATER = datetime.now(UTC) + timedelta(days=60)
+LATER = datetime.now(UTC).replace(microsecond=0) + timedelta(days=60)
 Open = Callable[..., Lifecycle]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local import java as java_module
 from artemis_lifecycle.local.java import java_version, require_java
 
 
@@ -39,8 +41,10 @@ def test_java_home_beats_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert require_java() == java
 
 
-@pytest.mark.parametrize("says", ['java version "1.8.0_401"', 'openjdk version "11.0.2"', "who knows"])
-def test_an_older_java_is_refused_in_one_line_that_says_how_to_install_one(
+@pytest.mark.parametrize(
+    "says", ['java version "1.8.0_401"', 'openjdk version "11.0.2"', 'openjdk version "25.0.1"', "who knows"]
+)
+def test_a_java_that_does_not_fit_is_refused_in_one_line_that_says_how_to_install_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
     install(tmp_path, says)
@@ -53,8 +57,22 @@ def test_an_older_java_is_refused_in_one_line_that_says_how_to_install_one(
     assert "brew install openjdk@17" in text
 
 
+def test_one_that_a_package_installed_stands_in_for_an_unfit_one_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = install(tmp_path / "newest", 'openjdk version "25.0.1"')
+    install(tmp_path / "jvm" / "java-11", 'openjdk version "11.0.2"')
+    fits = install(tmp_path / "jvm" / "java-17", 'openjdk version "17.0.15"')
+    monkeypatch.setattr(java_module, "_INSTALLED", ((tmp_path / "jvm", "*/bin/java"),))
+    monkeypatch.setenv("PATH", str(newer.parent), prepend=":")
+    monkeypatch.setenv("JAVA_HOME", "")
+    assert java_module.export_java() == fits
+    assert os.environ["JAVA_HOME"] == str(fits.parent.parent)
+
+
 def test_no_java_at_all_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java_module, "_INSTALLED", ())
+    monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentMissing, match="no java on the path"):
         require_java()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +20,13 @@ from artemis_lifecycle.metadata.containers import open_container
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry, Snapshot, SnapshotHistory, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.metadata.avro_files import Shelf, block_ends, without_ids
+from artemis_lifecycle_tests.metadata.avro_files import Shelf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CODECS = {"gzip": "deflate", "snappy": "snappy", "zstd": "zstandard", "uncompressed": "null"}
-WRITTEN = [(1, "gzip"), (2, "gzip"), (2, "snappy"), (2, "zstd"), (2, "uncompressed"), (3, "gzip"), (3, "zstd")]
+WRITTEN = [(1, "snappy"), (2, "gzip"), (2, "uncompressed"), (3, "zstd")]
 
 COLUMNS = (
     "id bigint, price decimal(9,2), big decimal(30,5), day date, at timestamp, local timestamp_ntz, raw binary, "
@@ -72,41 +71,43 @@ def tables(spark: SparkSession, module_config: LifecycleConfig) -> list[Written]
 
 def _write(spark: SparkSession, name: str, version: int, codec: str) -> None:
     compression = "gzip" if version == 3 else "none"
+    mode = "copy-on-write" if version == 1 else "merge-on-read"
     spark.sql(
         f"CREATE TABLE {name} ({COLUMNS}) USING iceberg PARTITIONED BY (price, big, day, hours(at), local, raw, flag, "
         "small, large, truncate(3, name)) TBLPROPERTIES "
         f"('format-version'='{version}', 'write.manifest.compression-codec'='{codec}', "
         f"'write.metadata.compression-codec'='{compression}', 'write.distribution-mode'='none', "
-        "'write.delete.mode'='merge-on-read', 'commit.manifest-merge.enabled'='false')"
+        f"'write.delete.mode'='{mode}', 'commit.manifest-merge.enabled'='false')"
     )
     for start in (0, 100):
         values = ", ".join(row.format(start + more) for row in ROWS for more in (0, 10, 20))
         spark.sql(f"INSERT INTO {name} SELECT /*+ COALESCE(1) */ * FROM VALUES {values}")
     spark.sql(f"ALTER TABLE {name} DROP PARTITION FIELD raw")
-    if version > 1:
-        spark.sql(f"DELETE FROM {name} WHERE id = 0")
-        spark.sql(f"DELETE FROM {name} WHERE id = 10")
-        _add_equality_deletes(spark, name)
+    # Two files lose a row each; then one file loses all that it has.
+    spark.sql(f"DELETE FROM {name} WHERE id IN (0, 1)")
     spark.sql(f"DELETE FROM {name} WHERE id IN (101, 111, 121)")
+    if version > 1:
+        _add_equality_deletes(spark, name)
 
 
 def _add_equality_deletes(spark: Any, name: str) -> None:
-    jvm = spark._jvm
-    table = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
-    ids = spark.sparkContext._gateway.new_array(jvm.int, 1)
+    core = spark._jvm.org.apache.iceberg
+    table = core.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+    ids = spark.sparkContext._gateway.new_array(spark._jvm.int, 1)
     ids[0] = 1
+    first = table.snapshots().iterator().next()
+    beside = first.addedDataFiles(table.io()).iterator().next()
+    # No query reads it from here on: its manifest entry matters, not its rows.
     deletes = (
-        jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(table.spec())
+        core.FileMetadata.deleteFileBuilder(table.specs().get(beside.specId()))
         .ofEqualityDeletes(ids)
         .withPath(f"{table.location()}/data/equality-{uuid.uuid4()}.parquet")
-        .withPartitionPath("")
-        if table.spec().isUnpartitioned()
-        else jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(table.spec())
-        .ofEqualityDeletes(ids)
-        .withPath(f"{table.location()}/data/equality-{uuid.uuid4()}.parquet")
+        .withPartition(beside.partition())
+        .withFileSizeInBytes(11)
+        .withRecordCount(1)
+        .withFormat("parquet")
+        .build()
     )
-    # Never read by a query here: its rows do not matter, its manifest entry does.
-    deletes = deletes.withFileSizeInBytes(11).withRecordCount(1).withFormat("parquet").build()
     table.newRowDelta().addDeletes(deletes).commit()
 
 
@@ -147,7 +148,7 @@ def test_the_fast_path_equals_the_whole_reading(tables: list[Written]) -> None:
             assert live.column("file_path").to_pylist() == [file.file_path for file in whole]
             assert live.column("file_format").to_pylist() == [str(file.file_format) for file in whole]
             assert live.column("referenced_data_file").to_pylist() == [file.referenced_data_file for file in whole]
-    assert fast_ones > 30
+    assert fast_ones > 15
 
 
 def test_entries_are_those_of_icebergs_metadata_tables(spark: SparkSession, tables: list[Written]) -> None:
@@ -179,7 +180,8 @@ def test_lists_are_those_of_icebergs_metadata_tables(spark: SparkSession, tables
     for written in tables:
         rows = spark.sql(
             "SELECT reference_snapshot_id, path, length, partition_spec_id, content, added_snapshot_id, "
-            "added_data_files_count + added_delete_files_count, existing_data_files_count + existing_delete_files_count, "
+            "added_data_files_count + added_delete_files_count, "
+            "existing_data_files_count + existing_delete_files_count, "
             "deleted_data_files_count + deleted_delete_files_count, "
             "transform(partition_summaries, s -> struct(s.contains_null, s.contains_nan)) "
             f"FROM {written.name}.all_manifests"
@@ -266,7 +268,7 @@ def test_deletion_vectors_of_one_commit_share_a_file(tables: list[Written]) -> N
             for item in avro.read_manifest(written.stores, entry).entries
             if item.data_file.kind == "deletion_vectors"
         ]
-        assert vectors
+        assert len({vector.file_path for vector in vectors}) < len({v.referenced_data_file for v in vectors})
         for vector in vectors:
             assert vector.referenced_data_file is not None
             assert vector.content_offset is not None
@@ -363,13 +365,3 @@ class TestWhatPyicebergWrites:
             "s3://b/0.parquet",
             "s3://b/1.parquet",
         ]
-
-
-def test_the_readers_of_tests_agree_with_real_headers(tables: list[Written]) -> None:
-    """What the hand-made files of other tests rest on: real schemas carry field ids, and blocks end in the marker."""
-    for written in tables:
-        _, entry = next(written.manifests())
-        container = open_container(written.stores.read(entry.manifest_path), entry.manifest_path)
-        assert without_ids(container.schema) != container.schema
-        assert json.loads(container.header["partition-spec"])
-        assert block_ends(b"") == []

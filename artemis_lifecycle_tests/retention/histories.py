@@ -119,7 +119,8 @@ class TableModel:
 _number = st.integers(0, 30)
 _minutes = st.integers(0, 12)
 _optional_count = st.none() | st.integers(1, 5)
-_optional_age = st.none() | _minutes.map(lambda minutes: minutes * MINUTE)
+# Iceberg refuses a ref with an age of 0.
+_optional_age = st.none() | st.integers(1, 12).map(lambda minutes: minutes * MINUTE)
 
 
 @st.composite

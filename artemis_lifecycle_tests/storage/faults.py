@@ -135,9 +135,7 @@ class FaultyStores(Stores):
         self._end(fault, path)
         return answer
 
-    def write(
-        self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None
-    ) -> StoredFile:
+    def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
         fault = self._begin("write", path)
         answer = self.inner.write(path, data, overwrite=overwrite, storage_class=storage_class)
         self._end(fault, path)

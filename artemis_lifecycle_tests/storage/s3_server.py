@@ -46,7 +46,6 @@ class S3Server:
         self.client().create_bucket(Bucket=name)
         return name
 
-
     def fill(self, bucket: str, keys: Iterable[str]) -> None:
         """Objects of one byte each, by the thousand: put straight into the server, which shares this process."""
         from moto.core.models import DEFAULT_ACCOUNT_ID

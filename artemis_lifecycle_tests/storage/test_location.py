@@ -24,9 +24,7 @@ from artemis_lifecycle.storage.location import (
     split,
 )
 
-OWN_RULES = LocationRules(
-    {"s3a,s3n": "s3", "wasb": "abfs", "s3x": "s3n"}, {"nn1,nn2:8020": "cluster", "old": "nn1"}
-)
+OWN_RULES = LocationRules({"s3a,s3n": "s3", "wasb": "abfs", "s3x": "s3n"}, {"nn1,nn2:8020": "cluster", "old": "nn1"})
 
 _segments = st.one_of(
     st.sampled_from(
