@@ -63,8 +63,10 @@ demo: setup  ## The whole walk on three tables with 400 days of history, through
 .PHONY: ui
 ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
 	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.local env) && eval "$$exports" && \
-	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && \
-	exec $(VENV)/bin/dagster dev --workspace workspace.yaml --host 127.0.0.1 $(if $(PORT),--port $(PORT))
+	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && cd "$$DAGSTER_HOME" && \
+	export PYTHONWARNINGS="ignore:Function \`dev_command\` is superseded" && \
+	exec "$(CURDIR)/$(VENV)/bin/dagster" dev --workspace "$(CURDIR)/workspace.yaml" --host 127.0.0.1 \
+		$(if $(PORT),--port $(PORT))
 
 .PHONY: test
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.

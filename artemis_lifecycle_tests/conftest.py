@@ -73,8 +73,6 @@ def spark() -> Iterator[SparkSession]:
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
     conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis"))
     conf["spark.sql.shuffle.partitions"] = "2"
-    # Compiled code is slower to make than these few rows are to read.
-    conf["spark.sql.codegen.factoryMode"] = "NO_CODEGEN"
     session = open_session(conf)
     yield session
     session.stop()

@@ -34,6 +34,8 @@ from artemis_lifecycle.deletion.ownership import (
     own_locations,
     owned,
     require_collectable,
+    subject,
+    subject_column,
 )
 from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
@@ -278,7 +280,8 @@ class LastLook:
         self._own_roots = own_locations(metadata, self._sight.rules)
         neighbours = self._neighbours()
         self._others = {name: self._other(other) for name, other in neighbours.items()}
-        located = files.drop("reason").withColumn("location", normalise_column(F.col("path"), self._sight.rules))
+        rules = self._sight.rules
+        located = files.drop("reason").withColumn("location", normalise_column(subject_column(F.col("path")), rules))
         if self._job.files <= _BROADCAST_FILES:
             located = F.broadcast(located)
         kept = None
@@ -318,7 +321,7 @@ class LastLook:
         looks = (self._own, *self._others.values())
         reasons: dict[str, str] = {}
         for file in files:
-            location = normalise(file.path, self._sight.rules)
+            location = normalise(subject(file.path), self._sight.rules)
             why = by_look.get(file.path) or next(filter(None, (look.why(location) for look in looks)), None)
             why = why or grounds.why(file.path)
             if why is not None:

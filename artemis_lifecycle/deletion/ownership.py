@@ -5,16 +5,20 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
 from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 LOCATION_PROPERTIES = (
     "write.data.path",
@@ -27,6 +31,9 @@ LOCATION_PROPERTIES = (
 METADATA_PROPERTY = "write.metadata.path"
 
 _READERS = 8
+
+# Hadoop's local file system writes `.<name>.crc` beside every file.
+_SIDECAR = re.compile(r"/\.([^/]+)\.crc\Z")
 
 
 class Pointer(Protocol):
@@ -79,6 +86,27 @@ def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[s
     if named:
         roots.add(_trimmed(normalise(named, rules)))
     return outermost(roots)
+
+
+def subject(path: str) -> str:
+    """The file that a path is about: for Hadoop's local checksum file `.<name>.crc`, the file beside it.
+
+    The two live and go together: a checksum file that outlives its file makes Hadoop refuse another of that name.
+    """
+    return _SIDECAR.sub(r"/\1", path)
+
+
+def subject_column(path: Column) -> Column:
+    """`subject` as a Spark column expression."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_replace(path, r"/\.([^/]+)\.crc\z", "/$1")
+
+
+def sidecar(path: str) -> str:
+    """Where Hadoop's local file system keeps the checksums of a file."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.crc"
 
 
 def outermost(roots: Iterable[str]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from artemis_lifecycle.deletion.batches import (
     write_outcomes,
 )
 from artemis_lifecycle.deletion.last_look import Grounds, LastLook, Sight
-from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog
+from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
 from artemis_lifecycle.deletion.pace import TokenBucket
 from artemis_lifecycle.errors import Refused, StorageError
 from artemis_lifecycle.operations.crash_points import around
@@ -38,7 +38,7 @@ from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRec
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location import LocationRules, split
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
 if TYPE_CHECKING:
@@ -297,6 +297,7 @@ class _Run:
         going = [file for file in going if file.path not in changed and file.path not in gone]
         with around("deletion.delete_files"):
             answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
+        self._remove_sidecars([answer.path for answer in answers if answer.outcome == "deleted"])
         by_path = {answer.path: answer for answer in answers}
         outcomes = []
         for file in files:
@@ -314,6 +315,12 @@ class _Run:
                 why = "; an interrupted attempt may have deleted it" if interrupted else ""
                 outcomes.append(_outcome(file, "absent", file.reason + why))
         return outcomes
+
+    def _remove_sidecars(self, paths: Sequence[str]) -> None:
+        """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
+        local = [sidecar(path) for path in paths if split(path).scheme in ("", "file")]
+        if local:
+            self.sight.stores.delete(local, within_seconds=_DELETES_LAST)
 
     def _as_listed(self, files: Sequence[DoomedFile]) -> tuple[set[str], set[str]]:
         """Of files that a listing saw: those that are not what was listed, and those that are gone."""

@@ -72,7 +72,7 @@ def demo_area(home: Path, environment: Mapping[str, str] | None = None) -> Itera
     Starts the embedded Postgres where no other is named. Raises Refused when `<home>/demo` or the catalogs hold what
     the demo did not make; Busy when another demo runs; what starting Postgres raises.
     """
-    folder = (home / "demo").resolve()
+    folder = home.resolve() / "demo"
     with file_lock(home.resolve() / "demo.lock", timeout=1):
         _refuse_foreign_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)

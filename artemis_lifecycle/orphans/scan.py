@@ -30,6 +30,7 @@ from artemis_lifecycle.deletion.ownership import (
     nested_locations,
     own_locations,
     require_collectable,
+    subject,
 )
 from artemis_lifecycle.errors import (
     BadInput,
@@ -394,7 +395,7 @@ class _Origins:
 
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in ("path", "kind", "last_modified")), strict=True)
-            origins = [origin_of(path, kind, modified, self.history) for path, kind, modified in rows]
+            origins = [origin_of(subject(path), kind, modified, self.history) for path, kind, modified in rows]
             count = batch.num_rows
             yield pa.RecordBatch.from_arrays(
                 [

@@ -16,6 +16,7 @@ from artemis_lifecycle.deletion.last_look import (
     REACHABLE,
     Grounds,
 )
+from artemis_lifecycle.deletion.ownership import subject, subject_column
 from artemis_lifecycle.errors import PrefixMismatch
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.names import kind_by_name
@@ -76,7 +77,7 @@ def classified(
             F.max_by("reason", _weight(F.col("reason"))).alias("_reason"),
         )
     )
-    rows = _keyed(listed.withColumn("location", normalise_column(F.col("path"), rules)))
+    rows = _keyed(listed.withColumn("location", normalise_column(subject_column(F.col("path")), rules)))
     joined = rows.join(by_key, "_key", "left")
     absent = F.col("_first").isNull()
     matches = (F.col("_prefix") == F.col("_first")) | (F.col("_prefix") == F.col("_last"))
@@ -124,7 +125,7 @@ class _Judge:
         for batch in batches:
             paths = batch.column("path").to_pylist()
             modified = batch.column("last_modified")
-            found = [kind_by_name(path) for path in paths]
+            found = [kind_by_name(subject(path)) for path in paths]
             verdicts = [
                 self._verdict(*row)
                 for row in zip(

@@ -641,7 +641,7 @@ def transient(error: BaseException) -> bool:
 
 
 class _Reader(io.RawIOBase):
-    """An object as a seekable stream. A line that breaks is taken up where it broke, on the same version of the object."""
+    """An object as a seekable stream. A line that breaks is taken up where it broke, on the same object's version."""
 
     def __init__(self, store: S3Store, path: str) -> None:
         super().__init__()

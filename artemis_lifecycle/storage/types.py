@@ -31,7 +31,7 @@ class DeleteOutcome:
 
 @dataclass(frozen=True)
 class CopyOutcome:
-    """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back from the destination, equal to the source's."""
+    """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back at the destination, and the source's."""
 
     source: str
     destination: str

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from artemis_lifecycle.deletion.ownership import sidecar
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.errors import LeaseLost, Refused, StorageError
@@ -61,6 +62,9 @@ def test_a_job_deletes_its_files_and_nothing_else(world: World) -> None:
     assert report.deleted == job.files == len(doomed) >= 3
     assert (report.failed, report.kept, report.already_absent, report.pending) == (0, 0, 0, 0)
     assert before - world.on_disk(table) == doomed
+    # Hadoop's checksum files go with their files, and only with them.
+    beside = {str(path) for path in world.place(table).rglob(".*.crc")}
+    assert beside == {sidecar(path) for path in world.on_disk(table)}
     assert world.rows(table, third) == [3, 4]
     assert {outcome for outcome, _ in outcomes(report).values()} == {"deleted"}
     assert report.bytes == foreseen.would_delete_bytes > 0

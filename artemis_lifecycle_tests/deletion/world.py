@@ -40,6 +40,8 @@ class World:
     folder: Path
     root: str
     stores: Stores = field(default_factory=Stores)
+    dropped: list[Path] = field(default_factory=list)
+    """What `drop_in` made, for a test to clear away."""
 
     # --- tables -----------------------------------------------------------------------------------------------------
 
@@ -197,6 +199,7 @@ class World:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         make_old(path, age)
+        self.dropped.append(path)
         return path
 
     def age_all(self, table: str, age: timedelta = timedelta(days=20)) -> None:
@@ -206,7 +209,7 @@ class World:
                 make_old(path, age)
 
     def on_disk(self, table: str) -> set[str]:
-        return {str(path) for path in self.place(table).rglob("*") if path.is_file() and not path.name.endswith(".crc")}
+        return {str(path) for path in self.place(table).rglob("*") if path.is_file() and path.suffix != ".crc"}
 
 
 def make_old(path: Path, age: timedelta) -> None:

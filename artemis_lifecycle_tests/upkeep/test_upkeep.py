@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config import LifecycleConfig, Lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_problems
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker
@@ -158,8 +159,27 @@ def test_small_files_without_company_and_few_deletes_ask_for_no_compaction() -> 
     assert why_compact(replace(HEALTH, delete_files=50), settings) is not None
 
 
-def test_few_or_large_manifests_ask_for_no_rewrite(world: World) -> None:
-    metadata = world.metadata()
+def test_few_or_large_manifests_ask_for_no_rewrite() -> None:
+    metadata = parse_table_metadata(json.dumps(BARE).encode(), "file:///t/metadata/0.metadata.json")
     assert why_rewrite(HEALTH, metadata) is None
     assert why_rewrite(replace(HEALTH, manifests=100), metadata) is not None
     assert why_rewrite(replace(HEALTH, manifests=100, manifest_bytes=100 * (8 << 20)), metadata) is None
+
+
+BARE = {
+    "format-version": 2,
+    "table-uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
+    "location": "file:///t",
+    "last-sequence-number": 0,
+    "last-updated-ms": 1,
+    "last-column-id": 1,
+    "current-schema-id": 0,
+    "schemas": [
+        {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "int"}]}
+    ],
+    "default-spec-id": 0,
+    "partition-specs": [{"spec-id": 0, "fields": []}],
+    "last-partition-id": 999,
+    "default-sort-order-id": 0,
+    "sort-orders": [{"order-id": 0, "fields": []}],
+}

@@ -1,0 +1,129 @@
+"""Sessions start late, end with their run, and are refused when they lack the jars. Some in processes of their own: a
+process has one session, and the tests' must live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dagster import build_init_resource_context, build_resources
+from dagster_aws.s3 import S3Resource
+
+from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+from artemis_lifecycle_tests.conftest import REPOSITORY
+
+if TYPE_CHECKING:
+    from artemis_lifecycle_tests.defs.conftest import Project
+
+
+def in_a_process_of_its_own(script: str, project: Project) -> str:
+    environment = {**os.environ, "CONFIG": str(project.path), "ARTEMIS_JARS": str(REPOSITORY / ".artemis" / "jars")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300, cwd=REPOSITORY
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+STARTS_AND_STOPS = """
+import os
+from pyspark import SparkContext
+from dagster import build_init_resource_context, build_resources
+from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+
+path = os.environ["CONFIG"]
+spark = SparkSessionResource(config_path=path, spark_config={"spark": {"app": {"name": "by-config"}}})
+with build_resources({"lifecycle": LifecycleResource(config_path=path, spark=spark)}) as resources:
+    lifecycle = resources.lifecycle.get()
+    lifecycle.tables()
+    print("late", SparkContext._active_spark_context is None)
+    print("same", lifecycle is resources.lifecycle.get(), lifecycle.spark is lifecycle.spark)
+    print("name", lifecycle.spark.conf.get("spark.app.name"))
+    live = lifecycle.config.catalogs.live.name
+    print("catalog", lifecycle.spark.sql(f"SHOW NAMESPACES IN {live}").count())
+print("stopped", SparkContext._active_spark_context is None)
+"""
+
+REFUSES = """
+import os
+from pyspark.sql import SparkSession
+from dagster import build_init_resource_context
+from artemis_lifecycle.defs.resources import SparkSessionResource
+from artemis_lifecycle.errors import EnvironmentMissing
+
+theirs = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+resource = SparkSessionResource(config_path=os.environ["CONFIG"])
+try:
+    resource.spark_session
+except EnvironmentMissing as error:
+    print("refused", "iceberg-spark-runtime" in str(error), "postgresql" in str(error))
+resource.teardown_after_execution(build_init_resource_context())
+print("alive", theirs.range(3).count())
+theirs.stop()
+"""
+
+
+def test_a_session_starts_when_a_step_needs_it_and_ends_with_the_run(project: Project) -> None:
+    said = in_a_process_of_its_own(STARTS_AND_STOPS, project).splitlines()
+    assert said[:3] == ["late True", "same True True", "name by-config"]
+    assert said[-1] == "stopped True"
+
+
+def test_a_live_session_without_the_jars_is_refused_and_left_alone(project: Project) -> None:
+    assert in_a_process_of_its_own(REFUSES, project).splitlines() == ["refused True True", "alive 3"]
+
+
+def test_a_live_session_with_the_jars_is_used_and_left_running(project: Project) -> None:
+    resource = SparkSessionResource(config_path=str(project.path))
+    assert resource.spark_session is project.spark
+    resource.teardown_after_execution(build_init_resource_context())
+    assert project.spark.range(2).count() == 2
+
+
+def test_a_run_stands_in_the_records_by_its_id(project: Project) -> None:
+    project.create("artemis.one", commits=1)
+    result = project.run("plan", "artemis.one")
+    with project.lifecycle() as lifecycle:
+        record = lifecycle.operations.steps.latest(lifecycle.snapshot_history("artemis.one").table_uuid, "plan")
+    assert record is not None
+    assert (record.owner, record.run_id) == ("dagster", result.run_id)
+
+
+@pytest.fixture
+def s3() -> Iterator[S3Resource]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    resource = S3Resource(
+        endpoint_url=f"http://{host}:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="by-dagster",
+        aws_secret_access_key="by-dagster",
+    )
+    client: Any = resource.get_client()
+    client.create_bucket(Bucket="warehouse")
+    yield resource
+    server.stop()
+
+
+def test_the_s3_resource_makes_the_client_of_every_store(project: Project, s3: S3Resource) -> None:
+    definitions = build_definitions(project.path, s3=s3)
+    lifecycle_resource = (definitions.resources or {})["lifecycle"]
+    assert isinstance(lifecycle_resource, LifecycleResource)
+    with build_resources({"lifecycle": lifecycle_resource}) as resources:
+        lifecycle = resources.lifecycle.get()
+        for stores in (lifecycle.live_stores, lifecycle.cold_stores):
+            stores.write("s3://warehouse/seen", b"by the resource's client", overwrite=True)
+            assert stores.read("s3://warehouse/seen") == b"by the resource's client"
+
+
+def test_without_an_s3_resource_the_settings_of_the_catalog_hold(project: Project) -> None:
+    with build_resources({"lifecycle": project.resource()}) as resources:
+        assert resources.lifecycle.get().s3_client_factory is None

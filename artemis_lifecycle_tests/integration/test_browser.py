@@ -1,0 +1,158 @@
+"""The UI as a person sees it after a walk: the graph, its partitions and its checks. Chromium looks at a webserver on a
+Postgres-backed instance. Skipped where no Chromium is found; on CI that is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dagster import DagsterInstance
+
+from artemis_lifecycle.defs.run import Walk, materialize_walk
+from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, with_tables, written
+from artemis_lifecycle_tests.defs.test_definitions import DEPS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+    from pyspark.sql import SparkSession
+
+    from artemis_lifecycle.config import LifecycleConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+POLICY = {
+    "artemis.*": {
+        "retention": {"window": "1ms"},
+        "deletion": {"grace": "0ms"},
+        "orphans": {"min_age": "0ms", "min_age_floor": "0ms"},
+    }
+}
+SLOW = 60_000
+
+
+def chromium() -> str:
+    """The system's Chromium. Skips the test where there is none, and fails it on CI, where there must be one."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        found = shutil.which(name)
+        if found:
+            return found
+    if os.environ.get("CI") == "true":
+        pytest.fail("CI must have a Chromium, and none is on the path")
+    pytest.skip("no Chromium on the path")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    path = chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, headless=True, args=FLAGS)
+        opened = browser.new_page(viewport={"width": 1600, "height": 1000})
+        opened.set_default_timeout(SLOW)
+        yield opened
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A $DAGSTER_HOME with the repository's own dagster.yaml, on a database of the tests' Postgres."""
+    folder = tmp_path_factory.mktemp("dagster")
+    shutil.copy(REPOSITORY / "dagster.yaml", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder))
+        patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri.replace("postgresql+psycopg2", "postgresql"))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def walks(
+    page: Page, home: Path, module_config: LifecycleConfig, spark: SparkSession
+) -> Iterator[tuple[Project, list[Walk]]]:
+    """Two tables, walked for real. Asks for the page first: without a browser there is nothing to prepare."""
+    config = with_tables(module_config, POLICY)
+    path = written(config, home)
+    with DagsterInstance.get() as instance, no_checksum_files(spark):
+        project = Project(config, path, instance, spark)
+        project.create(TABLE, OTHER, commits=2)
+        yield project, materialize_walk([TABLE, OTHER], config_path=path, instance=instance, spark=spark)
+
+
+@pytest.fixture(scope="module")
+def address(walks: tuple[Project, list[Walk]], home: Path) -> Iterator[str]:
+    """A webserver of its own process, as `make ui` starts it."""
+    project, _ = walks
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        str(Path(sys.executable).with_name("dagster-webserver")),
+        *("--workspace", str(REPOSITORY / "workspace.yaml"), "--host", "127.0.0.1", "--port", str(port)),
+    ]
+    log = (home / "webserver.log").open("wb")
+    environment = {**os.environ, "ARTEMIS_CONFIG": str(project.path)}
+    server = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait(lambda: _answers(f"http://127.0.0.1:{port}/server_info"), home / "webserver.log", server)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+        log.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return int(response.status) == 200
+    except OSError:
+        return False
+
+
+def _wait(ready: Callable[[], bool], log: Path, server: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        if ready():
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.5)
+    pytest.fail(f"the webserver does not answer:\n{log.read_text()[-4000:]}")
+
+
+def test_the_walk_that_the_ui_shows_was_right(walks: tuple[Project, list[Walk]]) -> None:
+    for walk in walks[1]:
+        assert walk.failures == ()
+        assert walk.succeeded
+        assert walk.failed_checks == ()
+
+
+def test_the_graph_shows_every_asset_with_all_partitions_materialised_and_checks_passed(
+    page: Page, address: str, tmp_path: Path
+) -> None:
+    page.goto(f"{address}/asset-groups?expanded=all")
+    seen: Any = page.get_by_text("snapshot_history", exact=True).first
+    seen.wait_for()
+    page.screenshot(path=str(tmp_path / "graph.png"))
+    for asset in DEPS:
+        assert page.get_by_text(asset, exact=True).count() >= 1, asset
