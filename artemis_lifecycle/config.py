@@ -411,7 +411,8 @@ def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:
     def place(root: str | None) -> str | None:
         if root is None or "://" in root or root.startswith("file:"):
             return root
-        return (folder / root).resolve().as_uri()
+        # Not as_uri(): a location is the string itself, and %20 would name another folder.
+        return f"file://{(folder / root).resolve()}"
 
     live, cold = config.catalogs.live, config.catalogs.cold
     return {

@@ -65,7 +65,7 @@ from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.spark.session import add_catalogs, open_session, session_conf
+from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
@@ -207,6 +207,9 @@ class Lifecycle:
     @property
     def spark(self) -> SparkSession:
         """The Spark session: the given one, or one of our own, started at first use."""
+        if self._own_spark is None and self._given_spark is None:
+            # A session that lives in this process already is its owner's to stop.
+            self._given_spark = live_session()
         if self._given_spark is not None:
             if not self._prepared:
                 add_catalogs(self._given_spark, spark_conf(self.config.catalogs))

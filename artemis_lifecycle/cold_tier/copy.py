@@ -27,6 +27,7 @@ from artemis_lifecycle.cold_tier.rewrite import (
     rewrite_manifest_list,
     rewrite_position_deletes,
 )
+from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Broadcast
     from pyspark.sql import DataFrame
+
+_FILES_PER_TASK = 50
+_BYTES_PER_TASK = 256 << 20
 
 WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint"
 """What a batch's rows must have; for manifests also `deletes array<struct<destination string, rewritten string>>`."""
@@ -50,16 +54,19 @@ def copy_files(
     mapping: PathMapping,
     lengths: Broadcast[dict[str, int]] | None = None,
     accept_sizes: bool = False,
-    tasks: int = 1,
+    files: int,
+    size_in_bytes: int,
 ) -> list[CopiedFile]:
-    """Copy every file of `wanted` (a DataFrame[WANTED]), whatever becomes of the others; one answer for each.
+    """Copy every file of `wanted` (a DataFrame[WANTED], about so many `files` and bytes), whatever becomes of the
+    others; one answer for each.
 
     `lengths` are those of the cold manifests, by cold path, for batches of manifest lists. `accept_sizes` copies a file
     whose size is not the recorded one, as it is. Memory is one part of a file, or one whole file where it is rewritten.
     """
+    tasks = max(-(-files // _FILES_PER_TASK), -(-size_in_bytes // _BYTES_PER_TASK))
     worker = _Copier(live, cold, mapping, lengths, accept_sizes)
     with worker_errors():
-        rows = wanted.repartition(tasks).mapInArrow(worker, SCHEMA).collect()
+        rows = spread(wanted, tasks).mapInArrow(worker, SCHEMA).collect()
     return sorted((CopiedFile(**row.asDict()) for row in rows), key=lambda file: file.destination)
 
 

@@ -35,7 +35,6 @@ from artemis_lifecycle.cold_tier.needed import (
     manifests_of,
     of_batch,
     seal_work,
-    work_folder,
 )
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
 from artemis_lifecycle.config import LifecycleConfig
@@ -253,7 +252,8 @@ def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: L
                 context.live_stores,
                 demand,
                 ledger,
-                work_folder(context.root, plan.plan_id),
+                context.root,
+                plan.plan_id,
                 files_per_batch=context.settings.files_per_batch,
                 bytes_per_batch=context.settings.bytes_per_batch,
                 problems=problems,
@@ -367,7 +367,8 @@ def _copy_batch(
         mapping=demand.mapping,
         lengths=inputs.lengths,
         accept_sizes=allow_lost,
-        tasks=max(1, min(batch.files, 4 * int(context.spark.sparkContext.defaultParallelism))),
+        files=batch.files,
+        size_in_bytes=batch.size_in_bytes,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ PRESENT = "present"
 LOST = "lost"
 """The source is gone, or not what the metadata records of it."""
 FAILED = "failed"
+
+_PARTS_PER_TASK = 20
 
 VERIFIED = (COPIED, REWRITTEN, PRESENT)
 
@@ -122,11 +125,8 @@ def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> Dat
     """The rows of these Parquet files, read through `stores` on the executors."""
     if not paths:
         return spark.createDataFrame([], SCHEMA)
-    cores = int(spark.sparkContext.defaultParallelism)
     frame = spark.createDataFrame([(path,) for path in paths], "path string")
-    if len(paths) > 4 * cores:
-        frame = frame.repartition(4 * cores)
-    return frame.mapInArrow(_PartReader(stores), SCHEMA)
+    return spread(frame, -(-len(paths) // _PARTS_PER_TASK)).mapInArrow(_PartReader(stores), SCHEMA)
 
 
 class _PartReader:

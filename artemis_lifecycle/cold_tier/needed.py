@@ -7,13 +7,15 @@ A manifest that was copied before is not even read again: the ledger has all its
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
-from artemis_lifecycle.errors import StorageError, UnreadableMetadata
+from artemis_lifecycle.cold_tier.tasks import spread
+from artemis_lifecycle.errors import ExistingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.kinds import (
     DELETION_VECTORS,
@@ -48,7 +50,9 @@ _FILES = (
     "manifest_destination string, kind string, file_format string, source string, destination string, "
     "size_in_bytes bigint, error string"
 )
-_PER_TASK = 100
+_LISTS_PER_TASK = 100
+_MANIFESTS_PER_TASK = 50
+_ROWS_PER_TASK = 200_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Work:
 
     def rows(self, spark: SparkSession, stores: Stores) -> DataFrame:
         """All sealed rows; `of_batch`, `deletes_of` and `manifests_of` take out of them what a step needs."""
-        return read_frame(spark, f"{self.folder}/needed", stores)
+        return read_frame(spark, self.folder, stores)
 
 
 def of_batch(rows: DataFrame, batch: Batch) -> DataFrame:
@@ -105,21 +109,20 @@ def manifests_of(rows: DataFrame) -> DataFrame:
     return rows.filter(rows.role == _MANIFEST).select("destination")
 
 
-def work_folder(root: str, plan_id: str) -> str:
-    return f"{root}/handoffs/{plan_id}"
+def _work_path(root: str, plan_id: str) -> str:
+    return f"{root}/handoffs/{plan_id}/work.json"
 
 
 def load_work(stores: Stores, root: str, plan_id: str) -> Work | None:
     """The work that a former run of this handoff sealed; None when it got not so far. Raises StorageError if
     damaged."""
-    folder = work_folder(root, plan_id)
-    path = f"{folder}/work.json"
+    path = _work_path(root, plan_id)
     if stores.head(path) is None:
         return None
     try:
         values = json.loads(stores.read(path))
         return Work(
-            folder=folder,
+            folder=f"{path.rpartition('/')[0]}/{values['rows']}",
             snapshot_ids=tuple(values["snapshot_ids"]),
             batches=tuple(Batch(**batch) for batch in values["batches"]),
             problems=tuple(
@@ -153,25 +156,26 @@ def seal_work(
     live: Stores,
     demand: Demand,
     ledger: Ledger,
-    folder: str,
+    root: str,
+    plan_id: str,
     *,
     files_per_batch: int,
     bytes_per_batch: int,
     problems: tuple[Problem, ...] = (),
 ) -> Work | tuple[Problem, ...]:
-    """Find what is needed and seal it under `folder`; or the problems, sealing nothing, when metadata cannot be
+    """Find what is needed and seal it for the plan; or the problems, sealing nothing, when metadata cannot be
     read."""
 
     lists = _lists(spark, live, demand).persist()
     held = [lists]
     try:
         with worker_errors():
-            found = _problems_of_lists(lists)
+            listed, found = _look_at_lists(lists)
             if found:
                 return found
             known = ledger.verified(spark).select("destination").persist()
             manifests = _without(_distinct_manifests(lists), known)
-            files = _files(manifests, live, demand).persist()
+            files = _files(manifests, live, demand, listed).persist()
             held += [known, files]
             found = _problems_of_manifests(files, lists)
             if found:
@@ -180,18 +184,25 @@ def seal_work(
             rows = _sealed_rows(needed, files, lists).persist()
             held.append(rows)
             batches = _batches(rows, files_per_batch, bytes_per_batch)
-            drop_frame(f"{folder}/needed", live)
-            write_frame(rows, f"{folder}/needed", live)
+            count = listed + sum(batch.files for batch in batches)
+            # A name of its own: of two runs at once, or after a kill, one is sealed and the other is garbage.
+            frame = f"{root}/handoffs/{plan_id}/needed-{uuid.uuid4().hex}"
+            write_frame(spread(rows, -(-count // _ROWS_PER_TASK)), frame, live)
     finally:
-        for frame in held:
-            frame.unpersist()
-    work = Work(folder, demand.snapshot_ids, batches, problems)
+        for persisted in held:
+            persisted.unpersist()
+    work = Work(frame, demand.snapshot_ids, batches, problems)
     content = {
+        "rows": frame.rpartition("/")[2],
         "snapshot_ids": work.snapshot_ids,
         "batches": [asdict(batch) for batch in work.batches],
         "problems": [asdict(problem) for problem in work.problems],
     }
-    live.write(f"{folder}/work.json", json.dumps(content).encode(), overwrite=True)
+    try:
+        live.write(_work_path(root, plan_id), json.dumps(content).encode())
+    except ExistingFile:
+        drop_frame(frame, live)
+        return load_work(live, root, plan_id) or work
     return work
 
 
@@ -218,7 +229,7 @@ def losses_of(spark: SparkSession, live: Stores, demand: Demand, lost: Sequence[
     lists = _lists(spark, live, demand).persist()
     try:
         with worker_errors():
-            files = _files(_distinct_manifests(lists), live, demand)
+            files = _files(_distinct_manifests(lists), live, demand, _look_at_lists(lists)[0])
             hit = files.filter(sf.col("destination").isin(*cold_paths)).select("destination", "manifest_destination")
             named = lists.select("snapshot_id", "list_destination", "manifest_destination")
             rows = hit.distinct().join(named, "manifest_destination").collect()
@@ -264,9 +275,7 @@ def _lists(spark: SparkSession, live: Stores, demand: Demand) -> DataFrame:
     import pickle
 
     rows = [(pickle.dumps(snapshot),) for snapshot in demand.snapshots()]
-    frame = spark.createDataFrame(rows, "snapshot binary")
-    if len(rows) > _PER_TASK:
-        frame = frame.repartition(min(-(-len(rows) // _PER_TASK), 4 * int(spark.sparkContext.defaultParallelism)))
+    frame = spread(spark.createDataFrame(rows, "snapshot binary"), -(-len(rows) // _LISTS_PER_TASK))
     return frame.mapInArrow(_ListReader(live, demand.mapping), _LISTS)
 
 
@@ -289,9 +298,11 @@ def _without(frame: DataFrame, known: DataFrame) -> DataFrame:
     return frame.join(known, "destination", "left_anti")
 
 
-def _files(manifests: DataFrame, live: Stores, demand: Demand) -> DataFrame:
-    """One row per (manifest, live entry), one with `error` for a manifest that cannot be read."""
-    return manifests.select("destination", "entry").mapInArrow(_ManifestReader(live, demand.mapping), _FILES)
+def _files(manifests: DataFrame, live: Stores, demand: Demand, listed: int) -> DataFrame:
+    """One row per (manifest, live entry), one with `error` for a manifest that cannot be read. At most `listed`
+    manifests."""
+    entries = spread(manifests.select("destination", "entry"), -(-listed // _MANIFESTS_PER_TASK))
+    return entries.mapInArrow(_ManifestReader(live, demand.mapping), _FILES)
 
 
 def _needed(spark: SparkSession, demand: Demand, lists: DataFrame, manifests: DataFrame, files: DataFrame) -> DataFrame:
@@ -383,14 +394,23 @@ def _batches(rows: DataFrame, files_per_batch: int, bytes_per_batch: int) -> tup
     return tuple(batches)
 
 
-def _problems_of_lists(lists: DataFrame) -> tuple[Problem, ...]:
-    rows = lists.filter("error is not null").select("snapshot_id", "list_source", "error").collect()
-    return tuple(
+def _look_at_lists(lists: DataFrame) -> tuple[int, tuple[Problem, ...]]:
+    """How many rows name a manifest, and the lists that cannot be read."""
+    from pyspark.sql import functions as sf
+
+    broken = sf.when(sf.col("error").isNotNull(), sf.struct("snapshot_id", "list_source", "error"))
+    row = lists.agg(
+        sf.count("manifest_destination").alias("listed"), sf.collect_list(broken).alias("broken")
+    ).collect()[0]
+    problems = tuple(
         Problem(
-            row["list_source"] or f"the manifests of snapshot {row['snapshot_id']}", row["error"], (row["snapshot_id"],)
+            item["list_source"] or f"the manifests of snapshot {item['snapshot_id']}",
+            item["error"],
+            (item["snapshot_id"],),
         )
-        for row in sorted(rows, key=lambda row: row["snapshot_id"])
+        for item in sorted(row["broken"], key=lambda item: item["snapshot_id"])
     )
+    return row["listed"], problems
 
 
 def _problems_of_manifests(files: DataFrame, lists: DataFrame) -> tuple[Problem, ...]:

@@ -38,11 +38,13 @@ class Board:
                 TimeElapsedColumn(),
                 TextColumn("[dim]{task.fields[what]}"),
             )
-            with Progress(*columns, console=self.console, transient=True) as self._progress:
-                self._bars = {}
-                self._progress.add_task(f"[bold]{name}", total=None, what="")
-                yield
-            self._progress = None
+            with Progress(*columns, console=self.console, transient=True) as progress:
+                progress.add_task(f"[bold]{name}", total=None, what="")
+                self._bars, self._progress = {}, progress
+                try:
+                    yield
+                finally:
+                    self._progress = None
         else:
             self._said = {}
             self.console.print(f"{name} …")

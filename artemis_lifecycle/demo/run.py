@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.markup import escape
 
 import artemis_lifecycle
-from artemis_lifecycle.config import format_duration
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.demo import proofs
 from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
@@ -155,7 +154,7 @@ def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> Ta
     scan, orphans = walk.metadata("orphan_scan"), walk.metadata("orphan_deletion")
     return TableReport(
         table=walk.table,
-        window=format_duration(lifecycle.config.policy(walk.table).retention.window),
+        window=f"{lifecycle.config.policy(walk.table).retention.window.days} d",
         commits=history.commits,
         snapshots_kept=_number(plan, "snapshots_kept"),
         snapshots_expired=_number(commit, "snapshots_expired"),

@@ -81,7 +81,7 @@ class World:
             live_stores=self.stores,
             cold_stores=self.stores,
             config=self.config,
-            settings=HandoffSettings(files_per_batch=4),
+            settings=HandoffSettings(files_per_batch=10),
         )
         return replace(context, **more)
 

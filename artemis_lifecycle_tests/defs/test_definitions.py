@@ -163,7 +163,7 @@ class TestInstance:
     def test_dagster_yaml_is_understood_and_bounds_the_runs(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("ARTEMIS_DAGSTER_POSTGRES", "postgresql://nobody@127.0.0.1:9/dagster")
+        monkeypatch.setenv("ARTEMIS_DAGSTER_POSTGRES", "postgresql+psycopg2://nobody@127.0.0.1:9/dagster")
         (tmp_path / "dagster.yaml").write_text((REPOSITORY / "dagster.yaml").read_text())
         config, _ = dagster_instance_config(str(tmp_path))
         assert config["storage"] == {"postgres": {"postgres_url": {"env": "ARTEMIS_DAGSTER_POSTGRES"}}}

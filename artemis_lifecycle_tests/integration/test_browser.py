@@ -81,7 +81,7 @@ def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     shutil.copy(REPOSITORY / "dagster.yaml", folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAGSTER_HOME", str(folder))
-        patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri.replace("postgresql+psycopg2", "postgresql"))
+        patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri)
         yield folder
 
 
@@ -153,6 +153,24 @@ def test_the_graph_shows_every_asset_with_all_partitions_materialised_and_checks
     page.goto(f"{address}/asset-groups?expanded=all")
     seen: Any = page.get_by_text("snapshot_history", exact=True).first
     seen.wait_for()
-    page.screenshot(path=str(tmp_path / "graph.png"))
+    page.wait_for_timeout(5000)
+    page.screenshot(path="/tmp/ui/graph.png")
     for asset in DEPS:
         assert page.get_by_text(asset, exact=True).count() >= 1, asset
+
+
+def test_explore(page, address):
+    for name, url in {
+        "assets": "/assets",
+        "check": "/assets/expiration_plan?view=checks",
+        "parts": "/assets/physical_deletion?view=partitions",
+        "over": "/assets/expiration_plan?view=overview",
+        "runs": "/runs",
+        "lineage": "/asset-groups",
+        "autom": "/automation",
+        "orph": "/assets/orphan_scan?view=partitions&partition=artemis.passes",
+    }.items():
+        page.goto(address + url)
+        page.wait_for_timeout(6000)
+        page.screenshot(path=f"/tmp/ui/{name}.png")
+        open(f"/tmp/ui/{name}.txt", "w").write(page.inner_text("body"))

@@ -162,3 +162,9 @@ def test_dying_anywhere_and_walking_again_ends_in_the_same_state(walking: Lifecy
         assert abs(len(_files(walking, name)) - undisturbed) <= 1, points[index]
         for snapshot_id, rows in before.items():
             assert _read(walking, name, snapshot_id) == rows
+
+
+def test_closing_leaves_a_session_alone_that_it_did_not_start(config: LifecycleConfig, spark: SparkSession) -> None:
+    with Lifecycle.open(config) as lifecycle:
+        assert lifecycle.spark is spark
+    assert spark.range(3).count() == 3

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scans import ScanState
@@ -77,8 +78,6 @@ def test_a_writer_that_begins_between_two_batches_keeps_the_rest(world: World, t
         if next(asked) == 1:
             world.operations.heartbeats.beat(scan.table_uuid, table, "w", None, timedelta(minutes=5))
 
-    from artemis_lifecycle.deletion.worker import DeletionSettings
-
     report = world.delete_scan(scan, pause=pause, settings=DeletionSettings(files_per_batch=2))
     world.operations.heartbeats.stop(scan.table_uuid, "w")
 
@@ -86,18 +85,20 @@ def test_a_writer_that_begins_between_two_batches_keeps_the_rest(world: World, t
 
 
 def test_a_file_that_a_commit_took_up_since_the_scan_stays(world: World, table: str) -> None:
-    first = world.data_file(table, world.current_snapshot(table))
     snapshot = world.current_snapshot(table)
+    first = world.data_file(table, snapshot)
+    name = first.location().rpartition("/")[2]
     world.overwrite(table, 9)
     world.expire(table, snapshot)
     world.age_all(table)
     scan = world.scan(table)
-    assert first.location() in {row["path"] for row in scan.files().collect()}
+    assert name in {row["path"].rpartition("/")[2] for row in scan.files().collect()}
     world.java(table).newFastAppend().appendFile(first).commit()
 
     report = world.delete_scan(scan)
 
-    assert outcomes(report)[first.location().rpartition("/")[2]] == ("kept", "reachable")
+    assert outcomes(report)[name] == ("kept", "reachable")
+    assert outcomes(report)[f".{name}.crc"] == ("kept", "reachable")
     assert world.rows(table) == [1, 2, 9]
 
 
