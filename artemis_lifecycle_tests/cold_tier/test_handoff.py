@@ -53,11 +53,8 @@ class Archived:
     done: Handoff
     prints: dict[int, Print]
     python_rows: dict[int, list[str]]
+    version: int
     lineage: dict[int, list[Row]]
-
-    @property
-    def version(self) -> int:
-        return self.world.metadata(self.table).format_version
 
     def lineage_in(self, tier: str) -> dict[int, list[Row]]:
         catalog = self.world.live if tier == "live" else self.world.cold
@@ -84,15 +81,14 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
             "columns => array('id'))"
         )
     plan = world.plan(table=table)
-    # pyiceberg does not read version 3's deletion vectors in every layout; its own tests are where that belongs.
-    by_python = list(plan.snapshot_ids) if "version 3" not in request.param else []
     made = Archived(
         world,
         table,
         plan,
         done=Handoff(plan.plan_id, table),
         prints=world.prints("live", plan.snapshot_ids, table),
-        python_rows=world.python_rows("live", by_python, table),
+        python_rows=world.python_rows("live", plan.snapshot_ids, table),
+        version=world.metadata(table).format_version,
         lineage={},
     )
     made.lineage = made.lineage_in("live")
@@ -108,16 +104,15 @@ def test_archived_snapshots_read_the_same_rows_from_cold_storage_alone(archived:
     assert archived.done.verified_files == archived.done.copied_files + archived.done.reused_files > 0
     with world.without_live():
         assert world.prints("cold", plan.snapshot_ids, archived.table) == archived.prints
-        assert world.python_rows("cold", list(archived.python_rows), archived.table) == archived.python_rows
+        assert world.python_rows("cold", plan.snapshot_ids, archived.table) == archived.python_rows
         # The table's metadata tables read as well.
         for name in ("files", "manifests", "snapshots", "history", "all_entries"):
             world.sql(f"SELECT * FROM {{cold}}.{archived.table}.{name}").collect()
 
 
 def test_row_lineage_stays(archived: Archived) -> None:
-    if archived.version < 3:
-        pytest.skip("row lineage begins with version 3")
-    assert any(row["_row_id"] for rows in archived.lineage.values() for row in rows)
+    # Row lineage begins with version 3.
+    assert any(row["_row_id"] for rows in archived.lineage.values() for row in rows) == (archived.version == 3)
     with archived.world.without_live():
         assert archived.lineage_in("cold") == archived.lineage
 
@@ -175,22 +170,13 @@ def test_statistics_files_go_with_their_snapshots(archived: Archived) -> None:
         assert archived.world.stores.read(cold.path) == archived.world.stores.read(live.path)
 
 
-def test_values_that_look_like_paths_are_untouched(archived: Archived) -> None:
-    if archived.version > 1:
-        pytest.skip("version 1's history has such values")
-    looks_like = f"file://{archived.world.live_root}/ns/t/data/not-a-path"
-    rows = archived.world.rows("cold", archived.plan.snapshot_ids[1], archived.table).filter("id = 100").collect()
-    assert (rows[0]["kind"], rows[0]["note"]) == (looks_like, looks_like)
-    assert archived.world.metadata(archived.table, tier="cold").properties["owner.docs"] == looks_like
-
-
 def test_tags_of_archived_snapshots_are_tags_in_cold(archived: Archived) -> None:
-    if archived.version == 1:
-        pytest.skip("version 1's history has no tag")
-    ref = archived.world.metadata(archived.table).refs["before the update"]
+    live, cold = (archived.world.metadata(archived.table, tier=tier).refs for tier in ("live", "cold"))
+    assert set(cold) == set(live)
     with archived.world.without_live():
-        rows = archived.world.sql(f"SELECT * FROM {{cold}}.{archived.table} VERSION AS OF 'before the update'")
-        assert fingerprint(rows) == archived.prints[ref.snapshot_id]
+        for tag in set(cold) - {"main"}:
+            rows = archived.world.sql(f"SELECT * FROM {{cold}}.{archived.table} VERSION AS OF '{tag}'")
+            assert fingerprint(rows) == archived.prints[live[tag].snapshot_id]
 
 
 def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> None:
@@ -226,6 +212,16 @@ def test_a_snapshot_that_expires_late_takes_its_place_in_the_middle(world: World
     world.hand_off(world.plan([ids[0], ids[1], ids[3]]))
     world.hand_off(world.plan([ids[2]]))
     assert [s.snapshot_id for s in world.metadata(tier="cold").snapshots] == ids[:4]
+
+
+def test_values_that_look_like_paths_are_untouched(world: World) -> None:
+    histories.version_1(world)
+    plan = world.plan()
+    world.hand_off(plan)
+    looks_like = f"file://{world.live_root}/ns/t/data/not-a-path"
+    found = world.rows("cold", plan.snapshot_ids[1]).filter("id = 100").collect()[0]
+    assert (found["kind"], found["note"]) == (looks_like, looks_like)
+    assert world.metadata(tier="cold").properties["owner.docs"] == looks_like
 
 
 def test_an_instant_whose_snapshot_is_not_in_cold_fails_in_every_engine(world: World) -> None:
