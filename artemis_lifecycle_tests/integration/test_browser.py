@@ -4,6 +4,7 @@ Postgres-backed instance. Skipped where no Chromium is found; on CI that is a fa
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -156,11 +157,13 @@ def picture(page: Page, name: str) -> None:
 
 
 def test_the_graph_shows_every_asset(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 3300, "height": 1900})
     page.goto(f"{address}/asset-groups")
     page.get_by_text("expiration", exact=True).first.wait_for()
     page.keyboard.press("Alt+e")
     for asset in DEPS:
-        page.get_by_text(asset, exact=True).first.wait_for()
+        # A long name is cut in its middle where the graph is drawn small.
+        page.get_by_text(re.compile(f"^{asset[:6]}.*{asset[-5:]}$")).first.wait_for()
     page.wait_for_timeout(4000)
     picture(page, "graph")
     assert page.get_by_text("Failed", exact=False).count() == 0
@@ -183,4 +186,3 @@ def test_the_check_is_green_in_every_partition(page: Page, address: str, asset: 
     page.get_by_role("tab", name="Partitions").last.click()
     page.wait_for_timeout(3000)
     picture(page, f"{asset}-{check}-partitions")
-    print(page.inner_text("body"))
