@@ -36,9 +36,10 @@ class Watch:
 
 @contextmanager
 def told_to_dagster() -> Iterator[Watch]:
-    """Time the block, and turn a LifecycleError inside it into a Failure that says the same.
+    """Time the block, and turn an error inside it into a Failure that says the same.
 
-    A table whose lease is taken fails at once, to be tried later: waiting would keep a slot from other tables.
+    Only what may pass by itself is tried again in the run. A table whose lease is taken fails at once, to be tried
+    later: waiting would keep a slot from other tables.
     """
     try:
         yield Watch()
@@ -51,4 +52,14 @@ def told_to_dagster() -> Iterator[Watch]:
                 **{key: MetadataValue.text(value) for key, value in parts.items() if value},
             },
             allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _WILL_NOT_PASS),
+        ) from error
+    except Failure:
+        raise
+    except Exception as error:
+        # A retry policy takes any exception for one that may pass; one that nobody foresaw is for a person to read.
+        first_line = next(iter(str(error).strip().splitlines()), "")
+        raise Failure(
+            description=f"{type(error).__name__}: {first_line}",
+            metadata={"error": MetadataValue.text(type(error).__name__)},
+            allow_retries=False,
         ) from error

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Optional
 
-from dagster import ConfigurableResource, InitResourceContext
+from dagster import ConfigurableResource, DagsterInstance, DagsterRun, InitResourceContext
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
@@ -88,10 +88,13 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
 
     _opened: Optional[RunLifecycle] = PrivateAttr(default=None)
     _run_id: Optional[str] = PrivateAttr(default=None)
+    _predecessors: tuple[str, ...] = PrivateAttr(default=())
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Remember whose run this is; nothing is opened yet."""
-        self._run_id = context.run.run_id if context.run is not None else None
+        run, instance = context.run, context.instance
+        self._run_id = run.run_id if run is not None else None
+        self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
     def get(self) -> RunLifecycle:
         """The `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
@@ -100,6 +103,9 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
             opened.session = self.spark
             opened.s3_client_factory = self.s3.get_client if self.s3 is not None else None
             self._opened = opened
+            if self._predecessors:
+                # A killed run's lease lives on for two minutes, and its retry comes within seconds.
+                opened.operations.leases.lapse(self._predecessors)
         return self._opened
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
@@ -107,3 +113,13 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
+
+
+def ended_predecessors(run: DagsterRun, instance: DagsterInstance) -> tuple[str, ...]:
+    """The runs that `run` is a retry of and that are over; the nearest first."""
+    found: list[str] = []
+    parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+    while parent is not None and parent.is_finished and parent.run_id not in found:
+        found.append(parent.run_id)
+        parent = instance.get_run_by_id(parent.parent_run_id) if parent.parent_run_id else None
+    return tuple(found)

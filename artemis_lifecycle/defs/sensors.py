@@ -46,7 +46,9 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
     new = [table for table in lifecycle.get().tables() if table not in known]
     if not new:
         return SkipReason(f"no table beside the {len(known)} known")
-    return SensorResult(dynamic_partitions_requests=[tables.build_add_request(new)])
+    return SensorResult(
+        dynamic_partitions_requests=[tables.build_add_request(new)], skip_reason=f"new tables: {', '.join(new)}"
+    )
 
 
 @sensor(

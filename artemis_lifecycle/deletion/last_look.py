@@ -37,7 +37,7 @@ from artemis_lifecycle.deletion.ownership import (
     subject,
     subject_column,
 )
-from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import Busy, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
@@ -67,6 +67,7 @@ OTHER_TABLE = "other_table"
 """The file lies in the location of another table of the catalog."""
 
 _MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and Spark looks at everything again.
+_FULL_LOOKS = 4
 _BROADCAST_FILES = 200_000
 
 
@@ -297,14 +298,28 @@ class LastLook:
         return kept
 
     def refresh(self) -> None:
-        """Look at what is new since the last look; at everything again when that is a lot, or a new neighbour came."""
-        looks = (self._own, *self._others.values())
-        enough = False not in [look.refresh() for look in looks]
+        """Look at what is new since the last look; at everything again when that is a lot, or a new neighbour came.
+
+        Raises Busy when the table keeps changing by more than the driver reads while Spark looks at everything.
+        """
+        for _ in range(_FULL_LOOKS):
+            if self._refreshed():
+                return
+            # It took its time: what came meanwhile is still to be looked at.
+            self.full()
+        raise Busy(
+            "The table changes faster than it can be looked at",
+            table=self._job.table,
+            untouched="all files of the job that were not deleted before",
+            do="delete again at a quieter time",
+        )
+
+    def _refreshed(self) -> bool:
+        enough = False not in [look.refresh() for look in (self._own, *self._others.values())]
         assert self._own.metadata is not None
         require_collectable(self._own.metadata, self._job.table)
         self._own_roots = own_locations(self._own.metadata, self._sight.rules)
-        if not enough or set(self._neighbours()) != set(self._others):
-            self.full()
+        return set(self._neighbours()) == set(self._others) and enough
 
     def kept(self, batch: int, files: Sequence[DoomedFile]) -> dict[str, str]:
         """The paths among `files` that stay, each with its reason. Reads holds and heartbeats now, then the pointers.

@@ -31,7 +31,7 @@ from artemis_lifecycle.deletion.batches import (
 from artemis_lifecycle.deletion.last_look import Grounds, LastLook, Sight
 from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
 from artemis_lifecycle.deletion.pace import TokenBucket
-from artemis_lifecycle.errors import Refused, StorageError
+from artemis_lifecycle.errors import Busy, Refused, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
@@ -52,6 +52,8 @@ CHANGED = "changed_since_listing"
 
 _LOOK_LASTS = 10.0
 """Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
+
+_LOOKS = 5
 
 _DELETES_LAST = 30.0
 """Seconds after which no delete request is begun any more: well inside a lease."""
@@ -283,18 +285,24 @@ class _Run:
         """Look and delete, under the table's lock."""
         if not files:
             return []
-        while True:
+        changed, gone = self._as_listed(files)
+        for _ in range(_LOOKS):
             began = time.monotonic()
             kept = look.kept(batch, files)
-            going = [file for file in files if file.path not in kept]
-            changed, gone = self._as_listed(going)
             lock.check()
             self.lease.check()
             # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
             if time.monotonic() - began < _LOOK_LASTS:
                 break
-        kept |= dict.fromkeys(changed, CHANGED)
-        going = [file for file in going if file.path not in changed and file.path not in gone]
+        else:
+            raise Busy(
+                f"A look at the table takes longer than the {_LOOK_LASTS:g} s for which it counts",
+                table=self.job.table,
+                untouched="all files of the job that were not deleted before",
+                do="delete again when Postgres and the store answer faster",
+            )
+        kept = dict.fromkeys(changed, CHANGED) | kept
+        going = [file for file in files if file.path not in kept and file.path not in gone]
         with around("deletion.delete_files"):
             answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
         self._remove_sidecars([answer.path for answer in answers if answer.outcome == "deleted"])

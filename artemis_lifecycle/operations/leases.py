@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -182,6 +182,25 @@ class Leases:
             query = query.where(leases.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return [to_record(LeaseRecord, row) for row in connection.execute(query)]
+
+    def lapse(self, run_ids: Collection[str]) -> int:
+        """End the leases of runs that are known to be over, as if their time had run out; returns how many.
+
+        A process that lives all the same finds its lease lost at its next check.
+        """
+        with around("leases.lapse"), self._engine.begin() as connection:
+            ended = connection.execute(
+                update(leases)
+                .where(
+                    leases.c.run_id.in_(run_ids),
+                    leases.c.released_at.is_(None),
+                    leases.c.taken_over_by.is_(None),
+                    leases.c.expires_at > func.clock_timestamp(),
+                )
+                .values(expires_at=func.clock_timestamp())
+                .returning(leases.c.token)
+            )
+            return len(ended.all())
 
     def lapsed_runs(self) -> list[str]:
         """Ids of runs whose newest lease lapsed without being released, in the last 30 days."""

@@ -6,15 +6,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from dagster import build_init_resource_context, build_resources
+from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, build_resources
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle.defs.build import build_definitions
-from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource, ended_predecessors
+from artemis_lifecycle.errors import LeaseLost
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def in_a_process_of_its_own(script: str, project: Project) -> str:
 STARTS_AND_STOPS = """
 import os
 from pyspark import SparkContext
-from dagster import build_init_resource_context, build_resources
+from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, build_resources
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 
 path = os.environ["CONFIG"]
@@ -92,6 +94,35 @@ def test_a_run_stands_in_the_records_by_its_id(project: Project) -> None:
         record = lifecycle.operations.steps.latest(lifecycle.snapshot_history("artemis.one").table_uuid, "plan")
     assert record is not None
     assert (record.owner, record.run_id) == ("dagster", result.run_id)
+
+
+def test_a_retry_does_not_wait_for_the_lease_of_the_run_that_died_before_it(project: Project) -> None:
+    dead, alive = (str(uuid.uuid4()) for _ in range(2))
+    retry = DagsterRun("plan", str(uuid.uuid4()), parent_run_id=dead, root_run_id=dead)
+    project.instance.add_run(DagsterRun("plan", dead, status=DagsterRunStatus.FAILURE))
+    project.instance.add_run(DagsterRun("plan", alive, status=DagsterRunStatus.STARTED))
+    resource = project.resource()
+    with project.lifecycle() as lifecycle:
+        leases = lifecycle.operations.leases
+        with (
+            leases.hold("uuid-of-one", step="commit", owner="dagster", run_id=dead) as lost,
+            leases.hold("uuid-of-two", step="commit", owner="dagster", run_id=alive) as kept,
+            build_init_resource_context(instance=project.instance) as context,
+        ):
+            context._dagster_run = retry
+            with resource.yield_for_execution(context) as opened:
+                opened.get()
+                with leases.hold("uuid-of-one", step="commit", owner="dagster", run_id=retry.run_id):
+                    with pytest.raises(LeaseLost):
+                        lost.check()
+                    kept.check()
+
+
+def test_a_run_that_still_goes_on_keeps_its_lease(project: Project) -> None:
+    going = str(uuid.uuid4())
+    project.instance.add_run(DagsterRun("plan", going, status=DagsterRunStatus.STARTED))
+    retry = DagsterRun("plan", str(uuid.uuid4()), parent_run_id=going, root_run_id=going)
+    assert ended_predecessors(retry, project.instance) == ()
 
 
 @pytest.fixture

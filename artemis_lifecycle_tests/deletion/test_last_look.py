@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.deletion.last_look import LastLook
-from artemis_lifecycle.errors import GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
+from artemis_lifecycle.errors import Busy, GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import manifests_of
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 
@@ -378,6 +378,16 @@ def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monke
     assert len(looks) == 2
     assert outcomes(report)[file.location().rpartition("/")[2]] == ("kept", "reachable")
     assert world.rows(table) == [1, 2, 3]
+
+
+def test_a_look_that_never_stays_fresh_deletes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = "look.slow"
+    world.create(table)
+    lost = world.drop_in(table, "data/lost.parquet")
+    monkeypatch.setattr("artemis_lifecycle.deletion.worker._LOOK_LASTS", 0.0)
+    with pytest.raises(Busy, match="takes longer"):
+        world.delete(world.job_of(table, [(f"file://{lost}", "data")]))
+    assert lost.exists()
 
 
 class _Clock:

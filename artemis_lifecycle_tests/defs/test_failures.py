@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from dagster import Failure
+
+from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    CopyMismatch,
+    LeaseLost,
+    LeaseTaken,
+    LifecycleError,
+    MissingFile,
+    OperationsUnavailable,
+    Refused,
+    StorageError,
+    UnreadableMetadata,
+)
+
+
+def told(error: Exception) -> Failure:
+    with pytest.raises(Failure) as raised, told_to_dagster():
+        raise error
+    return raised.value
+
+
+def test_a_failure_says_what_the_error_says_and_keeps_its_parts() -> None:
+    error = StorageError("The store refused", table="a.b", path="s3://x/y", untouched="all files", do="try again")
+    failure = told(error)
+    assert failure.description == str(error)
+    assert {key: value.value for key, value in failure.metadata.items()} == {
+        "error": "StorageError",
+        "table": "a.b",
+        "path": "s3://x/y",
+        "left_untouched": "all files",
+        "next": "try again",
+    }
+    assert failure.__cause__ is error
+
+
+@pytest.mark.parametrize("kind", [StorageError, OperationsUnavailable, CommitConflict])
+def test_what_may_pass_in_seconds_is_tried_again_in_the_run(kind: type[LifecycleError]) -> None:
+    assert told(kind("it may pass")).allow_retries
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [LeaseTaken, LeaseLost, Refused, UnreadableMetadata, MissingFile, CopyMismatch, CommitStateUnknown],
+)
+def test_what_waits_for_others_or_for_a_person_is_not(kind: type[LifecycleError]) -> None:
+    assert not told(kind("it will not")).allow_retries
+
+
+def test_an_error_that_nobody_foresaw_is_shown_and_not_tried_again() -> None:
+    failure = told(RuntimeError("first line\nsecond line"))
+    assert failure.description == "RuntimeError: first line"
+    assert not failure.allow_retries
+
+
+def test_a_block_without_an_error_is_timed() -> None:
+    with told_to_dagster() as watch:
+        pass
+    assert 0 <= watch.seconds < 1
