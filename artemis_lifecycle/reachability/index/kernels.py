@@ -103,15 +103,6 @@ def count_by_owner(owners: Any, counts: Any) -> Any:
     return True
 
 
-@njit(types.boolean(_HASHES), cache=True, nogil=True)
-def is_sorted(values: Any) -> Any:
-    """Whether no value is less than the one before it."""
-    rising = True
-    for row in range(1, len(values)):
-        rising &= values[row] >= values[row - 1]
-    return rising
-
-
 @njit(types.void(_BYTES, _LONGS, _LONGS, _BYTES, _LONGS, _LONGS, types.boolean[::1]), cache=True, nogil=True)
 def equal_slices(one: Any, offsets: Any, rows: Any, other: Any, others: Any, others_rows: Any, same: Any) -> None:
     """Whether row `rows[i]` of `one` has the bytes of row `others_rows[i]` of `other`."""
