@@ -181,3 +181,18 @@ def block_ends(data: bytes) -> list[int]:
         ends.append(found + 16)
         found = data.find(SYNC, found + 16)
     return ends
+
+
+def records_before(data: bytes, end: int) -> int:
+    """How many records a file of `container` has left when it is cut at `end`, one of its `block_ends`."""
+    ends = [each for each in block_ends(data) if each <= end]
+    return sum(_long_at(data, start) for start in ends[:-1])
+
+
+def _long_at(data: bytes, at: int) -> int:
+    value = shift = 0
+    while True:
+        value |= (data[at] & 0x7F) << shift
+        if data[at] < 0x80:
+            return (value >> 1) ^ -(value & 1)
+        at, shift = at + 1, shift + 7

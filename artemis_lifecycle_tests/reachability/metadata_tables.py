@@ -15,7 +15,7 @@ import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,13 +78,22 @@ class Tape:
 # --- stores -----------------------------------------------------------------------------------------------------------
 
 
+class Killed(BaseException):
+    """The process ends here, as far as the code under test can tell."""
+
+
 class FolderStores(Stores):
-    """The local store, with buckets as folders below `buckets`. Counts what is read whole, by path."""
+    """The local store, with buckets as folders below `buckets`. `reads` are the paths that were opened or read whole.
+
+    `dies_at`: so many writes from now on the process is killed, before the write or with half of it done.
+    """
 
     def __init__(self, buckets: Path | str) -> None:
         super().__init__()
         self.buckets = str(buckets)
         self.reads: list[str] = []
+        self.dies_at: int | None = None
+        self.leaves_half = False
 
     def on_disk(self, path: str) -> str:
         scheme, found, rest = path.partition("://")
@@ -103,6 +112,18 @@ class FolderStores(Stores):
 
     def head(self, path: str) -> StoredFile | None:
         return super().head(self.on_disk(path))
+
+    def write(
+        self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None
+    ) -> StoredFile:
+        if self.dies_at is not None:
+            self.dies_at -= 1
+            if self.dies_at < 0:
+                self.dies_at = None
+                if self.leaves_half:
+                    super().write(path, data[: len(data) // 2], overwrite=overwrite)
+                raise Killed(path)
+        return super().write(self.on_disk(path), data, overwrite=overwrite, storage_class=storage_class)
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -221,6 +242,8 @@ class MetadataTable(TableModel):
     files: list[File] = field(default_factory=list)
     content_files: list[File] = field(default_factory=list)
     held: dict[int, SnapshotFiles] = field(default_factory=dict)
+    every_snapshot: list[SnapshotFiles] = field(default_factory=list)
+    """Of all times; `held` are those of the snapshots that are there."""
     statistics: list[Statistics] = field(default_factory=list)
     sequence_number: int = 0
     metadata_written: int = 0
@@ -260,6 +283,7 @@ class MetadataTable(TableModel):
         )
         os.makedirs(f"{self.disk_home}/{self.odd_folder}")
         self.stores = FolderStores(self.folder)
+        self.encrypted: str | None = None
 
     def _some_writer(self, tape: Tape) -> Writer:
         return Writer(
@@ -320,8 +344,9 @@ class MetadataTable(TableModel):
         self, tape: Tape, snapshot_id: int, entries: Sequence[tuple[Entry, File]], content: int, spec: int | None = None
     ) -> tuple[Manifest, str]:
         spec = self.spec if spec is None else spec
+        writer = replace(self.writer, key=b"key", lean=False) if self.encrypted == "file" else self.writer
         data = manifest_file(
-            self.writer, self.version, [entry for entry, _ in entries], content, spec, self.schema_id
+            writer, self.version, [entry for entry, _ in entries], content, spec, self.schema_id
         )
         file = self._metadata_file("manifest", "m", data)
         manifest = Manifest(
@@ -351,6 +376,8 @@ class MetadataTable(TableModel):
                 Listed(path, m.file.size, m.spec, m.content, m.sequence_number, m.snapshot_id, m.counts)
                 for m, path in manifests
             ]
+            if self.encrypted == "manifest":
+                writer = replace(writer, key=b"key", lean=False)
             data = manifest_list_file(writer, self.version, entries, snapshot_id)
             list_file = self._metadata_file("manifest_list", f"snap-{snapshot_id}", data)
             list_path = list_file.path(tape)
@@ -359,7 +386,7 @@ class MetadataTable(TableModel):
             live = [len(manifest.live) for manifest, _ in manifests if manifest.content == DATA]
             deletes = [len(manifest.live) for manifest, _ in manifests if manifest.content == DELETES]
             totals = {"total-data-files": str(sum(live)), "total-delete-files": str(sum(deletes))}
-        self.held[snapshot_id] = SnapshotFiles(
+        held = SnapshotFiles(
             list_file,
             list_path,
             manifests,
@@ -369,6 +396,8 @@ class MetadataTable(TableModel):
             self.schema_id,
             self.version > 1 or writer.counts,
         )
+        self.held[snapshot_id] = held
+        self.every_snapshot.append(held)
 
     def _commit(
         self,
@@ -620,11 +649,19 @@ class MetadataTable(TableModel):
         self.remove(removed)
         if not dangling:
             self.statistics = [each for each in self.statistics if each.snapshot_id not in removed]
-        dropped = [self.held.pop(snapshot_id) for snapshot_id in removed if snapshot_id in self.held]
-        needed = set(_metadata_files(self.held.values()))
-        for file in set(_metadata_files(dropped)) - needed:
+        before = set(self.metadata_files())
+        for snapshot_id in removed:
+            self.held.pop(snapshot_id, None)
+        for file in before - set(self.metadata_files()):
             assert file.real is not None
             os.unlink(file.real)
+
+    def metadata_files(self) -> Iterator[File]:
+        """The lists and manifests of all snapshots, some more than once."""
+        for held in self.held.values():
+            if held.list_file is not None:
+                yield held.list_file
+            yield from (manifest.file for manifest, _ in held.manifests)
 
     # --- the metadata file --------------------------------------------------------------------------------------------
 
@@ -666,6 +703,7 @@ class MetadataTable(TableModel):
             manifest_list=held.list_path,
             manifests=[path for _, path in held.manifests] if inline else None,
             schema_id=held.schema_id,
+            key_id="key-1" if self.encrypted == "list" else None,
         )
 
     def write_metadata(self) -> str:
@@ -686,13 +724,6 @@ def existing(pair: tuple[Entry, File]) -> tuple[Entry, File]:
 
 def deleted(pair: tuple[Entry, File], snapshot_id: int) -> tuple[Entry, File]:
     return pair[0]._replace(status=DELETED, snapshot_id=snapshot_id), pair[1]
-
-
-def _metadata_files(held: Iterable[SnapshotFiles]) -> Iterator[File]:
-    for each in held:
-        if each.list_file is not None:
-            yield each.list_file
-        yield from (manifest.file for manifest, _ in each.manifests)
 
 
 def _names(name: str) -> Iterator[str]:

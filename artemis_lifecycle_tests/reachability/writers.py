@@ -66,6 +66,8 @@ class Writer:
     """Whether summaries count the table's files."""
     names: int = 0
     """Names of lists' counts: of today, or old. With ids also: made-up names for everything."""
+    key: bytes | None = None
+    """The key metadata that all entries have; None where nothing is encrypted."""
 
 
 # --- what no spec knows -----------------------------------------------------------------------------------------------
@@ -299,6 +301,8 @@ def _columns(fields: Sequence[_Field], version: int, writer: Writer, spec: int, 
                 columns.append((node, lambda e, write=write, read=read: write(read(e))))
         else:
             # Metrics of a column that came with the schema's evolution; the values vary with the entry.
+            if each.name == "key_metadata":
+                values = (writer.key,)
             encoded = [encode(node["type"], value, writer.chunks) for value in values]  # type: ignore[union-attr]
             turn = number + schema_id
             if len(encoded) == 1:
