@@ -63,7 +63,7 @@ from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
-from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
@@ -354,9 +354,9 @@ class Lifecycle:
         return holds, tags
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
-        """What the snapshots that the table's policy keeps at `now` reach. Reads every manifest that they name.
+        """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
 
-        Raises UnreadableMetadata when any metadata file on the way is missing, unreadable or shorter than recorded.
+        Raises UnreadableMetadata when a metadata file that it reads is missing, unreadable or shorter than recorded.
         """
         look = self._look(table)
         instant = self._instant("now", now)
@@ -365,7 +365,8 @@ class Lifecycle:
             view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
         )
         folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
-        files = reachable_files(self.spark, self.live_stores, look.metadata, decision.kept, self.rules(table))
+        view = indexed(self.spark, self.live_stores, look.metadata, self.rules(table), self.root)
+        files = reachable_files(self.spark, view, decision.kept)
         with worker_errors():
             write_frame(files, folder, self.live_stores)
         frame = read_frame(self.spark, folder, self.live_stores)
@@ -898,7 +899,7 @@ class Lifecycle:
         look = self._look(table)
         metadata, rules = look.metadata, self.rules(table)
         location = normalise(path, rules)
-        holders = holders_of(self.spark, self.live_stores, metadata, location, rules)
+        holders = holders_of(indexed(self.spark, self.live_stores, metadata, rules, self.root), location)
         plans = [
             record
             for record in self.operations.plans.holding(metadata.table_uuid)

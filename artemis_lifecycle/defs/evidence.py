@@ -15,7 +15,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.location import is_under, normalise, normalise_column
@@ -56,7 +56,8 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
     metadata = read_table_metadata(stores, lifecycle.snapshot_history(table).metadata_location)
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     with worker_errors():
-        reachable = reachable_files(spark, stores, metadata, everything, rules).select("path", "location").persist()
+        view = indexed(spark, stores, metadata, rules, lifecycle.root)
+        reachable = reachable_files(spark, view, everything).select("path", "location").persist()
         try:
             listed = read_frame(spark, listing.files_location, stores)
             listed = listed.select(normalise_column(listed.path, rules).alias("location")).distinct()
@@ -122,7 +123,16 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
     rules = lifecycle.rules(plan.table)
     root = normalise(lifecycle.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():
-        files = reachable_files(lifecycle.spark, lifecycle.cold_stores, metadata, present, rules).persist()
+        # Its own folder: the cold table may have the live one's uuid, and has other files.
+        view = indexed(
+            lifecycle.spark,
+            lifecycle.cold_stores,
+            metadata,
+            rules,
+            f"{lifecycle.root}/cold",
+            files=lifecycle.live_stores,
+        )
+        files = reachable_files(lifecycle.spark, view, present).persist()
         try:
             strays = files.filter(~files.location.startswith(root.rstrip("/") + "/")).limit(NAMED).collect()
             total, size = files.agg({"path": "count", "size_in_bytes": "sum"}).collect()[0]

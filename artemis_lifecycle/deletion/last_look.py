@@ -43,7 +43,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
 from artemis_lifecycle.storage.stores import Stores
@@ -98,7 +98,10 @@ def protected_locations(sight: Sight, metadata: TableMetadata) -> DataFrame:
     from pyspark.sql import functions as F
 
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    reached = reachable_files(sight.spark, sight.stores, metadata, everything, sight.rules)
+    view = indexed(sight.spark, sight.stores, metadata, sight.rules, sight.root)
+    # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
+    view.require_present()
+    reached = reachable_files(sight.spark, view, everything)
     needed = sight.spark.createDataFrame(
         [(location,) for location in sorted(metadata_files(metadata, sight.rules))], "location string"
     )

@@ -19,10 +19,9 @@ from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
-from artemis_lifecycle.reachability.walk import deletable_files
+from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_frame
+from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -127,9 +126,8 @@ def plan_expiration(
         view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    files = deletable_files(spark, stores, metadata, decision.expired, rules)
-    with worker_errors():
-        sealed = write_frame(files, f"{folder}/files", stores)
+    files = indexed(spark, stores, metadata, rules, root).deletable(decision.expired)
+    sealed = write_table(files, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, sealed.digest)
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
@@ -139,19 +137,8 @@ def plan_expiration(
         if known.status in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
             return load_plan(spark, stores, operations, plan_id)
         folder = known.files_location.removesuffix("/files")
-    totals = tuple(
-        KindTotal(row["kind"], row["files"], row["size_in_bytes"])
-        for row in (
-            read_frame(spark, f"{folder}/files", stores)
-            .groupBy("kind")
-            .agg({"path": "count", "size_in_bytes": "sum"})
-            .withColumnsRenamed({"count(path)": "files", "sum(size_in_bytes)": "size_in_bytes"})
-            .orderBy("kind")
-            .collect()
-            if sealed.rows
-            else []
-        )
-    )
+    counted = files.group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")]).sort_by("kind")
+    totals = tuple(KindTotal(row["kind"], row["path_count"], row["size_in_bytes_sum"]) for row in counted.to_pylist())
     plan = ExpirationPlan(
         plan_id=plan_id,
         table=request.table,

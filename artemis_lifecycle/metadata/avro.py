@@ -5,18 +5,22 @@ Fields are found by their Avro `field-id`, and by name where a writer left ids o
 (`added_data_files_count` became `added_files_count`), ids did not. Everything that is read is held against what the
 level above records, because a file cut at an Avro block boundary still parses, only shorter.
 
-`read_manifest` gives whole entries, through fastavro. `decode_entries` and `live_entries` give the few columns that the
-reachable set needs, through polars where it knows the types, else through fastavro; both give the same.
+`read_manifest` gives whole entries, through fastavro. `decode_entries`, `live_entries` and `live_files` give the few
+columns that the reachable set needs, by a scan that steps over all else; fastavro reads what the scan cannot follow,
+and both give the same.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import Container, open_container
+from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
+from artemis_lifecycle.metadata.scan import Scan, scan_records
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     DataFile,
@@ -31,7 +35,9 @@ from artemis_lifecycle.metadata.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from artemis_lifecycle.storage.stores import Stores
 
@@ -53,6 +59,16 @@ _MANIFEST_FILE = {
     519: "key_metadata",
     520: "first_row_id",
 }
+_LISTED = (
+    "manifest_path",
+    "manifest_length",
+    "partition_spec_id",
+    "content",
+    "added_files_count",
+    "existing_files_count",
+    "deleted_files_count",
+    "key_metadata",
+)
 _ENTRY = {0: "status", 1: "snapshot_id", 3: "sequence_number", 4: "file_sequence_number", 2: "data_file"}
 _DATA_FILE = {
     134: "content",
@@ -100,6 +116,113 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     if expected is not None:
         _check_totals(entries, expected, path)
     return ManifestList(path, len(data), entries)
+
+
+@dataclass(frozen=True)
+class ListedManifests:
+    """The entries of one manifest list, as columns; paths stay bytes in `data` until wanted.
+
+    `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer left out are -1, an unknown
+    length is UNKNOWN_LENGTH.
+    """
+
+    path: str | None
+    size_in_bytes: int
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    contents: NDArray[np.int64]
+    added: NDArray[np.int64]
+    existing: NDArray[np.int64]
+    deleted: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
+    """What reachability needs of `manifests_of`, with the same checks and errors, without building an entry."""
+    import numpy as np
+
+    if snapshot.key_id is not None:
+        raise _encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
+    path = snapshot.manifest_list
+    if path is None:
+        return _listed_slowly(manifests_of(stores, snapshot))
+    data = _read(stores, path)
+    container = open_container(data, path)
+    names = _names(container.schema, _MANIFEST_FILE, path)
+    fields = {name: (names[name],) for name in _LISTED if name in names}
+    scan = scan_records(_structure(container, path), container.payload, container.records, fields, path)
+    if scan is None or not {"manifest_path", "manifest_length"} <= scan.sizes.keys() | scan.longs.keys():
+        return _listed_slowly(read_manifest_list(stores, path, expected=snapshot))
+    for name in ("manifest_path", "manifest_length", "partition_spec_id"):
+        if name not in names or not scan.is_set(name).all():
+            raise _unreadable(f"An entry of the manifest list has no {name}", path)
+    if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
+        raise _encrypted("A manifest of the list", path)
+
+    def column(name: str, absent: int) -> NDArray[np.int64]:
+        if name not in scan.longs:
+            return np.full(scan.rows, absent, np.int64)
+        return np.where(scan.is_set(name), scan.longs[name], absent)
+
+    listed = ListedManifests(
+        path,
+        len(data),
+        scan.data,
+        scan.starts["manifest_path"],
+        scan.sizes["manifest_path"],
+        scan.longs["manifest_length"],
+        column("content", 0),
+        column("added_files_count", -1),
+        column("existing_files_count", -1),
+        column("deleted_files_count", -1),
+    )
+    strange = listed.contents[(listed.contents != 0) & (listed.contents != 1)]
+    if len(strange):
+        raise _unreadable(f"The manifest list calls the content of a manifest {strange[0]}, not 0 or 1", path)
+    _check_listed(listed, snapshot)
+    return listed
+
+
+def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
+    summary = snapshot.summary
+    totals = ((0, "data files", summary.total_data_files), (1, "delete files", summary.total_delete_files))
+    for content, what, recorded in totals:
+        chosen = listed.contents == content
+        added, existing = listed.added[chosen], listed.existing[chosen]
+        if recorded is None or (added < 0).any() or (existing < 0).any():
+            # An old v1 list has nothing to add up.
+            continue
+        live = int(added.sum() + existing.sum())
+        if live < recorded:
+            raise _cut_list(snapshot, live, what, recorded, str(listed.path))
+
+
+def _listed_slowly(found: ManifestList) -> ListedManifests:
+    import numpy as np
+
+    entries = found.entries
+    paths = [entry.manifest_path.encode("utf-8", "surrogatepass") for entry in entries]
+    sizes = np.array([len(path) for path in paths], np.int64)
+
+    def column(values: Iterable[int | None]) -> NDArray[np.int64]:
+        return np.array([-1 if value is None else value for value in values], np.int64)
+
+    return ListedManifests(
+        found.path,
+        found.size_in_bytes,
+        np.frombuffer(b"".join(paths), np.uint8),
+        np.cumsum(sizes) - sizes,
+        sizes,
+        np.array([entry.manifest_length for entry in entries], np.int64),
+        np.array([entry.content for entry in entries], np.int64),
+        column(entry.added_files_count for entry in entries),
+        column(entry.existing_files_count for entry in entries),
+        column(entry.deleted_files_count for entry in entries),
+    )
 
 
 def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
@@ -192,11 +315,15 @@ def _check_totals(entries: Sequence[ManifestListEntry], snapshot: Snapshot, path
                 listed += live
         else:
             if listed < recorded:
-                raise _unreadable(
-                    f"The manifest list of snapshot {snapshot.snapshot_id} is cut: it lists {listed} live {what}, and "
-                    f"the snapshot's summary counts {recorded}",
-                    path,
-                )
+                raise _cut_list(snapshot, listed, what, recorded, path)
+
+
+def _cut_list(snapshot: Snapshot, listed: int, what: str, recorded: int, path: str) -> UnreadableMetadata:
+    return _unreadable(
+        f"The manifest list of snapshot {snapshot.snapshot_id} is cut: it lists {listed} live {what}, and the "
+        f"snapshot's summary counts {recorded}",
+        path,
+    )
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------
@@ -283,6 +410,7 @@ def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -
 
 # --- the columns that reachability needs ----------------------------------------------------------------------------
 
+_REACHING = ("content", "file_path", "file_format", "file_size_in_bytes")
 _COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record_count", "referenced_data_file")
 
 
@@ -291,13 +419,13 @@ def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
 
     Raises what `read_manifest` raises, after the same checks.
     """
+    return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
+
+
+def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
+    """The live ones of a manifest's entries, after holding all of them against what the list records."""
     import pyarrow.compute as pc
 
-    data = _read(stores, entry.manifest_path)
-    _check_length(data, entry)
-    container = open_container(data, entry.manifest_path)
-    _check_content(container, entry)
-    batch = _decode(container, entry.manifest_path)
     status = batch.column("status")
     tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
     _check_counts([tally.get(number, 0) for number in range(3)], entry)
@@ -318,7 +446,7 @@ def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
 def _decode(container: Container, path: str) -> pa.RecordBatch:
     import pyarrow.compute as pc
 
-    batch = decode_with_polars(container, path)
+    batch = decode_by_scan(container, path)
     if batch is None:
         batch = decode_with_fastavro(container, path)
     if batch.num_rows != container.records:
@@ -332,40 +460,134 @@ def _decode(container: Container, path: str) -> pa.RecordBatch:
     return batch
 
 
-def decode_with_polars(container: Container, path: str) -> pa.RecordBatch | None:
-    """None where polars does not know a type of the file's schema, or takes a value for something else."""
-    import polars as pl
+@dataclass(frozen=True)
+class LiveFiles:
+    """The live (existing and added) entries of one manifest, as columns; paths stay bytes in `data` until wanted.
 
+    `kinds` are indexes into ENTRY_KINDS; `starts` and `lengths` say where each path stands in `data` (UTF-8).
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+    counts: tuple[int, int, int]
+    """Entries by status: existing, added, deleted."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+ENTRY_KINDS: Final = (DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS)
+
+
+def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
+    """What reachability needs of the manifest that `entry` names. Raises as `live_entries` does."""
+    import numpy as np
+
+    container, scan = _scan_entries(_manifest(stores, entry), entry.manifest_path, _REACHING)
+    path = entry.manifest_path
+    if scan is None:
+        return _live_slowly(container, entry)
+    status, content = scan.longs["status"], scan.longs.get("content")
+    content = np.zeros(scan.rows, np.int64) if content is None else np.where(scan.is_set("content"), content, 0)
+    for name in ("status", "file_path", "file_format", "file_size_in_bytes"):
+        if not scan.is_set(name).all():
+            raise _unreadable(f"A manifest entry has no {name}", path)
+    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
+        raise _unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    existing, added, deleted = np.bincount(status, minlength=3).tolist()
+    _check_counts((existing, added, deleted), entry)
+    _check_contents(set(np.unique(content).tolist()), entry)
+    live = np.flatnonzero(status != 2)
+    kinds = content[live].astype(np.int8)
+    vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
+    for row in vectors.tolist():
+        start = int(scan.starts["file_format"][live[row]])
+        if container.payload[start : start + len("puffin")].lower() == b"puffin":
+            kinds[row] = ENTRY_KINDS.index(DELETION_VECTORS)
+    return LiveFiles(
+        scan.data,
+        scan.starts["file_path"][live],
+        scan.sizes["file_path"][live],
+        scan.longs["file_size_in_bytes"][live],
+        kinds,
+        (existing, added, deleted),
+    )
+
+
+def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
+    import numpy as np
+
+    whole = _decode(container, entry.manifest_path)
+    existing, added, deleted = np.bincount(whole.column("status").to_numpy(), minlength=3).tolist()
+    batch = _checked(whole, entry)
+    content = batch.column("content").to_pylist()
+    formats = batch.column("file_format").to_pylist()
+    kinds = [ENTRY_KINDS.index(kind_of(*pair)) for pair in zip(content, formats, strict=True)]
+    offsets, data = _bytes_of(batch.column("file_path"))
+    sizes = batch.column("file_size_in_bytes").to_numpy()
+    return LiveFiles(data, offsets[:-1], np.diff(offsets), sizes, np.array(kinds, np.int8), (existing, added, deleted))
+
+
+def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
+    data = _read(stores, entry.manifest_path)
+    _check_length(data, entry)
+    container = open_container(data, entry.manifest_path)
+    _check_content(container, entry)
+    return container
+
+
+def _scan_entries(container: Container, path: str, wanted: Sequence[str]) -> tuple[Container, Scan | None]:
     names = _names(container.schema, _ENTRY, path)
-    file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
-    wanted = [names["status"], names["data_file"]]
-    # Only the structure of the file's types: annotations change no byte, and polars knows few of them.
-    schema = _structure(container, path)
-    try:
-        frame = pl.read_avro(io.BytesIO(container.plain(schema)), columns=wanted)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, NotImplementedError, OSError):
-        return None
-    if not frame.height and container.records:
-        return None
-    found = {field.name for field in frame.schema[names["data_file"]].fields}  # type: ignore[attr-defined]
-    data_file = frame.get_column(names["data_file"]).struct
-    _refuse_keys(names=file_names, found=found, column=data_file.field, path=path)
-    status = frame.get_column(names["status"]).to_arrow()
-    columns: dict[str, Any] = {"status": status}
-    for name in _COLUMNS:
-        stored = file_names.get(name)
-        columns[name] = data_file.field(stored).to_arrow() if stored is not None and stored in found else None
-    return _batch(columns, frame.height, path)
-
-
-def _refuse_keys(*, names: Mapping[str, str], found: set[str], column: Any, path: str) -> None:
-    stored = names.get("key_metadata")
-    if stored in found and column(stored).null_count() < column(stored).len():
+    inner = names["data_file"]
+    file_names = _names(_field(container.schema, inner, path), _DATA_FILE, path)
+    fields: dict[str, tuple[str, ...]] = {"status": (names["status"],)}
+    fields |= {name: (inner, file_names[name]) for name in (*wanted, "key_metadata") if name in file_names}
+    scan = scan_records(_structure(container, path), container.payload, container.records, fields, path)
+    if scan is not None and "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise _encrypted("A file of the manifest", path)
+    return container, scan
+
+
+def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
+    """As `decode_entries`; None where the scan cannot follow the file's schema."""
+    _, scan = _scan_entries(container, path, _COLUMNS)
+    if scan is None:
+        return None
+    return _batch({name: _scanned(scan, name, path) for name in ("status", *_COLUMNS)}, scan.rows, path)
+
+
+def _scanned(scan: Scan, name: str, path: str) -> Any:
+    import pyarrow as pa
+
+    if name in scan.longs:
+        values, present = scan.longs[name], scan.is_set(name)
+        return pa.array(values) if present.all() else pa.array(values, mask=~present)
+    if name not in scan.sizes:
+        return None
+    try:
+        return scan.texts(name)
+    except pa.ArrowInvalid as error:
+        raise _unreadable(f"The {name} of a manifest entry is no text", path) from error
+
+
+def _bytes_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Offsets (one more than rows) and bytes of a string array without nulls, where they lie."""
+    import numpy as np
+    import pyarrow as pa
+
+    large = column.cast(pa.large_string())
+    _, offsets, data = large.buffers()
+    starts = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1] if len(large) else None
+    if starts is None:
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
-
+    """The same, slowly, for any schema."""
     names = _names(container.schema, _ENTRY, path)
     file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
     columns: dict[str, Any] = {name: [] for name in ("status", *_COLUMNS)}

@@ -111,9 +111,12 @@ def _open(data: bytes) -> Container:
 def _decompress(codec: str, block: bytes) -> bytes:
     if codec == "null":
         return block
+    from isal import isal_zlib
+
+    refused: Any = isal_zlib.error  # its stub gives an instance
     try:
         if codec == "deflate":
-            inflate = zlib.decompressobj(-15)
+            inflate = isal_zlib.decompressobj(-15)
             raw = inflate.decompress(block)
             if not inflate.eof:
                 raise _Broken("a deflate block ends early")
@@ -129,7 +132,7 @@ def _decompress(codec: str, block: bytes) -> bytes:
             return raw
         if codec == "zstandard":
             return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read())
-    except (zlib.error, OSError, ValueError) as error:
+    except (refused, zlib.error, OSError, ValueError) as error:
         raise _Broken(f"a {codec} block cannot be undone ({error})") from error
     raise _Broken(f"codec {codec!r} is none that Iceberg writes")
 

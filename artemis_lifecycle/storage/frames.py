@@ -12,7 +12,7 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,9 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 SEAL = "_sealed.json"
@@ -65,18 +67,78 @@ def write_frame(frame: DataFrame, folder: str, stores: Stores) -> SealedFrame:
     )
     with worker_errors():
         rows = written.collect()
-    parts = tuple(
-        sorted(
-            (FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows),
-            key=lambda part: part.name,
-        )
+    return _seal(
+        folder,
+        frame.schema.simpleString(),
+        [FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows],
+        (sum(row["h1"] for row in rows), sum(row["h2"] for row in rows)),
+        stores,
     )
+
+
+def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
+    """Store an Arrow table of string and int64 columns from this process, as `write_frame` stores the same rows.
+
+    The digest is that of `write_frame`: a plan has one id, wherever it was made.
+    """
+    import numpy as np
+
+    schema = ",".join(f"{field.name}:{_SPARK_TYPES[str(field.type)]}" for field in table.schema)
+    sums = [0, 0]
+    parts = []
+    for start in range(0, table.num_rows, _PART_ROWS):
+        piece = table.slice(start, _PART_ROWS).combine_chunks()
+        for seed in (1, 2):
+            sums[seed - 1] += int(np.sum(_row_hashes(piece, seed), dtype=np.uint64))
+        parts.append(_write_part(piece, folder, stores))
+    return _seal(folder, f"struct<{schema}>", parts, (sums[0], sums[1]), stores)
+
+
+_SPARK_TYPES = {"string": "string", "large_string": "string", "int64": "bigint"}
+
+
+def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
+    """Spark's `xxhash64(seed, *columns)` of each row, as unsigned numbers."""
+    import numpy as np
+    import pyarrow as pa
+    import xxhash
+
+    from artemis_lifecycle.storage.hash_kernels import chain_bytes, chain_longs
+
+    start = xxhash.xxh64_intdigest(seed.to_bytes(4, "little"), 42)
+    hashes = np.full(table.num_rows, start, np.uint64)
+    for column in table.columns:
+        (array,) = column.chunks or [pa.array([], column.type)]
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+        if array.type == pa.int64():
+            chain_longs(array.fill_null(0).to_numpy(), valid, hashes)
+            continue
+        large = array.cast(pa.large_string())
+        _, offsets, data = large.buffers()
+        places = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
+        chain_bytes(np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), places, valid, hashes)
+    return hashes
+
+
+def _write_part(table: pa.Table, folder: str, stores: Stores) -> FramePart:
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    data = buffer.getvalue()
+    name = f"part-{uuid.uuid4().hex}.parquet"
+    stores.write(f"{folder}/{name}", data)
+    return FramePart(name, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+def _seal(folder: str, schema: str, parts: Sequence[FramePart], sums: tuple[int, int], stores: Stores) -> SealedFrame:
     total = sum(part.rows for part in parts)
     digest = hashlib.sha256()
-    for column in ("h1", "h2"):
-        digest.update((sum(row[column] for row in rows) % 2**64).to_bytes(8, "big"))
+    for number in sums:
+        digest.update((number % 2**64).to_bytes(8, "big"))
     digest.update(total.to_bytes(8, "big"))
-    sealed = SealedFrame(folder, frame.schema.simpleString(), total, digest.hexdigest(), parts)
+    ordered = tuple(sorted(parts, key=lambda part: part.name))
+    sealed = SealedFrame(folder, schema, total, digest.hexdigest(), ordered)
     stores.write(f"{folder}/{SEAL}", json.dumps(asdict(sealed), indent=1).encode())
     return sealed
 

@@ -21,8 +21,8 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
-from artemis_lifecycle.reachability.walk import deletable_files
-from artemis_lifecycle.storage.frames import write_frame
+from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.frames import write_frame, write_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.stores import Stores
 
@@ -101,8 +101,8 @@ class World:
         metadata = self.metadata(table)
         job_id = f"plan-{uuid.uuid4().hex[:12]}"
         folder = f"{self.root}/plans/{job_id}/files"
-        files = deletable_files(self.spark, self.stores, metadata, snapshots, DEFAULT_RULES)
-        sealed = write_frame(files, folder, self.stores)
+        files = indexed(self.spark, self.stores, metadata, DEFAULT_RULES, self.root).deletable(snapshots)
+        sealed = write_table(files, folder, self.stores)
         if commit:
             self.expire(table, *snapshots)
         return DeletionJob(job_id, "expiration", metadata.table_uuid, table, folder, sealed.rows, tuple(snapshots))

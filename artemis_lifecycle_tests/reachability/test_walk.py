@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.walk import WalkSettings, deletable_files, reachable_files
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 RULES = LocationRules()
-EXECUTORS = WalkSettings(here_rows=0)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,21 @@ def metadata(module_config: LifecycleConfig, spark: SparkSession) -> TableMetada
         return read_table_metadata(Stores(), lifecycle.snapshot_history("db.walk").metadata_location)
 
 
-def _rows(frame: object) -> set[tuple[object, ...]]:
+def _view(metadata: TableMetadata, folder: Path, spark: SparkSession | None = None) -> IndexView:
+    """A fresh index; with a session, everything is read on executors."""
+    settings = IndexSettings() if spark is None else IndexSettings(lists_here=0, bytes_here=0)
+    return indexed(spark, Stores(), metadata, RULES, f"file://{folder}", settings)
+
+
+def _rows(frame: DataFrame) -> set[tuple[object, ...]]:
     with worker_errors():
-        return {tuple(row) for row in frame.collect()}  # type: ignore[attr-defined]
+        return {tuple(row) for row in frame.collect()}
+
+
+def _paths(table: pa.Table) -> set[str]:
+    paths = table.column("path").to_pylist()
+    assert len(paths) == len(set(paths))
+    return set(paths)
 
 
 def _files_by_spark(spark: SparkSession, table: str) -> set[str]:
@@ -56,66 +68,80 @@ def _files_by_spark(spark: SparkSession, table: str) -> set[str]:
 
 
 def test_all_snapshots_reach_what_icebergs_own_metadata_tables_name(
-    spark: SparkSession, module_config: LifecycleConfig, metadata: TableMetadata
+    spark: SparkSession, module_config: LifecycleConfig, metadata: TableMetadata, tmp_path: Path
 ) -> None:
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    found = reachable_files(spark, Stores(), metadata, everything, RULES)
+    found = _view(metadata, tmp_path).reachable(everything)
     statistics = {file.path for file in metadata.statistics}
     assert statistics
-    assert {row[0] for row in _rows(found)} == (
-        _files_by_spark(spark, f"{module_config.catalogs.live.name}.db.walk") | statistics
-    )
-    sizes = {row["path"]: row["size_in_bytes"] for row in found.collect()}
-    assert all(size == Stores().head(path).size_in_bytes for path, size in sizes.items())  # type: ignore[union-attr]
+    assert _paths(found) == _files_by_spark(spark, f"{module_config.catalogs.live.name}.db.walk") | statistics
+    for row in found.to_pylist():
+        assert row["size_in_bytes"] == Stores().head(row["path"]).size_in_bytes  # type: ignore[union-attr]
 
 
-def test_the_executors_and_this_process_find_the_same(spark: SparkSession, metadata: TableMetadata) -> None:
+def test_the_executors_and_this_process_find_the_same(
+    spark: SparkSession, metadata: TableMetadata, tmp_path: Path
+) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    here, there = (
-        _rows(reachable_files(spark, Stores(), metadata, ids, RULES, settings))
-        for settings in (WalkSettings(), EXECUTORS)
-    )
-    assert here == there
-    here, there = (
-        _rows(deletable_files(spark, Stores(), metadata, ids[:4], RULES, settings))
-        for settings in (WalkSettings(), EXECUTORS)
-    )
-    assert here == there
+    here, there = _view(metadata, tmp_path / "here"), _view(metadata, tmp_path / "there", spark)
+    assert (there.lists_read, there.manifests_read) == (here.lists_read, here.manifests_read)
+    assert there.lists_read == len(ids)
+    assert _rows(reachable_files(spark, here, ids)) == _rows(reachable_files(spark, there, ids, rows_here=0))
+    for count in range(len(ids)):
+        one, other = (view.deletable(ids[:count]).sort_by("path") for view in (here, there))
+        assert one.equals(other)
+
+
+def test_a_frame_of_a_damaged_index_is_read_from_the_metadata(
+    spark: SparkSession, metadata: TableMetadata, tmp_path: Path
+) -> None:
+    ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
+    view = _view(metadata, tmp_path, spark)
+    expected = _rows(reachable_files(spark, view, ids))
+    for segment in (tmp_path / "index" / metadata.table_uuid).glob("segment-*"):
+        segment.unlink()
+    assert _rows(reachable_files(spark, view, ids, rows_here=0)) == expected
 
 
 def test_deletable_is_what_expired_snapshots_reach_without_what_any_other_does(
-    spark: SparkSession, metadata: TableMetadata
+    metadata: TableMetadata, tmp_path: Path
 ) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
+    view = _view(metadata, tmp_path)
     for count in range(len(ids)):
-        doomed, kept = ids[:count], ids[count:]
-        expected = {row[0] for row in _rows(reachable_files(spark, Stores(), metadata, doomed, RULES))}
-        expected -= {row[0] for row in _rows(reachable_files(spark, Stores(), metadata, kept, RULES))}
-        assert {row[0] for row in _rows(deletable_files(spark, Stores(), metadata, doomed, RULES))} == expected
+        expected = _paths(view.reachable(ids[:count])) - _paths(view.reachable(ids[count:]))
+        assert _paths(view.deletable(ids[:count])) == expected
 
 
-@pytest.mark.parametrize("settings", [WalkSettings(), EXECUTORS], ids=["here", "executors"])
+@pytest.mark.parametrize("where", ["here", "executors"])
 @pytest.mark.parametrize("victim", ["manifest_list", "manifest"])
 @pytest.mark.parametrize("harm", ["missing", "cut", "emptied"])
 def test_any_harm_to_a_file_of_the_walk_stops_it(
-    spark: SparkSession, metadata: TableMetadata, settings: WalkSettings, victim: str, harm: str
+    spark: SparkSession, metadata: TableMetadata, where: str, victim: str, harm: str, tmp_path: Path
 ) -> None:
+    session = spark if where == "executors" else None
+    known = _view(metadata, tmp_path / "known", session)
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    rows = reachable_files(spark, Stores(), metadata, ids[-1:], RULES).filter(f"kind = '{victim}'").collect()
-    path = Path(rows[0]["path"].removeprefix("file:"))
+    (row, *_) = [row for row in known.reachable(ids[-1:]).to_pylist() if row["kind"] == victim]
+    path = Path(row["path"].removeprefix("file:"))
     kept = path.read_bytes()
     try:
         if harm == "missing":
             path.unlink()
         else:
             path.write_bytes({"cut": kept[:-20], "emptied": b""}[harm])
-        with pytest.raises(UnreadableMetadata) as caught, worker_errors():
-            deletable_files(spark, Stores(), metadata, ids[:2], RULES, settings).collect()
+        with pytest.raises(UnreadableMetadata) as caught:
+            _view(metadata, tmp_path / "new", session)
+        assert path.name in str(caught.value)
+        # What the index knows is not opened again, and has to be there all the same before anything is deleted.
+        with pytest.raises(UnreadableMetadata) as caught:
+            _view(metadata, tmp_path / "known", session).require_present()
         assert path.name in str(caught.value)
     finally:
         path.write_bytes(kept)
+    known.require_present()
 
 
-def test_a_snapshot_that_the_metadata_does_not_have_is_an_error(spark: SparkSession, metadata: TableMetadata) -> None:
+def test_a_snapshot_that_the_metadata_does_not_have_is_an_error(metadata: TableMetadata, tmp_path: Path) -> None:
     with pytest.raises(UnreadableMetadata, match="no snapshot 42"):
-        reachable_files(spark, Stores(), replace(metadata), [42], RULES)
+        _view(metadata, tmp_path).reachable([42])

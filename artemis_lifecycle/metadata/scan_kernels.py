@@ -1,0 +1,133 @@
+"""The compiled loop that walks Avro records. Belongs here: the loop, and what its instructions mean. Does not belong:
+how a schema becomes instructions (`scan.py`). Loaded by what needs it: numba takes half a second to load.
+
+Source: the Avro specification, "Binary Encoding". Every read is bounded by the payload's end: a value that does not fit
+stops the walk, whatever the schema says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+END, SKIP_LONG, SKIP_FIXED, SKIP_BYTES, UNION, JUMP, BLOCKS, NEXT, TAKE_LONG, TAKE_BYTES = range(10)
+"""Instructions, each with two operands. SKIP_FIXED: bytes. UNION: first of its branches in the table of targets, number
+of branches. JUMP: target. BLOCKS (an array or map begins): target behind it. NEXT: the first instruction of the item;
+the one behind BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column."""
+
+MAX_DEPTH = 32
+"""Arrays and maps inside each other."""
+
+OK, CUT, MALFORMED = 0, 1, 2
+
+
+@njit(cache=True, nogil=True)
+def _long(data: Any, at: int, end: int) -> Any:
+    """(value, position behind it), or position -1 when the number does not end in time."""
+    value = np.uint64(0)
+    shift = np.uint64(0)
+    while at < end and shift < 64:
+        byte = data[at]
+        at += 1
+        value |= np.uint64(byte & np.uint8(0x7F)) << shift
+        if byte < 128:
+            return np.int64((value >> np.uint64(1)) ^ (np.uint64(0) - (value & np.uint64(1)))), at
+        shift += np.uint64(7)
+    return np.int64(0), -1
+
+
+@njit(cache=True, nogil=True)
+def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any, starts: Any, sizes: Any) -> Any:
+    """Run `program` once per record; returns (OK, CUT or MALFORMED; the record it stopped at).
+
+    `longs[column, record]` takes numbers, `starts` and `sizes` where a text or bytes stand in `data`; what a record
+    does not set (a null branch) stays as the caller left it. The records must end where the data does.
+    """
+    at, end = 0, len(data)
+    left = np.zeros(MAX_DEPTH, np.int64)
+    for record in range(records):
+        step, depth = 0, 0
+        while True:
+            code, one, two = program[step, 0], program[step, 1], program[step, 2]
+            step += 1
+            if code == END:
+                break
+            if code == SKIP_LONG:
+                while at < end and data[at] >= 128:
+                    at += 1
+                at += 1
+                if at > end:
+                    return CUT, record
+            elif code == SKIP_FIXED:
+                at += one
+                if at > end:
+                    return CUT, record
+            elif code == JUMP:
+                step = one
+            elif code == TAKE_LONG:
+                value, at = _long(data, at, end)
+                if at < 0:
+                    return CUT, record
+                longs[one, record] = value
+            elif code in (BLOCKS, NEXT):
+                if code == BLOCKS:
+                    if depth == MAX_DEPTH:
+                        return MALFORMED, record
+                    left[depth] = 0
+                    depth += 1
+                    # `one` is the step behind the NEXT that closes this; NEXT's own operand leads back here.
+                    behind, body = one, step
+                else:
+                    left[depth - 1] -= 1
+                    behind, body = step, one
+                if left[depth - 1] > 0:
+                    step = body
+                else:
+                    count, at = _long(data, at, end)
+                    if at < 0:
+                        return CUT, record
+                    if count < 0:
+                        # The writer gave the block's size in bytes, for readers that skip it.
+                        count = -count
+                        _, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                    if count < 0:
+                        return MALFORMED, record
+                    if count == 0:
+                        depth -= 1
+                        step = behind
+                    else:
+                        left[depth - 1] = count
+                        step = body
+            else:
+                value, at = _long(data, at, end)
+                if at < 0:
+                    return CUT, record
+                if code == UNION:
+                    if value < 0 or value >= two:
+                        return MALFORMED, record
+                    step = targets[one + value]
+                else:
+                    if value < 0 or value > end - at:
+                        return CUT, record
+                    if code == TAKE_BYTES:
+                        starts[one, record] = at
+                        sizes[one, record] = value
+                    at += value
+    return (OK, records) if at == end else (MALFORMED, records)
+
+
+@njit(cache=True, nogil=True)
+def gather(data: Any, starts: Any, sizes: Any, rows: Any, out: Any, offsets: Any) -> None:
+    """Copy the given rows' bytes behind each other into `out`, and where each begins into `offsets` (one more)."""
+    at = 0
+    for index in range(len(rows)):
+        offsets[index] = at
+        start, size = starts[rows[index]], sizes[rows[index]]
+        for byte in range(size):
+            out[at + byte] = data[start + byte]
+        at += size
+    offsets[len(rows)] = at

@@ -1,0 +1,93 @@
+"""Keeping the index's segments few and alive. Belongs here: joining small segments and leaving out rows of manifests
+that no snapshot lists any more. Does not belong: the metadata; everything comes from the segments themselves.
+
+Every refresh appends a segment. Small ones are joined once there are eight of them, so that a row is written again only
+a logarithmic number of times; a segment is rewritten when half of it is dead, so that the index grows with the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.reachability.index.files import DamagedIndex
+from artemis_lifecycle.reachability.index.reading import ReadManifest, SegmentWriter, checksum_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from artemis_lifecycle.reachability.index.index import ManifestIndex
+    from artemis_lifecycle.reachability.index.state import IndexState
+
+SMALL_ROWS = 250_000
+SMALL_SEGMENTS = 8
+DEAD_SHARE = 0.5
+
+
+def compacted(index: ManifestIndex, state: IndexState) -> int:
+    """Rewrite the segments that need it, in `state`; returns how many were replaced. Raises DamagedIndex.
+
+    Memory: one new segment's rows. The files of replaced segments stay until the index sweeps them.
+    """
+    import numpy as np
+
+    chosen = _worth_rewriting(state)
+    if not len(chosen):
+        return 0
+    writer = SegmentWriter(index.files, index.folder, index.identity)
+    for number in chosen.tolist():
+        for manifest in _members(index, state, number):
+            for segment, blocks in writer.add(manifest):
+                state.add_rows(segment, blocks)
+    for segment, blocks in writer.finish():
+        state.add_rows(segment, blocks)
+    gone = np.zeros(len(state.segments), np.bool_)
+    gone[chosen] = True
+    state.drop_segments(gone)
+    return len(chosen)
+
+
+def _worth_rewriting(state: IndexState) -> NDArray[np.int64]:
+    import numpy as np
+
+    held = state.segment_of >= 0
+    rows = state.manifests.existing + state.manifests.added
+    alive = np.bincount(state.segment_of[held], weights=rows[held], minlength=len(state.segments))
+    total = np.array([segment.rows for segment in state.segments], np.int64)
+    dead = alive < (1 - DEAD_SHARE) * total
+    small = ~dead & (alive < SMALL_ROWS)
+    if small.sum() < SMALL_SEGMENTS:
+        small[:] = False
+    return np.flatnonzero(dead | small | (alive == 0))
+
+
+def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[ReadManifest]:
+    """The manifests of a segment that are still listed, as they were read."""
+    import numpy as np
+
+    members = np.flatnonzero(state.segment_of == number)
+    if not len(members):
+        return
+    segment = state.segments[number]
+    hashes, owners = index.columns_of(state, number)
+    # Sorted by owner and, being stable, within it by hash.
+    order = np.argsort(owners, kind="stable")
+    ends = np.searchsorted(owners[order], np.arange(segment.manifests + 1))
+    path = index.segment_path(segment)
+    for manifest in members[np.argsort(state.block_offsets[members])].tolist():
+        place = int(state.place_of[manifest])
+        try:
+            offset, length = int(state.block_offsets[manifest]), int(state.block_lengths[manifest])
+            block = index.files.read_range(path, offset, length)
+        except StorageError as error:
+            raise DamagedIndex(f"{path}: {error.what}") from error
+        if checksum_of(block) != int(state.block_checksums[manifest]):
+            raise DamagedIndex("a block does not have its checksum")
+        counts = (
+            int(state.manifests.existing[manifest]),
+            int(state.manifests.added[manifest]),
+            int(state.manifests.deleted[manifest]),
+        )
+        yield ReadManifest(manifest, block, hashes[order[ends[place] : ends[place + 1]]], counts)

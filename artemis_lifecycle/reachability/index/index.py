@@ -1,0 +1,463 @@
+"""The manifest index of a table: what each manifest holds and which snapshots list it, read from the metadata once.
+Belongs here: opening, bringing up to date, storing and throwing away. Does not belong: what is deletable (`settle.py`).
+
+The index is a cache. It is keyed by table-uuid, holds nothing that the metadata does not say, and can be deleted at any
+time. What of it is believed has its checksum and belongs to this table, this hash and these rules; anything else is
+read again. Metadata that the index knows is not opened again: manifests and lists never change, and are known by path
+and length. `docs/decisions/0007-manifest-index.md` has the whole reasoning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.reachability.index.files import DamagedIndex, encode, read_section, read_whole
+from artemis_lifecycle.reachability.index.reading import (
+    Blocks,
+    ListChunk,
+    Rows,
+    Segment,
+    SegmentWriter,
+    read_block,
+    read_lists,
+    read_manifest,
+)
+from artemis_lifecycle.reachability.index.state import UNREAD, IndexState
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location_hash import HASH_NAME
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+FORMAT = 1
+"""Raised whenever the layout or the meaning of the index's files changes: others are rebuilt."""
+
+_STATE = re.compile(r"state-(\d{12})$")
+_KEEP_FOR = timedelta(hours=1)
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class IndexSettings:
+    """How metadata is read. Up to `lists_here` lists, and manifests of `bytes_here` in all, are read in `threads` of
+    this process; more goes to Spark's executors, in at most `concurrency` tasks at a time (None: as many as there are
+    cores).
+    """
+
+    threads: int = 8
+    lists_here: int = 1_500
+    bytes_here: int = 16 << 20
+    concurrency: int | None = None
+
+
+DEFAULT_SETTINGS = IndexSettings()
+
+
+class ManifestIndex:
+    """A table's index under `folder`. Nothing is read before `refresh`."""
+
+    def __init__(
+        self,
+        stores: Stores,
+        files: Stores,
+        folder: str,
+        table_uuid: str,
+        rules: LocationRules,
+        settings: IndexSettings,
+    ) -> None:
+        self.stores = stores
+        self.files = files
+        self.folder = folder
+        self.rules = rules
+        self.settings = settings
+        self.identity = {
+            "format": FORMAT,
+            "table_uuid": table_uuid,
+            "hash": HASH_NAME,
+            "locations": rules.fingerprint(),
+        }
+
+    @classmethod
+    def open(
+        cls,
+        stores: Stores,
+        root: str,
+        table_uuid: str,
+        rules: LocationRules,
+        settings: IndexSettings = DEFAULT_SETTINGS,
+        files: Stores | None = None,
+    ) -> ManifestIndex:
+        """The index of the table with that uuid below `root`, whether it exists yet or not.
+
+        `stores` reach the table's metadata, `files` the index's own files (None: the same).
+        """
+        return cls(stores, files or stores, f"{root.rstrip('/')}/{table_uuid}", table_uuid, rules, settings)
+
+    def refresh(self, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+        """Read what `metadata` names and the index does not know, and store it. Without `spark` all is read here.
+
+        Raises UnreadableMetadata or EncryptedTable when any of it is missing, damaged, or not what the level above
+        records; nothing is stored then.
+        """
+        try:
+            generation, state = self._stored()
+        except DamagedIndex as damage:
+            _log.warning("The manifest index in %s is rebuilt: %s", self.folder, damage)
+            generation, state = self._newest(), IndexState.empty()
+        return self._brought_up(metadata, generation, state, spark)
+
+    def rebuild(self, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+        """As `refresh`, from nothing."""
+        return self._brought_up(metadata, self._newest(), IndexState.empty(), spark)
+
+    # --- bringing up to date ----------------------------------------------------------------------------------------
+
+    def _brought_up(
+        self, metadata: TableMetadata, generation: int, state: IndexState, spark: SparkSession | None
+    ) -> IndexView:
+        import numpy as np
+
+        keys = {snapshot.snapshot_id: _list_key(snapshot) for snapshot in metadata.snapshots}
+        known = np.array(
+            [keys.get(i) == key for i, key in zip(state.snapshot_ids.tolist(), state.list_keys.tolist(), strict=True)],
+            np.bool_,
+        )
+        changed = not known.all()
+        if changed:
+            state.keep_lists(known)
+        held = set(state.snapshot_ids.tolist())
+        new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in held]
+        lists = len(new)
+        if new:
+            self._read_new_lists(state, new, keys, spark)
+        unread = np.flatnonzero(state.segment_of == UNREAD)
+        if len(unread):
+            for segment, blocks in self._read_new_manifests(state, unread, spark):
+                state.add_rows(segment, blocks)
+        order = {snapshot.snapshot_id: place for place, snapshot in enumerate(metadata.snapshots)}
+        view = IndexView(
+            self,
+            metadata,
+            state,
+            np.array([order[i] for i in state.snapshot_ids.tolist()], np.int64),
+            lists_read=lists,
+            manifests_read=len(unread),
+            spark=spark,
+        )
+        if not view.in_order():
+            # The metadata tells its snapshots in another order than it did: lanes would not rise any more.
+            return self.rebuild(metadata, spark)
+        if changed or lists or len(unread):
+            self._store(state, generation + 1)
+        return view
+
+    def _read_new_lists(
+        self, state: IndexState, new: Sequence[Snapshot], keys: dict[int, int], spark: SparkSession | None
+    ) -> None:
+        settings = self.settings
+        if spark is None or len(new) <= settings.lists_here:
+            per_chunk = max(1, -(-len(new) // (settings.threads * 2)))
+            chunks = _chunks(new, min(per_chunk, 256))
+            read = self._threaded(lambda chunk: read_lists(self.stores, chunk), chunks)
+        else:
+            from artemis_lifecycle.reachability.index.on_spark import read_lists_there
+
+            chunks = _chunks(new, 500)
+            read = read_lists_there(spark, self.stores, chunks, settings.concurrency)
+        found: ListChunk
+        for chunk, found in zip(chunks, read, strict=True):
+            numbers = state.number(found.manifests, self.rules)
+            state.add_lists(
+                [snapshot.snapshot_id for snapshot in chunk],
+                [keys[snapshot.snapshot_id] for snapshot in chunk],
+                [snapshot.parent_snapshot_id for snapshot in chunk],
+                found,
+                numbers,
+            )
+
+    def _read_new_manifests(
+        self, state: IndexState, unread: NDArray[np.int64], spark: SparkSession | None
+    ) -> Iterator[tuple[Segment, Blocks]]:
+        import numpy as np
+
+        entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
+        lengths = np.maximum(state.manifests.lengths[unread], 0)
+        if spark is None or int(lengths.sum()) <= self.settings.bytes_here:
+            writer = SegmentWriter(self.files, self.folder, self.identity)
+            read = self._threaded(lambda item: read_manifest(self.stores, item[0], item[1], self.rules), entries)
+            for manifest in read:
+                yield from writer.add(manifest)
+            yield from writer.finish()
+            return
+        from artemis_lifecycle.reachability.index.on_spark import write_segments_there
+
+        yield from write_segments_there(spark, self, entries, lengths)
+
+    def _threaded(self, work: Callable[[Any], T], items: Sequence[Any]) -> Iterator[T]:
+        """`work` on each item, in order; at most a few results per thread wait to be taken."""
+        threads = min(self.settings.threads, len(items))
+        if threads <= 1:
+            yield from map(work, items)
+            return
+        window = threads * 4
+        with ThreadPoolExecutor(threads) as pool:
+            waiting = [pool.submit(work, item) for item in items[:window]]
+            upcoming = iter(items[window:])
+            try:
+                while waiting:
+                    done = waiting.pop(0).result()
+                    waiting += [pool.submit(work, item) for item in [next(upcoming, None)] if item is not None]
+                    yield done
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def _states(self) -> list[tuple[int, str]]:
+        with contextlib.suppress(StorageError):
+            found = [(_STATE.search(file.path), file.path) for file in self.files.list(self.folder)]
+            return sorted((int(match[1]), path) for match, path in found if match is not None)
+        return []
+
+    def _newest(self) -> int:
+        states = self._states()
+        return states[-1][0] if states else 0
+
+    def _stored(self) -> tuple[int, IndexState]:
+        states = self._states()
+        if not states:
+            return 0, IndexState.empty()
+        generation, path = states[-1]
+        return generation, IndexState.of_arrays(read_whole(self.files, path, self.identity))
+
+    def _store(self, state: IndexState, generation: int) -> None:
+        data, _ = encode(self.identity, state.arrays())
+        try:
+            self.files.write(f"{self.folder}/state-{generation:012d}", data)
+            self._sweep(state, generation)
+        except StorageError as error:
+            # Another run was faster, or the store refuses: what was read is good all the same, only not kept.
+            _log.info("The manifest index in %s was not stored: %s", self.folder, error.what)
+
+    def _sweep(self, state: IndexState, generation: int) -> None:
+        """Take away states before the last one, and segments that no state names, once no reader can be at them."""
+        named = {segment.name for segment in state.segments}
+        earliest = datetime.now(UTC) - _KEEP_FOR
+        gone = []
+        for file in self.files.list(self.folder):
+            name = file.path.rsplit("/", 1)[-1]
+            match = _STATE.search(name)
+            stale = int(match[1]) < generation - 1 if match else name.startswith("segment-") and name not in named
+            if stale and (match is not None or file.last_modified is None or file.last_modified < earliest):
+                gone.append(file.path)
+        self.files.delete(gone)
+
+    def compact(self, metadata: TableMetadata, spark: SparkSession | None = None) -> int:
+        """Join small segments, and rewrite those whose manifests are mostly gone; returns how many went.
+
+        Not on any plan's path: run it when there is time. The metadata is not read for it.
+        """
+        from artemis_lifecycle.reachability.index.compaction import compacted
+
+        view = self.refresh(metadata, spark)
+        try:
+            gone = compacted(self, view.state)
+        except DamagedIndex as damage:
+            _log.warning("The manifest index in %s is rebuilt: %s", self.folder, damage)
+            self.rebuild(metadata, spark)
+            return 0
+        if gone:
+            self._store(view.state, self._newest() + 1)
+        return gone
+
+    # --- rows -------------------------------------------------------------------------------------------------------
+
+    def segment_path(self, segment: Segment) -> str:
+        return f"{self.folder}/{segment.name}"
+
+    def rows_of(self, state: IndexState, manifests: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
+        """The entries of the given manifests, one after the other, by number. Raises DamagedIndex."""
+        import numpy as np
+
+        held = manifests[state.segment_of[manifests] >= 0]
+        order = np.lexsort((state.block_offsets[held], state.segment_of[held]))
+        for stretch in _neighbouring(state, held[order]):
+            first, last = stretch[0], stretch[-1]
+            start = int(state.block_offsets[first])
+            length = int(state.block_offsets[last] + state.block_lengths[last]) - start
+            path = self.segment_path(state.segments[int(state.segment_of[first])])
+            try:
+                data = self.files.read_range(path, start, length)
+            except StorageError as error:
+                raise DamagedIndex(f"{path}: {error.what}") from error
+            for number in stretch:
+                at = int(state.block_offsets[number]) - start
+                block = data[at : at + int(state.block_lengths[number])]
+                rows = read_block(block, int(state.block_checksums[number]))
+                expected = int(state.manifests.existing[number] + state.manifests.added[number])
+                if len(rows) != expected:
+                    raise DamagedIndex(f"a block has {len(rows)} rows, and the manifest {expected}")
+                yield number, rows
+
+    def columns_of(self, state: IndexState, number: int) -> tuple[Any, Any]:
+        """A segment's (hashes, owners), held against the counts of its manifests. Raises DamagedIndex."""
+        import numpy as np
+
+        from artemis_lifecycle.reachability.index.kernels import count_by_owner, is_sorted
+
+        segment = state.segments[number]
+        path = self.segment_path(segment)
+        hashes = read_section(self.files, path, segment.hashes)
+        owners = read_section(self.files, path, segment.owners)
+        counts = np.zeros(segment.manifests, np.int64)
+        if len(hashes) != len(owners) or not count_by_owner(owners, counts) or not is_sorted(hashes):
+            raise DamagedIndex(f"{path} does not fit together")
+        members = np.flatnonzero(state.segment_of == number)
+        expected = state.manifests.existing[members] + state.manifests.added[members]
+        if (counts[state.place_of[members]] != expected).any():
+            raise DamagedIndex(f"{path} does not have the rows that its manifests have")
+        return hashes, owners
+
+
+@dataclass(frozen=True)
+class IndexView:
+    """The index as of one metadata file. `order[i]` is the place in the history of the state's i-th snapshot.
+
+    `lists_read` and `manifests_read` count what the metadata's own files had to be opened for.
+    """
+
+    index: ManifestIndex
+    metadata: TableMetadata
+    state: IndexState
+    order: NDArray[np.int64]
+    lists_read: int
+    manifests_read: int
+    spark: SparkSession | None = None
+
+    def in_order(self) -> bool:
+        """Whether the snapshots of each lane rise in the history's order."""
+        import numpy as np
+
+        rows = np.argsort(self.state.coordinates(), kind="stable")
+        lanes, order = self.state.lanes[rows], self.order[rows]
+        return bool(((lanes[1:] != lanes[:-1]) | (order[1:] > order[:-1])).all())
+
+    def chosen(self, snapshot_ids: Sequence[int]) -> NDArray[np.bool_]:
+        """A mask over the state's snapshots. Raises UnreadableMetadata for an id that the metadata does not have."""
+        import numpy as np
+
+        from artemis_lifecycle.errors import UnreadableMetadata
+
+        wanted = np.unique(np.array(list(snapshot_ids), np.int64))
+        mask: NDArray[np.bool_] = np.isin(self.state.snapshot_ids, wanted)
+        if int(mask.sum()) != len(wanted):
+            absent = np.setdiff1d(wanted, self.state.snapshot_ids)
+            raise UnreadableMetadata(
+                f"The metadata has no snapshot {', '.join(map(str, absent[:5].tolist()))}",
+                path=self.metadata.metadata_location,
+                untouched="all files",
+                do="read the table's history again",
+            )
+        return mask
+
+    def deletable(self, expired_ids: Sequence[int]) -> pa.Table:
+        """Files that an expired snapshot reaches and no other snapshot of the metadata does, one row per location.
+
+        Columns: path, kind, size_in_bytes, reason.
+        """
+        from artemis_lifecycle.reachability.index.settle import deletable
+
+        return self._settled(lambda view: deletable(view, expired_ids))
+
+    def reachable(self, snapshot_ids: Sequence[int], *, entries: bool = True) -> pa.Table:
+        """All that the given snapshots reach, one row per location. Columns: path, kind, size_in_bytes, location.
+
+        Without `entries` only what stands above them: manifest lists, manifests and statistics files.
+        """
+        from artemis_lifecycle.reachability.index.settle import reachable
+
+        return self._settled(lambda view: reachable(view, snapshot_ids, entries=entries))
+
+    def entries_of(self, snapshot_ids: Collection[int]) -> int:
+        """How many entries the given snapshots' manifests have together."""
+        import numpy as np
+
+        manifests = self.state.manifests
+        listed = np.flatnonzero(self.state.listed_by(self.chosen(list(snapshot_ids))))
+        total: int = manifests.existing[listed].sum() + manifests.added[listed].sum()
+        return int(total)
+
+    def require_present(self) -> None:
+        """Look up that every list and manifest of the metadata is in the store, with the length that is recorded.
+
+        What the index knows is not opened again; before something is deleted on its word, it has to be there still.
+        Raises UnreadableMetadata.
+        """
+        from artemis_lifecycle.reachability.index.presence import require_present
+
+        require_present(self)
+
+    def holders(self, location: str) -> tuple[int, ...]:
+        """Ids of the snapshots that reach the file at `location`, in the order of the history."""
+        from artemis_lifecycle.reachability.index.settle import holders
+
+        return self._settled(lambda view: holders(view, location))
+
+    def _settled(self, question: Callable[[IndexView], T]) -> T:
+        try:
+            return question(self)
+        except DamagedIndex as damage:
+            _log.warning("The manifest index in %s is rebuilt: %s", self.index.folder, damage)
+            return question(self.index.rebuild(self.metadata, self.spark))
+
+
+def _list_key(snapshot: Snapshot) -> int:
+    """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
+    import xxhash
+
+    inline = "\0".join(("", *snapshot.manifests))
+    named = inline if snapshot.manifest_list is None else snapshot.manifest_list
+    key: int = xxhash.xxh3_64_intdigest(named.encode("utf-8", "surrogatepass"))
+    return key
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def _neighbouring(state: IndexState, numbers: NDArray[np.int64]) -> Iterator[list[int]]:
+    """Runs of manifests whose blocks stand close to each other in one segment: each is one read of bounded size."""
+    run: list[int] = []
+    start = end = 0
+    segment = -1
+    for number in numbers.tolist():
+        at, length, mine = (
+            int(state.block_offsets[number]),
+            int(state.block_lengths[number]),
+            int(state.segment_of[number]),
+        )
+        if run and mine == segment and at - end <= 64 << 10 and at + length - start <= 32 << 20:
+            run.append(number)
+            end = at + length
+            continue
+        if run:
+            yield run
+        run, segment, start, end = [number], mine, at, at + length
+    if run:
+        yield run

@@ -1,0 +1,122 @@
+"""Compiled loops of the index. Belongs here: merging sorted runs. A loop here calls only loops of this module: numba
+keeps machine code beside the module, and would not notice that a loop of another one has changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True, nogil=True)
+def difference(one: Any, other: Any) -> Any:
+    """(only in `other`, only in `one`) of two sorted arrays without doubles."""
+    added, removed = np.empty(len(other), other.dtype), np.empty(len(one), one.dtype)
+    plus = minus = left = right = 0
+    while left < len(one) or right < len(other):
+        if right == len(other) or (left < len(one) and one[left] < other[right]):
+            removed[minus] = one[left]
+            minus += 1
+            left += 1
+        elif left == len(one) or one[left] > other[right]:
+            added[plus] = other[right]
+            plus += 1
+            right += 1
+        else:
+            left += 1
+            right += 1
+    return added[:plus], removed[:minus]
+
+
+@njit(cache=True, nogil=True)
+def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> None:
+    """Set `found[i]` where `wanted[i]` stands among `hashes` in a row whose owner is kept.
+
+    Both arrays are sorted, `wanted` without doubles; the shorter one leads and the other is searched in leaps, so that
+    the cost follows the shorter one.
+    """
+    at = 0
+    total = len(hashes)
+    for index in range(len(wanted)):
+        value = wanted[index]
+        if at < total and hashes[at] < value:
+            step = 1
+            low = at
+            while at + step < total and hashes[at + step] < value:
+                low = at + step
+                step *= 2
+            high = min(at + step, total)
+            low += 1
+            while low < high:
+                middle = (low + high) // 2
+                if hashes[middle] < value:
+                    low = middle + 1
+                else:
+                    high = middle
+            at = low
+        row = at
+        while row < total and hashes[row] == value:
+            if kept[owners[row]]:
+                found[index] = True
+                break
+            row += 1
+        if at == total:
+            break
+
+
+@njit(cache=True, nogil=True)
+def same_bytes(data: Any, offsets: Any, order: Any, first: Any, same: Any) -> None:
+    """For each i: whether row `order[i]` has the bytes of row `order[first[i]]`, the first of its group."""
+    for index in range(len(order)):
+        leader = first[index]
+        if leader == index:
+            same[index] = True
+            continue
+        one, other = order[leader], order[index]
+        size = offsets[one + 1] - offsets[one]
+        equal = offsets[other + 1] - offsets[other] == size
+        if equal:
+            start, begin = offsets[one], offsets[other]
+            for byte in range(size):
+                if data[start + byte] != data[begin + byte]:
+                    equal = False
+                    break
+        same[index] = equal
+
+
+@njit(cache=True, nogil=True)
+def count_by_owner(owners: Any, counts: Any) -> Any:
+    """Add each owner's rows to `counts`; False when an owner is none of them."""
+    for row in range(len(owners)):
+        owner = owners[row]
+        if owner >= len(counts):
+            return False
+        counts[owner] += 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def is_sorted(values: Any) -> Any:
+    """Whether no value is less than the one before it."""
+    rising = True
+    for row in range(1, len(values)):
+        rising &= values[row] >= values[row - 1]
+    return rising
+
+
+@njit(cache=True, nogil=True)
+def equal_slices(one: Any, offsets: Any, rows: Any, other: Any, others: Any, others_rows: Any, same: Any) -> None:
+    """Whether row `rows[i]` of `one` has the bytes of row `others_rows[i]` of `other`."""
+    for index in range(len(rows)):
+        left, right = rows[index], others_rows[index]
+        size = offsets[left + 1] - offsets[left]
+        equal = others[right + 1] - others[right] == size
+        if equal:
+            start, begin = offsets[left], others[right]
+            for byte in range(size):
+                if one[start + byte] != other[begin + byte]:
+                    equal = False
+                    break
+        same[index] = equal

@@ -1,0 +1,161 @@
+"""Reading metadata on Spark's executors. Belongs here: cutting the work into tasks, bringing back what they found."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.metadata.avro import ENTRY_KINDS
+from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
+from artemis_lifecycle.reachability.index.files import DamagedIndex
+from artemis_lifecycle.reachability.index.reading import (
+    SEGMENT_ROWS,
+    Blocks,
+    ListChunk,
+    Rows,
+    Segment,
+    checksum_of,
+    read_block,
+    read_lists,
+    read_manifest,
+    write_segments,
+)
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    from artemis_lifecycle.reachability.index.index import IndexView, ManifestIndex
+    from artemis_lifecycle.reachability.index.state import IndexState
+
+_ROWS_PER_TASK = 500_000
+_ENTRY_BYTES = 60
+"""What an entry takes at least in a compressed manifest: more rows than this says are not expected of a task."""
+
+
+def read_lists_there(
+    spark: SparkSession, stores: Stores, chunks: Sequence[Sequence[Snapshot]], concurrency: int | None
+) -> Iterator[ListChunk]:
+    """`read_lists` of each chunk, in order. Raises UnreadableMetadata, EncryptedTable."""
+    done = _run(spark, _ListTask(stores), [pickle.dumps(tuple(chunk)) for chunk in chunks], concurrency)
+    for _, result in sorted(done):
+        yield pickle.loads(result)
+
+
+def write_segments_there(
+    spark: SparkSession,
+    index: ManifestIndex,
+    entries: Sequence[tuple[int, ManifestListEntry]],
+    lengths: NDArray[np.int64],
+) -> Iterator[tuple[Segment, Blocks]]:
+    """`write_segments` of all manifests, in tasks of about equal bytes. Raises UnreadableMetadata, EncryptedTable."""
+    import numpy as np
+
+    cores = int(spark.sparkContext.defaultParallelism)
+    bytes_per_task = SEGMENT_ROWS * _ENTRY_BYTES
+    tasks = max(1, min(len(entries), max(cores, -(-int(lengths.sum()) // bytes_per_task))))
+    ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, int(lengths.sum()), tasks + 1)[1:-1])
+    groups = np.split(np.arange(len(entries)), ends)
+    payloads = [pickle.dumps([entries[row] for row in group.tolist()]) for group in groups if len(group)]
+    for _, result in sorted(_run(spark, _ManifestTask(index), payloads, index.settings.concurrency)):
+        yield from pickle.loads(result)
+
+
+def _run(spark: SparkSession, task: Any, payloads: Sequence[bytes], concurrency: int | None) -> list[tuple[int, bytes]]:
+    partitions = len(payloads) if concurrency is None else min(concurrency, len(payloads))
+    with worker_errors():
+        return list(spark.sparkContext.parallelize(list(enumerate(payloads)), partitions).mapPartitions(task).collect())
+
+
+class _ListTask:
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    def __call__(self, payloads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        for number, payload in payloads:
+            yield number, pickle.dumps(read_lists(self.stores, pickle.loads(payload)))
+
+
+class _ManifestTask:
+    def __init__(self, index: ManifestIndex) -> None:
+        self.index = index
+
+    def __call__(self, payloads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        for number, payload in payloads:
+            yield number, pickle.dumps(list(write_segments(self.index, pickle.loads(payload))))
+
+
+def rows_there(spark: SparkSession, view: IndexView, snapshot_ids: Sequence[int], schema: str) -> DataFrame:
+    """DataFrame[path, kind, size_in_bytes, location] of all entries that the snapshots reach, a row per naming.
+
+    A task that finds the index damaged reads the metadata itself, for its own manifests only.
+    """
+    import numpy as np
+
+    state = view.state
+    manifests = np.flatnonzero(state.listed_by(view.chosen(snapshot_ids)))
+    held = manifests[state.segment_of[manifests] >= 0]
+    order = held[np.lexsort((state.block_offsets[held], state.segment_of[held]))]
+    rows = np.maximum(state.manifests.existing[order] + state.manifests.added[order], 1)
+    tasks = max(int(spark.sparkContext.defaultParallelism), -(-int(rows.sum()) // _ROWS_PER_TASK))
+    ends = np.searchsorted(np.cumsum(rows), np.linspace(0, int(rows.sum()), tasks + 1)[1:-1])
+    payloads = []
+    for group in np.split(order, ends):
+        if len(group):
+            payloads.append([pickle.dumps(_Share.of(view, group))])
+    frame = spark.createDataFrame(payloads, "share binary").repartition(len(payloads))
+    return frame.mapInArrow(_rows_of_shares, schema)
+
+
+class _Share:
+    """What one task needs to read its manifests' rows: no more of the state than that."""
+
+    def __init__(self, index: ManifestIndex, state: IndexState) -> None:
+        self.index = index
+        self.state = state
+
+    @classmethod
+    def of(cls, view: IndexView, manifests: NDArray[np.int64]) -> _Share:
+        return cls(view.index, view.state.part(manifests))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+
+        numbers = np.arange(len(self.state.manifests))
+        pending: set[int] = set(numbers.tolist())
+        try:
+            for number, rows in self.index.rows_of(self.state, numbers):
+                yield self._batch(rows)
+                pending.discard(number)
+        except DamagedIndex:
+            for number in sorted(pending):
+                read = read_manifest(self.index.stores, number, self.state.manifests.entry(number), self.index.rules)
+                yield self._batch(read_block(read.block, checksum_of(read.block)))
+
+    def _batch(self, rows: Rows) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        paths = rows.paths()
+        kinds = pa.DictionaryArray.from_arrays(pa.array(rows.kinds), pa.array(ENTRY_KINDS)).dictionary_decode()
+        rules = self.index.rules
+        return pa.RecordBatch.from_pydict(
+            {
+                "path": paths,
+                "kind": kinds,
+                "size_in_bytes": pa.array(rows.sizes),
+                "location": pa.array([normalise(path, rules) for path in paths.to_pylist()], pa.string()),
+            }
+        )
+
+
+def _rows_of_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for payload in batch.column("share").to_pylist():
+            share: _Share = pickle.loads(payload)
+            yield from share.batches()

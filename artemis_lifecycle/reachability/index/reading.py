@@ -1,0 +1,422 @@
+"""Reading metadata into the index: manifest lists into who lists which manifest, manifests into segments of rows.
+Belongs here: what runs once per file, in threads of the driver or on executors. Does not belong: what is read when.
+
+A segment is one file of the index with the live entries of some manifests: for each manifest a block of paths, sizes
+and kinds, and for all of them together the hashes of locations, sorted, each with its manifest's place in the segment.
+Sorted runs merge: any two segments, and any set of wanted hashes, are compared in one pass.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.avro import ListedManifests, LiveFiles, listed_manifests, live_files
+from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
+from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, encode
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location_hash import hash_paths
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from artemis_lifecycle.reachability.index.index import ManifestIndex
+
+SEGMENT_ROWS = 1_000_000
+"""A segment is closed at so many rows: what one writer holds in memory, about 100 MB."""
+
+
+# --- manifest lists -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """Distinct manifests as lists record them: path (bytes in `data` between `offsets`), length, content, counts.
+
+    An unknown length or count is -1.
+    """
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    lengths: NDArray[np.int64]
+    contents: NDArray[np.int8]
+    existing: NDArray[np.int64]
+    added: NDArray[np.int64]
+    deleted: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def path(self, row: int) -> str:
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "surrogatepass")
+
+    def entry(self, row: int) -> ManifestListEntry:
+        """The manifest as `live_files` wants it."""
+        known = [None if count < 0 else count for count in self._counts(row)]
+        return ManifestListEntry(
+            manifest_path=self.path(row),
+            manifest_length=int(self.lengths[row]),
+            partition_spec_id=0,
+            content=int(self.contents[row]),
+            sequence_number=0,
+            min_sequence_number=0,
+            added_snapshot_id=None,
+            added_files_count=known[1],
+            existing_files_count=known[0],
+            deleted_files_count=known[2],
+        )
+
+    def _counts(self, row: int) -> tuple[int, int, int]:
+        return int(self.existing[row]), int(self.added[row]), int(self.deleted[row])
+
+    def keys(self) -> NDArray[np.uint64]:
+        """A 64-bit key of each manifest's path and length; equal keys are compared byte by byte before they count."""
+        import numpy as np
+
+        from artemis_lifecycle.storage.hash_kernels import hash_slices
+
+        out = np.empty(len(self), np.uint64)
+        hash_slices(self.data, self.offsets[:-1], np.diff(self.offsets), self.lengths.view(np.uint64), out)
+        return out
+
+
+@dataclass(frozen=True)
+class ListChunk:
+    """Some manifest lists: list `i` names the manifests `numbers[bounds[i]:bounds[i + 1]]`, rows of `manifests`."""
+
+    sizes: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    manifests: Manifests
+
+
+def read_lists(stores: Stores, snapshots: Sequence[Snapshot]) -> ListChunk:
+    """Read the manifest lists of `snapshots`. Raises UnreadableMetadata, EncryptedTable.
+
+    Also when two lists do not agree on what a manifest of one path and length holds.
+    """
+    import numpy as np
+
+    from artemis_lifecycle.metadata.scan_kernels import gather
+
+    lists = [listed_manifests(stores, snapshot) for snapshot in snapshots]
+    counts = [len(listed) for listed in lists]
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    pieces: list[NDArray[np.uint8]] = []
+    for listed in lists:
+        out = np.empty(int(listed.sizes.sum()), np.uint8)
+        rows = np.arange(len(listed), dtype=np.int64)
+        gather(listed.data, listed.starts, listed.sizes, rows, out, np.empty(len(listed) + 1, np.int64))
+        pieces.append(out)
+
+    def column(name: str) -> NDArray[np.int64]:
+        columns = [getattr(listed, name) for listed in lists]
+        return np.concatenate(columns) if columns else np.empty(0, np.int64)
+
+    every = Manifests(
+        np.concatenate([[0], np.cumsum(column("sizes"))]).astype(np.int64),
+        np.concatenate(pieces) if pieces else np.empty(0, np.uint8),
+        column("lengths"),
+        column("contents").astype(np.int8),
+        column("existing"),
+        column("added"),
+        column("deleted"),
+    )
+    _, first, numbers = np.unique(every.keys(), return_index=True, return_inverse=True)
+    _require_agreement(every, first[numbers], lists)
+    distinct = taken(every, first)
+    known = {}
+    for name in ("existing", "added", "deleted"):
+        # A list of an old writer may leave a count out that another list has.
+        best = np.full(len(first), -1, np.int64)
+        np.maximum.at(best, numbers, getattr(every, name))
+        known[name] = best
+    distinct = Manifests(distinct.offsets, distinct.data, distinct.lengths, distinct.contents, **known)
+    _require_counts(every, distinct, numbers)
+    sizes = np.array([listed.size_in_bytes for listed in lists], np.int64)
+    return ListChunk(sizes, bounds, numbers.astype(np.int64), distinct)
+
+
+def taken(manifests: Manifests, rows: NDArray[np.int64]) -> Manifests:
+    """The given rows, in that order."""
+    import numpy as np
+
+    from artemis_lifecycle.metadata.scan_kernels import gather
+
+    sizes = np.diff(manifests.offsets)
+    out = np.empty(int(sizes[rows].sum()), np.uint8)
+    offsets = np.empty(len(rows) + 1, np.int64)
+    gather(manifests.data, manifests.offsets[:-1], sizes, rows.astype(np.int64), out, offsets)
+    return Manifests(
+        offsets,
+        out,
+        manifests.lengths[rows],
+        manifests.contents[rows],
+        manifests.existing[rows],
+        manifests.added[rows],
+        manifests.deleted[rows],
+    )
+
+
+def joined(first: Manifests, second: Manifests) -> Manifests:
+    """The rows of both, one behind the other."""
+    import numpy as np
+
+    return Manifests(
+        np.concatenate([first.offsets, second.offsets[1:] + first.offsets[-1]]),
+        np.concatenate([first.data, second.data]),
+        *(
+            np.concatenate([getattr(first, name), getattr(second, name)])
+            for name in ("lengths", "contents", "existing", "added", "deleted")
+        ),
+    )
+
+
+def same_manifests(
+    one: Manifests, rows: NDArray[np.int64], other: Manifests, others: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Whether row `rows[i]` of `one` has the path, the length and the content of row `others[i]` of `other`."""
+    import numpy as np
+
+    from artemis_lifecycle.reachability.index.kernels import equal_slices
+
+    same = np.empty(len(rows), np.bool_)
+    equal_slices(one.data, one.offsets, rows.astype(np.int64), other.data, other.offsets, others.astype(np.int64), same)
+    alike: NDArray[np.bool_] = (
+        same & (one.lengths[rows] == other.lengths[others]) & (one.contents[rows] == other.contents[others])
+    )
+    return alike
+
+
+def _require_agreement(every: Manifests, leaders: NDArray[np.int64], lists: Sequence[ListedManifests]) -> None:
+    import numpy as np
+
+    same = same_manifests(every, np.arange(len(every), dtype=np.int64), every, leaders)
+    if not same.all():
+        row = int(np.flatnonzero(~same)[0])
+        raise _disagreement(every.path(row))
+
+
+def _require_counts(every: Manifests, distinct: Manifests, numbers: NDArray[np.int64]) -> None:
+    import numpy as np
+
+    for name in ("existing", "added", "deleted"):
+        given, settled = getattr(every, name), getattr(distinct, name)[numbers]
+        differing = np.flatnonzero((given >= 0) & (given != settled))
+        if len(differing):
+            raise _disagreement(every.path(int(differing[0])))
+
+
+def _disagreement(path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        "Two manifest lists do not agree on what a manifest holds",
+        path=path,
+        untouched="the table and all its files",
+        do="find out which list is damaged; nothing of this table is planned or deleted until they agree",
+    )
+
+
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment's file, by its name in the index's folder; its rows and manifests, and where its two columns stand."""
+
+    name: str
+    rows: int
+    manifests: int
+    hashes: Section
+    owners: Section
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Where the rows of each manifest stand in a segment's file, with the block's xxh3-64 checksum.
+
+    `numbers` are the index's numbers of the manifests, in the order of their places in the segment.
+    """
+
+    numbers: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    checksums: NDArray[np.uint64]
+    counts: NDArray[np.int64]
+    """(manifests, 3): existing, added and deleted entries, as they were found."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Entries: paths (bytes in `data` between `offsets`), sizes in bytes, kinds (indexes into ENTRY_KINDS)."""
+
+    offsets: NDArray[np.int64]
+    data: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def paths(self) -> pa.Array:
+        """The paths as a string array."""
+        import pyarrow as pa
+
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.large_string(), len(self), buffers).cast(pa.string())
+
+
+@dataclass(frozen=True)
+class ReadManifest:
+    """One manifest, read: its block, its sorted hashes, its counts by status (existing, added, deleted)."""
+
+    number: int
+    block: bytes
+    hashes: NDArray[np.uint64]
+    counts: tuple[int, int, int]
+
+
+def read_manifest(stores: Stores, number: int, entry: ManifestListEntry, rules: LocationRules) -> ReadManifest:
+    """Read one manifest, held against its entry in the list. Raises UnreadableMetadata, EncryptedTable."""
+    import numpy as np
+
+    live = live_files(stores, entry)
+    hashes = hash_paths(live.data, live.starts, live.lengths, rules)
+    hashes.sort()
+    return ReadManifest(number, _block(live, entry.manifest_path), np.ascontiguousarray(hashes), live.counts)
+
+
+def _block(live: LiveFiles, path: str) -> bytes:
+    import numpy as np
+    import pyarrow as pa
+
+    from artemis_lifecycle.metadata.scan_kernels import gather
+
+    count = len(live)
+    if not count:
+        return b""
+    out = np.empty(int(live.lengths.sum()), np.uint8)
+    offsets = np.empty(count + 1, np.int64)
+    gather(live.data, live.starts, live.lengths, np.arange(count, dtype=np.int64), out, offsets)
+    try:
+        texts = pa.Array.from_buffers(pa.large_string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UnreadableMetadata(
+            "A path of the manifest is no text",
+            path=path,
+            untouched="the table and all its files",
+            do="restore the file; nothing of this table is planned or deleted until it reads",
+        ) from error
+    raw = b"".join(
+        (
+            count.to_bytes(4, "little"),
+            np.ascontiguousarray(live.sizes).tobytes(),
+            live.lengths.astype(np.uint32).tobytes(),
+            live.kinds.tobytes(),
+            out.tobytes(),
+        )
+    )
+    return len(raw).to_bytes(8, "little") + bytes(_codec().compress(raw))
+
+
+def _codec() -> Any:
+    import pyarrow as pa
+
+    return pa.Codec("zstd", compression_level=1)
+
+
+def checksum_of(block: bytes) -> int:
+    """xxh3-64 of a block."""
+    import xxhash
+
+    checksum: int = xxhash.xxh3_64_intdigest(block)
+    return checksum
+
+
+def read_block(block: bytes, checksum: int) -> Rows:
+    """The rows of one manifest. Raises DamagedIndex."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not block:
+        return Rows(np.zeros(1, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int8))
+    if checksum_of(block) != checksum:
+        raise DamagedIndex("a block does not have its checksum")
+    try:
+        raw = _codec().decompress(block[8:], decompressed_size=int.from_bytes(block[:8], "little"))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DamagedIndex(f"a block cannot be undone: {error}") from error
+    count = int.from_bytes(raw[:4], "little")
+    sizes = np.frombuffer(raw, np.int64, count, 4) if count else np.empty(0, np.int64)
+    lengths = np.frombuffer(raw, np.uint32, count, 4 + 8 * count)
+    kinds = np.frombuffer(raw, np.int8, count, 4 + 12 * count)
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    data = np.frombuffer(raw, np.uint8, int(offsets[-1]), 4 + 13 * count)
+    return Rows(offsets, data, sizes, kinds)
+
+
+class SegmentWriter:
+    """Collects manifests and writes segments of about SEGMENT_ROWS rows under `folder`."""
+
+    def __init__(self, stores: Stores, folder: str, identity: Mapping[str, object]) -> None:
+        self._stores = stores
+        self._folder = folder
+        self._identity = identity
+        self._manifests: list[ReadManifest] = []
+        self._rows = 0
+
+    def add(self, manifest: ReadManifest) -> Iterator[tuple[Segment, Blocks]]:
+        """Take one manifest; yields a segment whenever one is full."""
+        self._manifests.append(manifest)
+        self._rows += len(manifest.hashes)
+        if self._rows >= SEGMENT_ROWS:
+            yield self._write()
+
+    def finish(self) -> Iterator[tuple[Segment, Blocks]]:
+        if self._manifests:
+            yield self._write()
+
+    def _write(self) -> tuple[Segment, Blocks]:
+        import numpy as np
+
+        manifests, self._manifests, rows, self._rows = self._manifests, [], self._rows, 0
+        hashes = np.concatenate([manifest.hashes for manifest in manifests])
+        owners = np.repeat(np.arange(len(manifests), dtype=np.uint32), [len(manifest.hashes) for manifest in manifests])
+        # Stable, so that equal hashes keep their manifests' order: the same rows make the same file.
+        order = np.argsort(hashes, kind="stable")
+        lengths = np.array([len(manifest.block) for manifest in manifests], np.int64)
+        data, sections = encode(
+            self._identity,
+            {
+                "hashes": hashes[order],
+                "owners": owners[order],
+                "blocks": b"".join(manifest.block for manifest in manifests),
+            },
+        )
+        name = f"segment-{uuid.uuid4().hex}"
+        self._stores.write(f"{self._folder}/{name}", data)
+        blocks = Blocks(
+            np.array([manifest.number for manifest in manifests], np.int64),
+            sections["blocks"].offset + np.cumsum(lengths) - lengths,
+            lengths,
+            np.array([checksum_of(manifest.block) for manifest in manifests], np.uint64),
+            np.array([manifest.counts for manifest in manifests], np.int64).reshape(-1, 3),
+        )
+        return Segment(name, rows, len(manifests), sections["hashes"], sections["owners"]), blocks
+
+
+def write_segments(
+    index: ManifestIndex, manifests: Iterable[tuple[int, ManifestListEntry]]
+) -> Iterator[tuple[Segment, Blocks]]:
+    """Read the numbered manifests one after the other into segments."""
+    writer = SegmentWriter(index.files, index.folder, index.identity)
+    for number, entry in manifests:
+        yield from writer.add(read_manifest(index.stores, number, entry, index.rules))
+    yield from writer.finish()

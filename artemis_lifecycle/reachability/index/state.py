@@ -1,0 +1,443 @@
+"""What the index knows of a table: its manifests, and which snapshots list them. Belongs here: the arrays, and how they
+grow and shrink with the table's snapshots. Does not belong: reading metadata, files of the index.
+
+A snapshot's manifests are kept as changes: snapshots stand in lanes, one behind the other, and a manifest is present
+over stretches of a lane. A new snapshot joins the lane whose last one it differs from least (nearly always its
+parent's), so the stretches grow with what commits change and not with snapshots times manifests; a branch that went its
+own way gets a lane of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
+from artemis_lifecycle.reachability.index.reading import (
+    Blocks,
+    ListChunk,
+    Manifests,
+    Segment,
+    joined,
+    same_manifests,
+    taken,
+)
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location_hash import hash_paths
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+OPEN = 2**31 - 1
+"""The end of a stretch that reaches to its lane's last snapshot."""
+
+UNREAD = -2
+_NO_ROWS = -1
+_LANES_TRIED = 8
+
+
+def no_manifests() -> Manifests:
+    import numpy as np
+
+    empty = np.empty(0, np.int64)
+    return Manifests(np.zeros(1, np.int64), np.empty(0, np.uint8), empty, np.empty(0, np.int8), empty, empty, empty)
+
+
+@dataclass
+class IndexState:
+    """Arrays over manifests (by number), lists (one per snapshot) and stretches; `segments` by position.
+
+    `segment_of[n]` is the segment with manifest n's rows (UNREAD before it was read, -1 when it has none),
+    `place_of[n]` its place there. `locations` are the hashes of the manifests' own locations. A stretch says: manifest
+    `stretch_manifest` is listed by the snapshots of lane `stretch_lane` from position `stretch_start` up to, without,
+    `stretch_end`.
+    """
+
+    manifests: Manifests
+    locations: NDArray[np.uint64]
+    segment_of: NDArray[np.int64]
+    place_of: NDArray[np.int64]
+    block_offsets: NDArray[np.int64]
+    block_lengths: NDArray[np.int64]
+    block_checksums: NDArray[np.uint64]
+    snapshot_ids: NDArray[np.int64]
+    list_keys: NDArray[np.uint64]
+    list_sizes: NDArray[np.int64]
+    lanes: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    stretch_manifest: NDArray[np.int64]
+    stretch_lane: NDArray[np.int32]
+    stretch_start: NDArray[np.int32]
+    stretch_end: NDArray[np.int32]
+    segments: list[Segment] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls) -> IndexState:
+        import numpy as np
+
+        wide, narrow, hashes = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint64)
+        return cls(
+            no_manifests(), hashes, wide, wide, wide, wide, hashes, wide, hashes, wide, narrow, narrow, wide, narrow,
+            narrow, narrow,
+        )  # fmt: skip
+
+    # --- growing ----------------------------------------------------------------------------------------------------
+
+    def number(self, found: Manifests, rules: LocationRules) -> NDArray[np.int64]:
+        """The numbers of these manifests; those not known yet get new ones, at the end, and stay UNREAD.
+
+        Raises UnreadableMetadata when a list says something else of a known manifest than was found in it.
+        """
+        import numpy as np
+
+        known, keys = self.manifests.keys(), found.keys()
+        order = np.argsort(known, kind="stable")
+        at = np.searchsorted(known[order], keys)
+        candidate = order[np.minimum(at, len(order) - 1)] if len(order) else np.zeros(len(keys), np.int64)
+        hit = np.zeros(len(keys), np.bool_)
+        if len(order):
+            hit = known[candidate] == keys
+            rows = np.flatnonzero(hit)
+            # A key is 64 bits of a path and a length: the manifest itself decides.
+            hit[rows] = same_manifests(found, rows, self.manifests, candidate[rows])
+        numbers = np.where(hit, candidate, -1)
+        self._require_counts(found, numbers)
+        new = np.flatnonzero(~hit)
+        numbers[new] = len(self.manifests) + np.arange(len(new))
+        count, fresh = len(new), taken(found, new)
+        self.manifests = joined(self.manifests, fresh)
+        hashes = hash_paths(fresh.data, fresh.offsets[:-1], np.diff(fresh.offsets), rules)
+        self.locations = np.concatenate([self.locations, hashes])
+        self.segment_of = np.concatenate([self.segment_of, np.full(count, UNREAD, np.int64)])
+        for name in ("place_of", "block_offsets", "block_lengths"):
+            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(count, np.int64)]))
+        self.block_checksums = np.concatenate([self.block_checksums, np.zeros(count, np.uint64)])
+        return numbers
+
+    def _require_counts(self, found: Manifests, numbers: NDArray[np.int64]) -> None:
+        import numpy as np
+
+        rows = np.flatnonzero(numbers >= 0)
+        rows = rows[self.segment_of[numbers[rows]] != UNREAD]
+        for name in ("existing", "added", "deleted"):
+            recorded, held = getattr(found, name)[rows], getattr(self.manifests, name)[numbers[rows]]
+            wrong = np.flatnonzero((recorded >= 0) & (recorded != held))
+            if len(wrong):
+                row = int(rows[wrong[0]])
+                raise UnreadableMetadata(
+                    f"The manifest has {held[wrong[0]]} {name} entries, and a manifest list records "
+                    f"{recorded[wrong[0]]}",
+                    path=found.path(row),
+                    untouched="the table and all its files",
+                    do="find out which list is damaged; nothing of this table is planned or deleted until they agree",
+                )
+
+    def add_rows(self, segment: Segment, blocks: Blocks) -> None:
+        """Take over a segment that was written for manifests known by number."""
+        import numpy as np
+
+        for name in ("segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums"):
+            # Arrays that came from a file cannot be written to.
+            setattr(self, name, getattr(self, name).copy())
+        self.segments.append(segment)
+        numbers = blocks.numbers
+        rows = blocks.counts[:, 0] + blocks.counts[:, 1]
+        self.segment_of[numbers] = len(self.segments) - 1
+        self.segment_of[numbers[rows == 0]] = _NO_ROWS
+        self.place_of[numbers] = np.arange(len(numbers))
+        self.block_offsets[numbers] = blocks.offsets
+        self.block_lengths[numbers] = blocks.lengths
+        self.block_checksums[numbers] = blocks.checksums
+        for column, name in enumerate(("existing", "added", "deleted")):
+            counts = getattr(self.manifests, name).copy()
+            counts[numbers] = blocks.counts[:, column]
+            self.manifests = replace(self.manifests, **{name: counts})
+
+    def add_lists(
+        self,
+        snapshot_ids: Sequence[int],
+        keys: Sequence[int],
+        parents: Sequence[int | None],
+        chunk: ListChunk,
+        numbers: NDArray[np.int64],
+    ) -> None:
+        """Take over the lists of new snapshots, in the history's order; `numbers` are those of the chunk's rows."""
+        import numpy as np
+
+        lanes = _Lanes(self)
+        placed: list[tuple[int, int]] = []
+        for index, parent in enumerate(parents):
+            rows = chunk.numbers[chunk.bounds[index] : chunk.bounds[index + 1]]
+            placed.append(lanes.place(np.unique(numbers[rows]), snapshot_ids[index], parent))
+        self.snapshot_ids = np.concatenate([self.snapshot_ids, np.array(snapshot_ids, np.int64)])
+        self.list_keys = np.concatenate([self.list_keys, np.array(keys, np.uint64)])
+        self.list_sizes = np.concatenate([self.list_sizes, chunk.sizes])
+        self.lanes = np.concatenate([self.lanes, np.array([lane for lane, _ in placed], np.int32)])
+        self.positions = np.concatenate([self.positions, np.array([at for _, at in placed], np.int32)])
+        lanes.store()
+
+    # --- shrinking --------------------------------------------------------------------------------------------------
+
+    def keep_lists(self, rows: NDArray[np.bool_]) -> None:
+        """Forget the other snapshots, and with them every manifest that no snapshot lists any more."""
+        import numpy as np
+
+        for name in ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions"):
+            setattr(self, name, getattr(self, name)[rows])
+        alive = self.stretches_with(np.ones(len(self.snapshot_ids), np.bool_))
+        for name in _STRETCHES:
+            setattr(self, name, getattr(self, name)[alive])
+        listed = np.zeros(len(self.manifests), np.bool_)
+        listed[self.stretch_manifest] = True
+        if listed.all():
+            return
+        self.stretch_manifest = (np.cumsum(listed) - 1)[self.stretch_manifest]
+        numbers = np.flatnonzero(listed)
+        self.manifests = taken(self.manifests, numbers)
+        for name in _BY_MANIFEST:
+            setattr(self, name, getattr(self, name)[numbers])
+
+    def drop_segments(self, gone: NDArray[np.bool_]) -> None:
+        """Forget the given segments, which hold no manifest's rows any more."""
+        import numpy as np
+
+        renumbered = np.cumsum(~gone) - 1
+        held = self.segment_of >= 0
+        self.segment_of = np.where(held, renumbered[np.where(held, self.segment_of, 0)], self.segment_of)
+        self.segments = [segment for segment, drop in zip(self.segments, gone.tolist(), strict=True) if not drop]
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def coordinates(self) -> NDArray[np.int64]:
+        """A number per snapshot by which snapshots of one lane stand in their order, and lanes apart."""
+        import numpy as np
+
+        coordinates: NDArray[np.int64] = (self.lanes.astype(np.int64) << 32) | self.positions
+        return coordinates
+
+    def _within(self, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The chosen snapshots' rows, sorted by coordinate; and of each stretch, the first and the one behind its
+        last.
+        """
+        import numpy as np
+
+        rows = np.flatnonzero(chosen)
+        coordinates = self.coordinates()[rows]
+        order = np.argsort(coordinates, kind="stable")
+        lane = self.stretch_lane.astype(np.int64) << 32
+        first = np.searchsorted(coordinates[order], lane | self.stretch_start)
+        behind = np.searchsorted(coordinates[order], lane | self.stretch_end)
+        return rows[order], first, behind
+
+    def stretches_with(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether each stretch covers any of the chosen snapshots (a mask over `snapshot_ids`)."""
+        _, first, behind = self._within(chosen)
+        covered: NDArray[np.bool_] = behind > first
+        return covered
+
+    def listed_by(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether each manifest is listed by any of the chosen snapshots."""
+        import numpy as np
+
+        listed = np.zeros(len(self.manifests), np.bool_)
+        listed[self.stretch_manifest[self.stretches_with(chosen)]] = True
+        return listed
+
+    def last_listed(self, chosen: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each manifest, the highest `order` (one number per snapshot, rising in a lane) of the chosen; -1: none."""
+        import numpy as np
+
+        rows, first, behind = self._within(chosen)
+        covered = behind > first
+        last = np.full(len(self.manifests), -1, np.int64)
+        np.maximum.at(last, self.stretch_manifest[covered], order[rows[behind[covered] - 1]])
+        return last
+
+    def listing(self, manifest: int) -> NDArray[np.bool_]:
+        """Which snapshots list the manifest: a mask over `snapshot_ids`."""
+        import numpy as np
+
+        mine = self.stretch_manifest == manifest
+        found = np.zeros(len(self.snapshot_ids), np.bool_)
+        for lane, start, end in zip(
+            self.stretch_lane[mine], self.stretch_start[mine], self.stretch_end[mine], strict=True
+        ):
+            found |= (self.lanes == lane) & (self.positions >= start) & (self.positions < end)
+        return found
+
+    def part(self, manifests: NDArray[np.int64]) -> IndexState:
+        """A state of these manifests alone, without snapshots: what it takes to read their rows."""
+        found = IndexState.empty()
+        found.manifests = taken(self.manifests, manifests)
+        for name in _BY_MANIFEST:
+            setattr(found, name, getattr(self, name)[manifests])
+        found.segments = self.segments
+        return found
+
+    # --- storing ----------------------------------------------------------------------------------------------------
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it as named arrays, for a file."""
+        import numpy as np
+
+        found: dict[str, Any] = {name: getattr(self, name) for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)}
+        found |= {f"manifest_{name}": getattr(self.manifests, name) for name in _MANIFESTS if name != "data"}
+        found["manifest_data"] = self.manifests.data
+        found["segment_names"] = "\n".join(segment.name for segment in self.segments).encode()
+        found["segment_numbers"] = np.array(
+            [
+                [segment.rows, segment.manifests]
+                + [value for part in (segment.hashes, segment.owners) for value in (part.offset, part.length)]
+                for segment in self.segments
+            ],
+            np.int64,
+        ).reshape(-1)
+        found["segment_checksums"] = np.array(
+            [part.checksum for segment in self.segments for part in (segment.hashes, segment.owners)], np.uint64
+        )
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any]) -> IndexState:
+        """What `arrays` gave. Raises DamagedIndex when it does not fit together."""
+        import numpy as np
+
+        try:
+            manifests = Manifests(**{name: arrays[f"manifest_{name}"] for name in _MANIFESTS})
+            names = arrays["segment_names"].decode().split("\n") if len(arrays["segment_names"]) else []
+            numbers = arrays["segment_numbers"].reshape(-1, 6).tolist()
+            checksums = arrays["segment_checksums"].reshape(-1, 2).tolist()
+            segments = [
+                Segment(
+                    name,
+                    rows,
+                    count,
+                    Section("<u8", hashes_at, hashes_length, hashes_checksum),
+                    Section("<u4", owners_at, owners_length, owners_checksum),
+                )
+                for name, (rows, count, hashes_at, hashes_length, owners_at, owners_length), (
+                    hashes_checksum,
+                    owners_checksum,
+                ) in zip(names, numbers, checksums, strict=True)
+            ]
+            state = cls(
+                manifests=manifests,
+                segments=segments,
+                **{name: arrays[name] for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)},
+            )
+        except (KeyError, ValueError, UnicodeDecodeError) as error:
+            raise DamagedIndex(f"the state does not fit together: {error!r}") from error
+        sound = (
+            len({len(manifests), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1
+            and len({len(getattr(state, name)) for name in _BY_LIST}) == 1
+            and len({len(getattr(state, name)) for name in _STRETCHES}) == 1
+            and len(manifests.offsets) == len(manifests) + 1
+            and (np.diff(manifests.offsets) >= 0).all()
+            and int(manifests.offsets[-1]) == len(manifests.data)
+            and (state.segment_of < len(segments)).all()
+            and (state.segment_of != UNREAD).all()
+        )
+        if not sound:
+            raise DamagedIndex("the state does not fit together")
+        return state
+
+
+_MANIFESTS = ("offsets", "data", "lengths", "contents", "existing", "added", "deleted")
+_BY_MANIFEST = ("locations", "segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums")
+_BY_LIST = ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions")
+_STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end")
+
+
+class _Lanes:
+    """The lanes' last snapshots, while new ones are placed."""
+
+    def __init__(self, state: IndexState) -> None:
+        import numpy as np
+
+        self._state = state
+        self._next: dict[int, int] = {}
+        for name, shift in (("positions", 1), ("stretch_start", 1), ("stretch_end", 1)):
+            lanes = state.lanes if name == "positions" else state.stretch_lane
+            values = getattr(state, name)
+            for lane in np.unique(lanes).tolist():
+                ends = values[(lanes == lane) & (values != OPEN)]
+                if len(ends):
+                    self._next[lane] = max(self._next.get(lane, 0), int(ends.max()) + shift)
+        self._tails: dict[int, NDArray[np.int64]] = {}
+        self._open: dict[int, dict[int, int]] = {}
+        is_open = state.stretch_end == OPEN
+        for lane in self._next:
+            mine = np.flatnonzero(is_open & (state.stretch_lane == lane))
+            self._tails[lane] = np.sort(state.stretch_manifest[mine])
+            self._open[lane] = dict(zip(state.stretch_manifest[mine].tolist(), mine.tolist(), strict=True))
+        self._last: dict[int, tuple[int, int]] = {}
+        for lane, position, snapshot_id in zip(
+            state.lanes.tolist(), state.positions.tolist(), state.snapshot_ids.tolist(), strict=True
+        ):
+            if position >= self._last.get(lane, (-1, 0))[0]:
+                self._last[lane] = (position, snapshot_id)
+        self._recent = sorted(self._last, key=lambda lane: self._last[lane][0])
+        self._ends = state.stretch_end.copy()
+        self._new: list[list[int]] = []
+
+    def place(self, manifests: NDArray[np.int64], snapshot_id: int, parent: int | None) -> tuple[int, int]:
+        """The lane and the position of a snapshot that lists `manifests` (sorted, no doubles)."""
+        from artemis_lifecycle.reachability.index.kernels import difference
+
+        best: tuple[int, int, Any, Any] | None = None
+        for lane in self._candidates(parent):
+            added, removed = difference(self._tails[lane], manifests)
+            cost = len(added) + len(removed)
+            if best is None or cost < best[0]:
+                best = cost, lane, added, removed
+            if cost <= len(manifests) // 4 + 4:
+                break
+        if best is None or best[0] > len(manifests):
+            lane = max(self._next, default=-1) + 1
+            added, removed = manifests, manifests[:0]
+            self._open[lane], self._next[lane] = {}, 0
+        else:
+            _, lane, added, removed = best
+        position = self._next[lane]
+        opened = self._open[lane]
+        old = len(self._ends)
+        for manifest in removed.tolist():
+            stretch = opened.pop(manifest)
+            if stretch < old:
+                self._ends[stretch] = position
+            else:
+                self._new[stretch - old][3] = position
+        for manifest in added.tolist():
+            opened[manifest] = old + len(self._new)
+            self._new.append([manifest, lane, position, OPEN])
+        self._tails[lane] = manifests
+        self._next[lane] = position + 1
+        self._last[lane] = position, snapshot_id
+        if not self._recent or self._recent[-1] != lane:
+            self._recent = [other for other in self._recent if other != lane] + [lane]
+        return lane, position
+
+    def _candidates(self, parent: int | None) -> Iterator[int]:
+        tried = 0
+        first = next((lane for lane in reversed(self._recent) if self._last[lane][1] == parent), None)
+        if first is not None:
+            yield first
+        for lane in reversed(self._recent):
+            if lane != first:
+                yield lane
+                tried += 1
+                if tried == _LANES_TRIED:
+                    return
+
+    def store(self) -> None:
+        import numpy as np
+
+        state = self._state
+        new = np.array(self._new, np.int64).reshape(-1, 4)
+        state.stretch_end = np.concatenate([self._ends, new[:, 3].astype(np.int32)])
+        state.stretch_manifest = np.concatenate([state.stretch_manifest, new[:, 0]])
+        state.stretch_lane = np.concatenate([state.stretch_lane, new[:, 1].astype(np.int32)])
+        state.stretch_start = np.concatenate([state.stretch_start, new[:, 2].astype(np.int32)])

@@ -1,0 +1,87 @@
+"""A 64-bit hash of locations: Spark's `xxhash64` of the location's UTF-8 bytes. Belongs here: hashing many paths at
+once where they lie, without making a Python string of any. Does not belong: what a hash stands for.
+
+xxHash64 with seed 42 is what Spark SQL computes, so executors, the driver and a query agree. Source: the xxHash
+specification (XXH64), Spark's `XxHash64Function`.
+
+Most paths of a table are in normal form but for their scheme and authority: those are hashed in place, as the
+normalised prefix and the rest. Any path whose rest needs more is given to `normalise` itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.storage.location import LocationRules, normalise, split
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+HASH_NAME = "xxhash64/42"
+"""Names the hash in the header of whatever stores its values."""
+
+SEED = 42
+_PREFIXES = 16
+
+
+def hash_location(location: str) -> int:
+    """The hash of one location, unsigned."""
+    import xxhash
+
+    return xxhash.xxh64_intdigest(location.encode("utf-8", "surrogatepass"), SEED)
+
+
+def hash_paths(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], rules: LocationRules
+) -> NDArray[np.uint64]:
+    """The hash of the location of each path; paths are `lengths` bytes of UTF-8 in `data` from `offsets` on."""
+    import numpy as np
+
+    from artemis_lifecycle.storage.hash_kernels import hash_in_place
+
+    hashes = np.zeros(len(offsets), np.uint64)
+    open_rows = np.arange(len(offsets), dtype=np.int64)
+    for _ in range(_PREFIXES):
+        if not len(open_rows):
+            return hashes
+        first = _text(data, offsets, lengths, int(open_rows[0]))
+        spelled, settled, is_file = _prefixes(first, rules)
+        if spelled is None:
+            hashes[open_rows[0]] = hash_location(normalise(first, rules))
+            open_rows = open_rows[1:]
+            continue
+        left = hash_in_place(
+            data, offsets, lengths, open_rows, _bytes(spelled), _bytes(settled), spelled == settled, is_file, hashes
+        )
+        if len(left) and left[0] == open_rows[0]:
+            hashes[left[0]] = hash_location(normalise(first, rules))
+            left = left[1:]
+        open_rows = left
+    for row in open_rows.tolist():
+        hashes[row] = hash_location(normalise(_text(data, offsets, lengths, row), rules))
+    return hashes
+
+
+def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row: int) -> str:
+    start = int(offsets[row])
+    return data[start : start + int(lengths[row])].tobytes().decode("utf-8", "surrogatepass")
+
+
+def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
+    """The path's scheme and authority as spelled, and as its location has them; None for a relative path."""
+    rest = split(path).path
+    if not rest.startswith("/"):
+        # Relative, or an authority with nothing behind it: rare, and not worth a rule of its own.
+        return None, "", False
+    spelled = path[: len(path) - len(rest)]
+    settled = normalise(f"{spelled}/x", rules)[: -len("/x")]
+    # Dots are resolved by the scheme as spelled: what equal schemes make of it comes after.
+    scheme = split(f"{spelled}/x").scheme
+    return spelled, settled, scheme in ("", "file")
+
+
+def _bytes(text: str) -> NDArray[np.uint8]:
+    import numpy as np
+
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)

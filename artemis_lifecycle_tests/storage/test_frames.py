@@ -1,0 +1,74 @@
+"""Sealed frames have one digest for the same rows, however they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
+from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
+from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
+from artemis_lifecycle.storage.stores import Stores
+
+
+def test_a_table_written_here_has_the_digest_that_spark_gives_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    paths = [f"s3://b/{'x' * (number % 70)}/é{number}" for number in range(500)]
+    table = pa.table(
+        {
+            "path": paths,
+            "kind": [None if number % 7 == 0 else "data" for number in range(500)],
+            "size_in_bytes": pa.array([None if number % 5 == 0 else number - 250 for number in range(500)], pa.int64()),
+        }
+    )
+    here = write_table(table, f"file://{tmp_path}/here", Stores())
+    frame = spark.createDataFrame(table).repartition(3)
+    there = write_frame(frame, f"file://{tmp_path}/there", Stores())
+    assert (here.digest, here.rows, here.schema) == (there.digest, there.rows, there.schema)
+    rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
+    assert rows == {tuple(row.values()) for row in table.to_pylist()}
+
+
+def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
+    table = pa.table({"path": pa.array([], pa.string()), "size_in_bytes": pa.array([], pa.int64())})
+    here = write_table(table, f"file://{tmp_path}/here", Stores())
+    there = write_frame(
+        spark.createDataFrame([], "path string, size_in_bytes bigint"), f"file://{tmp_path}/there", Stores()
+    )
+    assert (here.digest, here.schema) == (there.digest, there.schema)
+    assert read_frame(spark, here.folder, Stores()).count() == 0
+
+
+PATHS = st.lists(
+    st.one_of(
+        st.text(st.characters(codec="utf-8"), max_size=40),
+        st.tuples(
+            st.sampled_from(
+                ["s3://b", "S3a://b", "s3n://other", "file:", "file://", "file://host", "", "hdfs://n:8020"]
+            ),
+            st.text("ab/.é %", max_size=60),
+        ).map("/".join),
+    ),
+    max_size=30,
+)
+
+
+@given(paths=PATHS)
+def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(paths: list[str]) -> None:
+    import numpy as np
+
+    encoded = [path.encode() for path in paths]
+    lengths = np.array([len(path) for path in encoded], np.int64)
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    found = hash_paths(data, np.cumsum(lengths) - lengths, lengths, DEFAULT_RULES)
+    assert found.tolist() == [hash_location(normalise(path)) for path in paths]
+
+
+def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> None:
+    locations = [f"s3://b/{'y' * number}" for number in range(80)]
+    frame = spark.createDataFrame([(location,) for location in locations], "location string")
+    for row in frame.selectExpr("location", "xxhash64(location) AS hash").collect():
+        assert row["hash"] % 2**64 == hash_location(row["location"])
