@@ -1,5 +1,6 @@
-"""Avro files written by hand from the Avro specification, with every freedom that it leaves to a writer: codecs, many or
-empty blocks, arrays and maps in several chunks of positive or negative count, unions of any order, any type as a field.
+"""Avro files written by hand from the Avro specification, with every freedom that it leaves to a writer: codecs, many
+or empty blocks, arrays and maps in several chunks of positive or negative count, unions of any order, any type as a
+field.
 
 It shares no code with the readers under test, nor with fastavro.
 """

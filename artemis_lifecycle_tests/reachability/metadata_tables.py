@@ -113,9 +113,7 @@ class FolderStores(Stores):
     def head(self, path: str) -> StoredFile | None:
         return super().head(self.on_disk(path))
 
-    def write(
-        self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None
-    ) -> StoredFile:
+    def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
         if self.dies_at is not None:
             self.dies_at -= 1
             if self.dies_at < 0:
@@ -222,12 +220,13 @@ _LOOKALIKES = (
     "/{n}/deep/er/x.parquet",
 )
 _OPERATIONS = (
-    ["append"] * 6
-    + ["delete"] * 3
-    + ["overwrite", "rewrite", "rewrite", "row_delta", "row_delta", "row_delta", "compact", "readd", "twice"]
-    + ["replace", "stage", "cherry_pick", "rollback", "rollback", "branch", "branch", "tag", "append_branch"]
-    + ["append_branch", "forward", "drop_ref", "expire", "expire", "upgrade", "evolve_spec", "evolve_schema", "upgrade"]
-    + ["writer", "writer", "statistics", "statistics", "statistics", "data_path", "properties", "empty", "vectors", "vectors"]
+    *["append"] * 6,
+    *["delete"] * 3,
+    *["overwrite", "rewrite", "rewrite", "row_delta", "row_delta", "row_delta", "compact", "readd", "twice"],
+    *["replace", "stage", "cherry_pick", "rollback", "rollback", "branch", "branch", "tag", "append_branch"],
+    *["append_branch", "forward", "drop_ref", "expire", "expire", "upgrade", "upgrade", "evolve_spec"],
+    *["evolve_schema", "writer", "writer", "statistics", "statistics", "statistics", "data_path", "properties"],
+    *["empty", "vectors", "vectors"],
 )
 
 
@@ -265,7 +264,7 @@ class MetadataTable(TableModel):
         strict = self.rules is STRICT_RULES
         if self.remote:
             schemes = ("s3", "S3") if strict else ("s3", "s3a", "s3n", "S3a")
-            self.home = tuple(f"{scheme}://bucket/wh/t" for scheme in schemes) + (f"{schemes[0]}://bucket//wh///t",)
+            self.home = (*(f"{scheme}://bucket/wh/t" for scheme in schemes), f"{schemes[0]}://bucket//wh///t")
             self.disk_home = f"{self.folder}/bucket/wh/t"
         else:
             where = f"{self.folder}/wh/t"
@@ -345,13 +344,9 @@ class MetadataTable(TableModel):
     ) -> tuple[Manifest, str]:
         spec = self.spec if spec is None else spec
         writer = replace(self.writer, key=b"key", lean=False) if self.encrypted == "file" else self.writer
-        data = manifest_file(
-            writer, self.version, [entry for entry, _ in entries], content, spec, self.schema_id
-        )
+        data = manifest_file(writer, self.version, [entry for entry, _ in entries], content, spec, self.schema_id)
         file = self._metadata_file("manifest", "m", data)
-        manifest = Manifest(
-            file, content, spec, tuple(entries), self.version, self.sequence_number, snapshot_id
-        )
+        manifest = Manifest(file, content, spec, tuple(entries), self.version, self.sequence_number, snapshot_id)
         return manifest, file.path(tape)
 
     # --- commits ------------------------------------------------------------------------------------------------------
@@ -784,5 +779,3 @@ def locations_differ(files: Iterable[File], locate: Callable[[str], str]) -> boo
     """Whether `locate` tells all these files apart."""
     found = [locate(file.path()) for file in files]
     return len(set(found)) == len(found)
-
-

@@ -1,5 +1,5 @@
-"""Random history, random rule: the files named for deletion are those that some expired snapshot reaches and no kept one
-does, every one of them and no other. 2,000 histories; `make soak` walks 100,000."""
+"""Random history, random rule: the files named for deletion are those that some expired snapshot reaches and no kept
+one does, every one of them and no other. 2,000 histories; `make soak` walks 100,000."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The index is a cache, and never more: whatever befalls it, the answers are those of the metadata; whatever befalls the
-metadata, there is no answer. And what is healthy is not read twice."""
+"""The index is a cache, and never more: whatever befalls it, the answers are those of the metadata; whatever befalls
+the metadata, there is no answer. And what is healthy is not read twice."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_the_random_tables_have_everything_that_the_proofs_promise(folders: Fold
             seen[f"codec {table.writer.codec}"] += 1
 
     collect()
-    print(sorted((n,w) for w,n in seen.items()))
+    print(sorted((n, w) for w, n in seen.items()))
     wanted = {
         *(f"v{first} now v{now}" for first in (1, 2, 3) for now in (1, 2, 3) if first <= now),
         *(f"status {status}" for status in range(3)),

@@ -349,7 +349,9 @@ def _with_extras(columns: list[Any], writer: Writer, suffix: str) -> list[Any]:
         columns.append((node, encode(renamed, value, writer.chunks, names)))
     if writer.names == 2 and writer.ids:
         # Names that the spec gives to other fields; the ids tell that these are not they.
-        columns.append(({"name": "file_path", "type": "string", "field-id": 20_100}, text("s3://decoy/by-name.parquet")))
+        columns.append(
+            ({"name": "file_path", "type": "string", "field-id": 20_100}, text("s3://decoy/by-name.parquet"))
+        )
         columns.append(({"name": "manifest_path", "type": "string", "field-id": 20_101}, text("s3://decoy/m.avro")))
         columns.append(({"name": "status", "type": "int", "field-id": 20_102}, long(1)))
         columns.append(({"name": "content", "type": "int", "field-id": 20_103}, long(2)))
@@ -391,7 +393,9 @@ def _manifest_layout(version: int, spec: int, schema_id: int, writer: Writer) ->
     inner = _with_extras(_columns(_FILE, version, writer, spec, schema_id), writer, "_f")
     record = {"type": "record", "name": "r2", "fields": [node for node, _ in inner]}
     columns = _columns(_ENTRY, version, writer, spec, schema_id)
-    columns.append(({"name": _name("data_file", writer), "type": record, "field-id": 2}, _joined([p for _, p in inner])))
+    columns.append(
+        ({"name": _name("data_file", writer), "type": record, "field-id": 2}, _joined([p for _, p in inner]))
+    )
     return _layout("manifest_entry", _with_extras(columns, writer, ""), writer)
 
 
