@@ -69,14 +69,15 @@ def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
     kept_manifests = state.listed_by(~expired)
     last = state.last_listed(expired, view.order)
     doomed = np.flatnonzero((last >= 0) & ~kept_manifests)
-    entries = _entries(view, doomed, last)
-    entries = entries.only(_not_kept(view, entries.hashes, kept_manifests))
-    locations = state.locations
-    # One manifest may stand there twice, under two spellings of its path.
-    unheld = doomed[~np.isin(locations[doomed], locations[kept_manifests])]
-    parts = [entries, _manifests(view, unheld, last), _lists(view, expired, keep=False)]
-    parts.append(_statistics(view, {int(i) for i in state.snapshot_ids[expired]}, keep=False))
-    found = _one_per_location(view, parts)
+    gone = {int(i) for i in state.snapshot_ids[expired]}
+    named = _together(
+        [_entries(view, doomed, last), _manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)]
+    )
+    # One location may be named as several kinds (a Puffin file with statistics beside deletion vectors), and a manifest
+    # stand there under two spellings: whoever keeps it as any, keeps it.
+    held = np.concatenate([state.locations[kept_manifests], _texts(view, _other_paths(view, gone))[2]])
+    rows = _not_kept(view, named.hashes, kept_manifests)
+    found = _one_per_location(view, [named.only(rows[~np.isin(named.hashes[rows], held)])])
     reasons = _reasons(view, found.last)
     table = _table(found)
     return table.append_column("reason", reasons).cast(
@@ -97,8 +98,8 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool) ->
     parts = [
         _entries(view, manifests if entries else manifests[:0], last),
         _manifests(view, manifests, last),
-        _lists(view, chosen, keep=True),
-        _statistics(view, {int(i) for i in view.state.snapshot_ids[chosen]}, keep=True),
+        _lists(view, chosen),
+        _statistics(view, {int(i) for i in view.state.snapshot_ids[chosen]}),
     ]
     table = _table(_one_per_location(view, parts))
     rules = view.index.rules
@@ -214,51 +215,49 @@ def _manifests(view: IndexView, numbers: NDArray[np.int64], last: NDArray[np.int
     )
 
 
-def _lists(view: IndexView, chosen: NDArray[np.bool_], *, keep: bool) -> _Named:
-    """Manifest lists of the chosen snapshots; unless `keep`, those that no other snapshot has too."""
+def _lists(view: IndexView, chosen: NDArray[np.bool_]) -> _Named:
+    """Manifest lists of the chosen snapshots."""
     import numpy as np
 
     places = view.order[chosen]
     sizes = dict(zip(places.tolist(), view.state.list_sizes[chosen].tolist(), strict=True))
-    mine: list[tuple[int, bytes]] = []
-    others: list[tuple[int, bytes]] = []
-    for place, snapshot in enumerate(view.metadata.snapshots):
-        if snapshot.manifest_list is not None:
-            (mine if place in sizes else others).append(
-                (place, snapshot.manifest_list.encode("utf-8", "surrogatepass"))
-            )
-    found = _texts(view, [path for _, path in mine])
-    rows = np.arange(len(mine))
-    if not keep:
-        rows = np.flatnonzero(~np.isin(found[2], _texts(view, [path for _, path in others])[2]))
-    named = _Named(
-        *found,
-        np.full(len(mine), KINDS.index(MANIFEST_LIST), np.int64),
-        np.array([sizes[place] for place, _ in mine], np.int64),
-        np.array([place for place, _ in mine], np.int64),
+    paths = {
+        place: snapshot.manifest_list.encode("utf-8", "surrogatepass")
+        for place, snapshot in enumerate(view.metadata.snapshots)
+        if place in sizes and snapshot.manifest_list is not None
+    }
+    return _Named(
+        *_texts(view, list(paths.values())),
+        np.full(len(paths), KINDS.index(MANIFEST_LIST), np.int64),
+        np.array([sizes[place] for place in paths], np.int64),
+        np.array(list(paths), np.int64),
     )
-    return named.only(rows.astype(np.int64))
 
 
-def _statistics(view: IndexView, chosen: set[int], *, keep: bool) -> _Named:
-    """Statistics files registered for the chosen snapshots; unless `keep`, those registered for no other too."""
+def _statistics(view: IndexView, chosen: set[int]) -> _Named:
+    """Statistics files registered for the chosen snapshots."""
     import numpy as np
 
     place = {snapshot.snapshot_id: at for at, snapshot in enumerate(view.metadata.snapshots)}
     mine = [file for file in view.metadata.statistics if file.snapshot_id in chosen]
-    others = [file for file in view.metadata.statistics if file.snapshot_id not in chosen]
-    found = _texts(view, [file.path.encode("utf-8", "surrogatepass") for file in mine])
-    rows = np.arange(len(mine))
-    if not keep:
-        held = _texts(view, [file.path.encode("utf-8", "surrogatepass") for file in others])[2]
-        rows = np.flatnonzero(~np.isin(found[2], held))
-    named = _Named(
-        *found,
+    return _Named(
+        *_texts(view, [file.path.encode("utf-8", "surrogatepass") for file in mine]),
         np.array([KINDS.index(file.kind) for file in mine], np.int64),
         np.array([file.size_in_bytes for file in mine], np.int64),
         np.array([place[file.snapshot_id] for file in mine], np.int64),
     )
-    return named.only(rows.astype(np.int64))
+
+
+def _other_paths(view: IndexView, gone: set[int]) -> list[bytes]:
+    """The manifest lists and statistics files that the metadata names for other snapshots than those."""
+    metadata = view.metadata
+    lists = [
+        snapshot.manifest_list
+        for snapshot in metadata.snapshots
+        if snapshot.snapshot_id not in gone and snapshot.manifest_list is not None
+    ]
+    statistics = [file.path for file in metadata.statistics if file.snapshot_id not in gone]
+    return [path.encode("utf-8", "surrogatepass") for path in (*lists, *statistics)]
 
 
 def _texts(view: IndexView, paths: list[bytes]) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint64]]:

@@ -1,0 +1,139 @@
+"""Random history, random rule: the files named for deletion are those that some expired snapshot reaches and no kept
+one does, every one of them and no other. 2,000 histories; `make soak` walks 100,000."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index import ManifestIndex
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle_tests.reachability import oracle
+from artemis_lifecycle_tests.reachability.answers import (
+    check_deletable,
+    check_reachable,
+    examples,
+    mentions,
+)
+from artemis_lifecycle_tests.reachability.conftest import Folders
+from artemis_lifecycle_tests.reachability.metadata_tables import OPENINGS, RULES, STEPS, MetadataTable, Tape, built
+from artemis_lifecycle_tests.retention import oracle as retention
+from artemis_lifecycle_tests.retention.histories import MINUTE
+
+
+def opened(table: MetadataTable, folder: str) -> ManifestIndex:
+    return ManifestIndex.open(table.stores, f"{folder}/index", table.table_uuid, table.rules)
+
+
+@dataclass
+class Retention:
+    """What the three rules expire, each held against its restatement."""
+
+    table: MetadataTable
+    metadata: TableMetadata
+    tape: Tape
+
+    def expired(self) -> list[tuple[int, ...]]:
+        tape, ids = self.tape, self.table.ids()
+        self.now = self.table.clock + tape.below(6) * MINUTE
+        self.history = view_of(self.metadata)
+        self.held = {tape.of(ids)} if ids and tape.once_in(4) else set()
+        return [self._iceberg(), self._as_of(), self._paimon()]
+
+    def _decided(self, settings: RetentionSettings, kept: set[int]) -> tuple[int, ...]:
+        holds = [HoldView("h", "owner", "reason", tuple(self.held))] if self.held else []
+        decision = decide(self.history, settings, self.now, holds=holds)
+        assert set(decision.kept) == kept
+        assert set(decision.expired) == set(self.table.ids()) - kept
+        return decision.expired
+
+    def _iceberg(self) -> tuple[int, ...]:
+        tape, ids = self.tape, self.table.ids()
+        edge = None if tape.once_in(3) else self.now - tape.below(24) * MINUTE
+        heads = {ref.snapshot_id for ref in retention.live_refs(self.history, self.now).values()}
+        explicit = tuple({tape.of(ids)} - heads - self.held) if ids and tape.once_in(3) else ()
+        settings = RetentionSettings(rule="iceberg", older_than_ms=edge, explicit_ids=explicit)
+        kept = oracle.kept_by_iceberg(self.history, self.now, older_than=edge, explicit=explicit, held=self.held)
+        return self._decided(settings, kept)
+
+    def _as_of(self) -> tuple[int, ...]:
+        window = self.tape.below(24) * MINUTE
+        kept = oracle.kept_as_of(self.history, self.now, window=window, held=self.held)
+        return self._decided(RetentionSettings(window_ms=window), kept)
+
+    def _paimon(self) -> tuple[int, ...]:
+        tape = self.tape
+        window, least = tape.below(24) * MINUTE, 1 + tape.below(3)
+        most = least + tape.below(4) if tape.once_in(3) else None
+        limit = 1 + tape.below(4) if tape.once_in(3) else None
+        settings = RetentionSettings(
+            rule="paimon", window_ms=window, min_snapshots=least, max_snapshots=most, expire_limit=limit
+        )
+        kept = oracle.kept_by_paimon(
+            self.history, self.now, window=window, least=least, most=most, limit=limit, held=self.held
+        )
+        return self._decided(settings, kept)
+
+
+@examples(2_000)
+@given(opening=OPENINGS, steps=STEPS, rules=st.sampled_from(RULES), choices=st.binary(min_size=32, max_size=32))
+def test_exactly_what_only_expired_snapshots_reach_is_deletable(
+    folders: Folders, opening: bytes, steps: list[bytes], rules: Any, choices: bytes
+) -> None:
+    with folders() as folder:
+        table = built(opening, steps, folder, rules)
+        metadata = table.read_metadata()
+        view = opened(table, folder).refresh(metadata)
+        known, tape = mentions(table), Tape(choices)
+        some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
+        for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
+            check_deletable(table, view, expired, known)
+        check_reachable(table, view, some, known)
+        if known:
+            path = tape.of(sorted(known))
+            assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])
+
+
+def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:
+    with folders() as folder:
+        table = built(b"", [b"", b"\x06", b"\x09"], folder)
+        view = opened(table, folder).refresh(table.read_metadata())
+        assert view.deletable(()).num_rows == 0
+        assert view.reachable(()).num_rows == 0
+        assert view.holders("s3://nobody/knows.parquet") == ()
+
+
+def test_a_snapshot_that_is_not_there_is_an_error_and_not_an_empty_answer(folders: Folders) -> None:
+    with folders() as folder:
+        table = built(b"", [b"", b""], folder)
+        view = opened(table, folder).refresh(table.read_metadata())
+        for ask in (view.deletable, view.reachable):
+            with pytest.raises(UnreadableMetadata, match="404"):
+                ask((404,))
+
+
+def test_a_table_without_snapshots_has_no_files(folders: Folders) -> None:
+    with folders() as folder:
+        table = built(b"", [], folder)
+        view = opened(table, folder).refresh(table.read_metadata())
+        assert view.deletable(()).num_rows == view.reachable(()).num_rows == 0
+
+
+def test_the_index_lies_under_the_tables_uuid(folders: Folders) -> None:
+    """Two tables under one root, of one location even, never meet."""
+    with folders() as folder:
+        table = built(b"", [b"", b""], folder)
+        view = opened(table, folder).refresh(table.read_metadata())
+        assert (view.lists_read, view.manifests_read) == (2, 2)
+        table.table_uuid = "00000000-0000-4000-8000-00000000beef"
+        other = opened(table, folder).refresh(table.read_metadata())
+        assert (other.lists_read, other.manifests_read) == (2, 2)
+        again = opened(table, folder).refresh(table.read_metadata())
+        assert (again.lists_read, again.manifests_read) == (0, 0)
