@@ -115,13 +115,13 @@ class _Head:
     @classmethod
     def of(cls, data: bytes) -> _Head:
         # A table's files begin alike to the last byte, and there are tens of thousands: a head is read once.
-        for raw, known in _HEADS.items():
+        global _heads
+        for raw, known in _heads:
             if data.startswith(raw):
                 return known
         head = cls._read(data)
-        while len(_HEADS) >= _HEADS_KEPT:
-            _HEADS.pop(next(iter(_HEADS)), None)
-        _HEADS[data[: head.size]] = head
+        # A new tuple, for threads that are at the old one.
+        _heads = ((data[: head.size], head), *_heads[: _HEADS_KEPT - 1])
         return head
 
     @classmethod
@@ -149,7 +149,7 @@ class _Head:
         return cls(position, schema_text, codec, texts)
 
 
-_HEADS: dict[bytes, _Head] = {}
+_heads: tuple[tuple[bytes, _Head], ...] = ()
 _HEADS_KEPT = 8
 
 
