@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.reading import (
+    COLUMNS,
     Blocks,
     ListChunk,
     Manifests,
@@ -306,13 +307,13 @@ class IndexState:
         found["segment_numbers"] = np.array(
             [
                 [segment.rows, segment.manifests]
-                + [value for part in (segment.hashes, segment.owners) for value in (part.offset, part.length)]
+                + [value for part in segment.columns for value in (part.offset, part.length)]
                 for segment in self.segments
             ],
             np.int64,
         ).reshape(-1)
         found["segment_checksums"] = np.array(
-            [part.checksum for segment in self.segments for part in (segment.hashes, segment.owners)], np.uint64
+            [part.checksum for segment in self.segments for part in segment.columns], np.uint64
         )
         return found
 
@@ -324,20 +325,21 @@ class IndexState:
         try:
             manifests = Manifests(**{name: arrays[f"manifest_{name}"] for name in _MANIFESTS})
             names = arrays["segment_names"].decode().split("\n") if len(arrays["segment_names"]) else []
-            numbers = arrays["segment_numbers"].reshape(-1, 6).tolist()
-            checksums = arrays["segment_checksums"].reshape(-1, 2).tolist()
+            numbers = arrays["segment_numbers"].reshape(-1, 2 + 2 * len(COLUMNS)).tolist()
+            checksums = arrays["segment_checksums"].reshape(-1, len(COLUMNS)).tolist()
             segments = [
                 Segment(
                     name,
                     rows,
                     count,
-                    Section("<u8", hashes_at, hashes_length, hashes_checksum),
-                    Section("<u4", owners_at, owners_length, owners_checksum),
+                    *(
+                        Section(dtype, offset, length, checksum)
+                        for dtype, offset, length, checksum in zip(
+                            COLUMNS, places[::2], places[1::2], sums, strict=True
+                        )
+                    ),
                 )
-                for name, (rows, count, hashes_at, hashes_length, owners_at, owners_length), (
-                    hashes_checksum,
-                    owners_checksum,
-                ) in zip(names, numbers, checksums, strict=True)
+                for name, (rows, count, *places), sums in zip(names, numbers, checksums, strict=True)
             ]
             state = cls(
                 manifests=manifests,
