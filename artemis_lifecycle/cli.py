@@ -10,10 +10,10 @@ from __future__ import annotations
 import json as json_module
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,6 +110,24 @@ def _short(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC."""
+    table = Table(title=escape(title), title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    out.print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)
 
 
 def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
@@ -361,26 +379,68 @@ def tag(
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
-    why: Annotated[str, typer.Option(help="Kept beside the tag.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tag a snapshot, so that it stays for that long."""
+    """Tag a snapshot, so that it stays for that long. Who, when and why are kept: see `artemis tags`."""
     with opened(config, "tagging") as lifecycle:
-        show(lifecycle.tag(table, name, snapshot_id, retain=retain, why=why), json=json, title=f"Tag {name}")
+        made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
+        show(made, json=json, title=f"Tag {name}")
 
 
 @app.command()
 def untag(
     table: TableArgument,
     name: str,
-    why: Annotated[str, typer.Option(help="Kept beside the tag's record.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag's record.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove a tag. Its snapshot expires by the table's rule from then on."""
     with opened(config, "removing the tag") as lifecycle:
-        show(lifecycle.untag(table, name, why=why), json=json, title=f"Tag {name}")
+        show(lifecycle.untag(table, name, why=reason, who=owner), json=json, title=f"Tag {name}")
+
+
+@app.command()
+def tags(
+    table: TableArgument,
+    removed: Annotated[bool, typer.Option("--removed", help="Also the tags that are no more.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
+    with opened(config, "reading the refs") as lifecycle:
+        found = lifecycle.tags(table, with_removed=removed)
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = [
+        (
+            f"{ref.type} {ref.name}",
+            ref.snapshot_id,
+            ref.committed_at,
+            ref.who,
+            ref.created_at,
+            ref.why,
+            ref.retention,
+            ref.ends_at or "never",
+        )
+        for ref in found.refs
+    ]
+    columns = ("ref", "snapshot", "committed", "who", "when", "why", "retention", "ends")
+    show_table(f"Refs of {table}", columns, rows)
+    if removed:
+        names = ("tag", "snapshot", "made by", "made", "removed by", "removed", "why")
+        gone = [
+            (was.name, was.snapshot_id, was.who, was.created_at, was.removed_by, was.removed_at, was.removed_why)
+            for was in found.removed
+        ]
+        show_table(f"Former tags of {table}", names, gone)
+    out.print(escape(found.metadata_location), style="dim")
 
 
 @app.command()

@@ -50,7 +50,10 @@ def parse_duration(text: object) -> timedelta:
     match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is no duration; write an integer and one of ms, s, m, h, d, w, y, such as 30d")
-    return timedelta(milliseconds=int(match[1]) * _UNIT_MS[match[2]])
+    try:
+        return timedelta(milliseconds=int(match[1]) * _UNIT_MS[match[2]])
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is longer than any calendar") from error
 
 
 def format_duration(duration: timedelta) -> str:

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from artemis_lifecycle.catalogs.commit import Change, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
@@ -34,11 +34,20 @@ from artemis_lifecycle.deletion.guards import require_approval, require_grace_ov
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job, report_of
-from artemis_lifecycle.errors import BadInput, GraceNotOver, NaiveDatetime, NoSuchSnapshot, PlanStateError
+from artemis_lifecycle.errors import (
+    BadInput,
+    CommitStateUnknown,
+    GraceNotOver,
+    LifecycleError,
+    NaiveDatetime,
+    NoSuchSnapshot,
+    PlanStateError,
+)
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.promises import TableRefs, hold_views, max_ref_age_ms, table_refs, tag_views
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lineage.ledger import LedgerUpdate
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
@@ -116,10 +125,17 @@ class ReachableSet:
 
 @dataclass(frozen=True)
 class Tagged:
+    """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are what is on record of it;
+    `ends_at` None is for ever."""
+
     table: str
     name: str
     snapshot_id: int | None
     metadata_location: str
+    who: str | None = None
+    at: datetime | None = None
+    why: str | None = None
+    ends_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -331,27 +347,8 @@ class Lifecycle:
         )
 
     def _guards(self, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
-        now = self.operations.clock.now()
-        holds = tuple(
-            HoldView(
-                hold_id=hold.hold_id,
-                owner=hold.owner,
-                reason=hold.reason,
-                snapshot_ids=hold.snapshot_ids,
-                until_ms=None if hold.until is None else milliseconds(hold.until),
-            )
-            for hold in self.operations.holds.active(table_uuid, now)
-        )
-        tags = tuple(
-            TagView(
-                name=record.name,
-                snapshot_id=record.snapshot_id,
-                created_at_ms=milliseconds(record.created_at),
-                retain_ms=None if record.retain is None else record.retain // timedelta(milliseconds=1),
-            )
-            for record in self.operations.tags.of_table(table_uuid)
-        )
-        return holds, tags
+        holds = self.operations.holds.active(table_uuid, self.operations.clock.now())
+        return hold_views(holds), tag_views(self.operations.tags.of_table(table_uuid))
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
         """What the snapshots that the table's policy keeps at `now` reach. Reads every manifest that they name.
@@ -1011,31 +1008,68 @@ class Lifecycle:
     # --- tags, holds, writers -----------------------------------------------------------------------------------------
 
     def tag(
-        self, table: str, name: str, snapshot_id: int, retain: str | timedelta = "forever", *, why: str = ""
+        self,
+        table: str,
+        name: str,
+        snapshot_id: int,
+        retain: str | timedelta = "forever",
+        *,
+        why: str = "",
+        who: str | None = None,
+        replace: bool = False,
     ) -> Tagged:
-        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now (not, as Iceberg does,
-        from the snapshot). Who and when are kept in Postgres, with `why`. Raises NoSuchSnapshot."""
-        look = self._look(table)
-        if look.metadata.snapshot(snapshot_id) is None:
-            raise NoSuchSnapshot(
-                f"The live table has no snapshot {snapshot_id}",
-                table=table,
-                untouched="its refs",
-                do=f"artemis history {table} lists the snapshots that it has",
-            )
-        kept = None if retain == "forever" else parse_duration(retain)
-        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
-            self.operations.tags.record(look.metadata.table_uuid, table, name, snapshot_id, self.owner, why, kept)
-            result = commit_with_retry(
-                self.spark,
-                self.config.catalogs.live.name,
-                table,
-                lambda base: Change(set_tags=(TagChange(name, snapshot_id),)),
-            )
-        return Tagged(table, name, snapshot_id, result.metadata_location)
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now.
 
-    def untag(self, table: str, name: str, *, why: str = "") -> Tagged:
-        """Remove a tag; who and when are kept. Raises NoSuchSnapshot when the table has no such tag."""
+        Iceberg counts from the snapshot's commit; what is written on the ref says the same end in its terms. `who` (the
+        user and host, if none is given), when and `why` are kept in Postgres. A tag of that name on another snapshot is
+        moved only with `replace`.
+
+        Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
+        """
+        kept = None if retain == "forever" else _duration("retain", retain)
+        look = self._look(table)
+        snapshot = look.metadata.snapshot(snapshot_id)
+        if snapshot is None:
+            raise _no_such_snapshot(table, snapshot_id, "its refs")
+        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
+            created_at = self._instant("now", None)
+            age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
+
+            def change(base: BaseState) -> Change:
+                found = base.metadata.ref(name)
+                if found is not None and found.isTag() and found.snapshotId() != snapshot_id and not replace:
+                    raise BadInput(
+                        f"Tag {name!r} is on snapshot {found.snapshotId()} already",
+                        table=table,
+                        untouched="its refs",
+                        do="choose another name, or move the tag with --replace (replace=True)",
+                    )
+                return Change(set_tags=(TagChange(name, snapshot_id, age),))
+
+            record = self.operations.tags.record(
+                look.metadata.table_uuid,
+                table,
+                name,
+                snapshot_id,
+                who or _person(),
+                why,
+                kept,
+                created_at=created_at,
+                max_ref_age_ms=age,
+            )
+            try:
+                result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            except CommitStateUnknown:
+                raise
+            except LifecycleError:
+                self.operations.tags.withdraw(record)
+                raise
+        ends = None if kept is None else created_at + kept
+        return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
+
+    def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
+        """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
+        tag, BadInput when it was moved meanwhile."""
         look = self._look(table)
         ref = look.metadata.refs.get(name)
         if ref is None or ref.is_branch:
@@ -1043,14 +1077,41 @@ class Lifecycle:
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                do=f"artemis history {table} lists the refs that it has",
+                do=f"artemis tags {table} lists the refs that it has",
             )
+
+        def change(base: BaseState) -> Change | None:
+            found = base.metadata.ref(name)
+            if found is not None and (found.isBranch() or found.snapshotId() != ref.snapshot_id):
+                raise BadInput(
+                    f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
+                    table=table,
+                    untouched="its refs",
+                    do=f"look again (artemis tags {table}), then remove it",
+                )
+            return Change(remove_refs=(name,)) if found is not None else None
+
         with self._step(look, "untag"):
-            result = commit_with_retry(
-                self.spark, self.config.catalogs.live.name, table, lambda base: Change(remove_refs=(name,))
+            result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            record = self.operations.tags.removed(
+                look.metadata.table_uuid, table, name, ref.snapshot_id, who or _person(), why or None
             )
-            self.operations.tags.removed(look.metadata.table_uuid, name, self.owner, why)
-        return Tagged(table, name, None, result.metadata_location)
+        return Tagged(
+            table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
+        )
+
+    def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
+        """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
+        where that is known. `with_removed` adds the records of tags that are no more."""
+        look = self._look(table)
+        return table_refs(
+            table,
+            look.metadata,
+            self.operations.tags.of_table(look.metadata.table_uuid, with_removed=True),
+            self._settings(table, look.read_at),
+            milliseconds(look.read_at),
+            with_removed=with_removed,
+        )
 
     def hold(
         self, table: str, owner: str, reason: str, snapshot_ids: Sequence[int] = (), until: datetime | None = None
@@ -1059,12 +1120,7 @@ class Lifecycle:
         look = self._look(table)
         absent = [snapshot for snapshot in snapshot_ids if look.metadata.snapshot(snapshot) is None]
         if absent:
-            raise NoSuchSnapshot(
-                f"The live table has no snapshot {absent[0]}",
-                table=table,
-                untouched="its holds",
-                do=f"artemis history {table} lists the snapshots that it has",
-            )
+            raise _no_such_snapshot(table, absent[0], "its holds")
         return self.operations.holds.place(
             table_uuid=look.metadata.table_uuid,
             table=table,
@@ -1105,6 +1161,30 @@ class _Step:
     def check(self) -> None:
         if self.lease is not None:
             self.lease.check()
+
+
+def _person() -> str:
+    """Who acts, where nobody is named."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _duration(name: str, given: str | timedelta) -> timedelta:
+    try:
+        duration = parse_duration(given)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", untouched="everything", do="write it as 90d or 12h") from error
+    if duration < timedelta(milliseconds=1):
+        raise BadInput(f"{name} is no time at all: {given}", untouched="everything", do="write it as 90d or 12h")
+    return duration
+
+
+def _no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:
+    return NoSuchSnapshot(
+        f"The live table has no snapshot {snapshot_id}",
+        table=table,
+        untouched=untouched,
+        do=f"artemis history {table} lists the snapshots that it has",
+    )
 
 
 def _commit_of(record: PlanRecord) -> ExpirationCommit:

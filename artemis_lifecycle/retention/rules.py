@@ -34,6 +34,7 @@ __all__ = [
     "TagView",
     "ThinningTier",
     "decide",
+    "ref_ends",
     "view_of",
 ]
 
@@ -112,6 +113,20 @@ def decide(
     BadInput when a setting or a table property cannot be followed.
     """
     return _Decider(history, settings, now_ms, holds, tags).decide()
+
+
+def ref_ends(
+    history: HistoryView, settings: RetentionSettings, now_ms: int, *, tags: Sequence[TagView] = ()
+) -> Mapping[str, int | None]:
+    """The last instant at which each ref stays under its own terms; None: for ever. `decide` goes by the same.
+
+    A hold on the whole table keeps its refs beyond that. A ref whose snapshot is gone ended before now.
+    """
+    decider = _Decider(history, settings, now_ms, (), tags)
+    return {
+        name: decider.ends(ref) if ref.name == MAIN_BRANCH or ref.snapshot_id in decider.position else now_ms - 1
+        for name, ref in history.refs.items()
+    }
 
 
 class _Decider:
@@ -204,7 +219,7 @@ class _Decider:
         position = self.position.get(ref.snapshot_id)
         if position is None:
             return False
-        ends = self._ends(ref)
+        ends = self.ends(ref)
         return ends is None or self.now <= ends
 
     def _record(self, ref: Ref) -> TagView | None:
@@ -220,9 +235,9 @@ class _Decider:
             ref = retained[name]
             position = self.position.get(ref.snapshot_id)
             if position is not None:
-                self.ledger.add(Reason("ref", f"{ref.type} {name}", name=name, until_ms=self._ends(ref)), (position,))
+                self.ledger.add(Reason("ref", f"{ref.type} {name}", name=name, until_ms=self.ends(ref)), (position,))
 
-    def _ends(self, ref: Ref) -> int | None:
+    def ends(self, ref: Ref) -> int | None:
         """The last instant at which `ref` stays; None: for ever."""
         if ref.name == MAIN_BRANCH:
             return None
