@@ -28,6 +28,7 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.lifecycle import Lifecycle
 
 app = typer.Typer(
@@ -371,6 +372,59 @@ def read(
         show_rows(
             frame, json=json, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
         )
+
+
+@app.command()
+def query(
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="SELECT … FROM namespace.table FOR TAG 'x', or TAG SNAPSHOT n AS 'x' WITH RETENTION FOREVER."
+        ),
+    ],
+    table: Annotated[str | None, typer.Option(help="The table of a TAG statement that names none.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside a tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for a tag; default: you.")] = None,
+    translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
+    from artemis_lifecycle.cold_tier.queries import Query
+    from artemis_lifecycle.lifecycle import Tagged
+
+    with opened(config, "querying") as lifecycle:
+        found = lifecycle.translate(sql, table=table)
+        shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
+        if isinstance(found, Query):
+            shown["sources"] = as_json(found.sources)
+        if not json:
+            _show_translation(found)
+        if not translate:
+            result = lifecycle.query(found, who=owner, why=reason)
+            if isinstance(result, Tagged):
+                shown["tag"] = as_json(result)
+                if not json:
+                    show(result, json=False, title=f"Tag {result.name}")
+            elif json:
+                shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
+            else:
+                show_rows(result, json=False, limit=limit, title="Rows")
+        if json:
+            print(json_module.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def _show_translation(found: Query | TagStatement) -> None:
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("yours", escape(found.sql.strip()))
+    table.add_row("Spark's", escape(found.spark_sql))
+    for source in getattr(found, "sources", ()):
+        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
+        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {source.tier} catalog, {at}"))
+    out.print(table)
 
 
 @app.command()

@@ -25,6 +25,8 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
@@ -883,6 +885,82 @@ class Lifecycle:
         name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
         assert name is not None  # route found the snapshot in the cold catalog
         return read_rows(self.spark, self.config.catalogs.cold.name, name, found)
+
+    def translate(self, sql: str, *, table: str | None = None) -> Query | TagStatement:
+        """What `query` would run for `sql`, in Spark's words; changes nothing.
+
+        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
+        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
+        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
+        that has snapshot `n`. Raises BadInput, with the right form; NoSuchTable; NoSuchSnapshot.
+        """
+        statement = parse_tag(sql)
+        if statement is not None:
+            return self._tag_statement(statement, table)
+        return translate_query(
+            self.spark,
+            sql,
+            Tables(
+                live=self.config.catalogs.live.name,
+                cold=self.config.catalogs.cold.name,
+                exists=self._live.exists,
+                route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
+                cold_name=self._cold_name,
+            ),
+        )
+
+    def _cold_name(self, table: str) -> str:
+        name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
+        assert name is not None  # route found the snapshot in the cold catalog
+        return name
+
+    def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
+        live = self.config.catalogs.live.name
+        # The catalog may be named too, as it is in Spark SQL.
+        named = statement.table and statement.table.removeprefix(f"{live}.")
+        if named and table and named != table:
+            raise BadInput(
+                f"The statement tags {named}, and the call names {table}",
+                untouched="both tables",
+                do="name one of them",
+            )
+        found = named or table or self._table_of(statement.snapshot_id)
+        snapshot = self._look(found).metadata.snapshot(statement.snapshot_id)
+        if snapshot is None:
+            raise _no_such_snapshot(found, statement.snapshot_id, "its refs")
+        age = max_ref_age_ms(statement.retain, self._instant("now", None), snapshot.timestamp_ms)
+        return spark_tag(statement, found, live, age)
+
+    def _table_of(self, snapshot_id: int) -> str:
+        """The one live table that has the snapshot. Reads every table's metadata file."""
+        having = [name for name in self.tables() if self._look(name).metadata.snapshot(snapshot_id) is not None]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchSnapshot(
+                f"No live table has snapshot {snapshot_id}",
+                untouched="all refs",
+                do="artemis history TABLE lists the snapshots that a table has",
+            )
+        raise BadInput(
+            f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
+            untouched="all refs",
+            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {having[0]} AS …",
+        )
+
+    def query(
+        self, sql: str | Query | TagStatement, *, table: str | None = None, who: str | None = None, why: str = ""
+    ) -> DataFrame | Tagged:
+        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
+
+        `who` and `why` are kept of a tag. Raises what `translate`, `tag` and Spark raise.
+        """
+        found = self.translate(sql, table=table) if isinstance(sql, str) else sql
+        if isinstance(found, Query):
+            return self.spark.sql(found.spark_sql)
+        assert found.table is not None  # translate settled it
+        retain = "forever" if found.retain is None else found.retain
+        return self.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)
 
     # --- explaining ---------------------------------------------------------------------------------------------------
 
