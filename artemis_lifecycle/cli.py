@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
-from enum import Enum
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
+    from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.operations.plans import Approval
 
 app = typer.Typer(
     name="artemis",
@@ -48,6 +50,13 @@ PlanArgument = Annotated[str, typer.Argument(help="The id that `artemis plan` pr
 NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
 OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
+
+
+class HoldKind(StrEnum):
+    LEGAL = "legal"
+    LEASE = "lease"
+    CONSUMER = "consumer"
+
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -223,21 +232,99 @@ def plan(
     retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
     files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="PATH", help="Why this file is in the plan, or why not.")
+    ] = None,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an expiration: seal which snapshots and files would go. Changes nothing of the table."""
+    """Plan an expiration: seal which snapshots and files would go, and say why the others stay. Changes nothing of the
+    table."""
     with opened(config, f"planning {table}") as lifecycle:
         made = lifecycle.plan_expiration(
             table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
         )
-        if files:
+        if explain is not None:
+            show(lifecycle.explain_in_plan(made, explain), json=json, title=f"Plan {made.plan_id}")
+        elif files:
             show_rows(
                 made.files().orderBy("kind", "path"), json=json, limit=limit, title=f"Files of plan {made.plan_id}"
             )
+        elif json:
+            show(made, json=True, title="")
         else:
-            show(made, json=json, title=f"Plan of {table}")
+            _show_plan(made, limit)
+
+
+def _show_plan(plan: ExpirationPlan, limit: int) -> None:
+    summary = plan.summary
+    show(
+        {
+            "plan": plan.plan_id,
+            "rule": plan.settings.rule,
+            "decided at": plan.decided_at,
+            "cutoff": plan.cutoff,
+            "snapshots": f"{summary.snapshots_expired:,} go, {summary.snapshots_kept:,} stay",
+            "refs": ", ".join(plan.expired_refs) or "all stay",
+        },
+        json=False,
+        title=f"Plan of {plan.table}",
+    )
+    kinds = [(kind.kind, f"{kind.files:,}", f"{kind.size_in_bytes:,}") for kind in summary.by_kind]
+    total = ("in all", f"{summary.files:,}", f"{summary.size_in_bytes:,}")
+    show_table("Files that may go after the commit", ("kind", "files", "bytes"), [*kinds, total])
+    by_reasons: dict[tuple[str, ...], list[int]] = {}
+    for snapshot_id, reasons in plan.kept.items():
+        by_reasons.setdefault(reasons, []).append(snapshot_id)
+    rows = [
+        (len(ids), ids[-1], "\n".join(reasons))
+        for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))
+    ]
+    show_table("Why snapshots stay", ("snapshots", "the newest", "because"), rows[:limit])
+    if len(rows) > limit:
+        out.print(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", style="dim")
+
+
+@app.command("plan-diff")
+def plan_diff(
+    before: Annotated[str, typer.Argument(help="A plan's id.", metavar="A")],
+    after: Annotated[str, typer.Argument(help="Another's, of the same table.", metavar="B")],
+    files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What plan B removes and plan A does not, and the other way round: snapshots and why, refs, files and bytes."""
+    with opened(config, "comparing the plans") as lifecycle:
+        found = lifecycle.plan_difference(before, after)
+        if files:
+            listed = found.files().orderBy("change", "kind", "path")
+            show_rows(listed, json=json, limit=limit, title=f"From plan {before} to {after}")
+            return
+    if json:
+        show(found, json=True, title="")
+        return
+    refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
+    out.print(escape(f"{found.table}: refs removed by one alone: {', '.join(refs) or 'none'}"))
+    snapshots = [
+        ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, "\n".join(change.why))
+        for change in found.snapshots
+    ]
+    show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
+    if len(snapshots) > limit:
+        out.print(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", style="dim")
+    kinds = [
+        (
+            kind.kind,
+            f"{kind.added_files:,}",
+            f"{kind.added_bytes:,}",
+            f"{kind.removed_files:,}",
+            f"{kind.removed_bytes:,}",
+        )
+        for kind in found.by_kind
+    ]
+    show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
 
 
 @app.command()
@@ -249,7 +336,7 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
         print(json_module.dumps([as_json(record) for record in found], indent=2))
         return
     rows = Table(title=escape(f"Plans of {table}"), title_justify="left")
-    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at"):
+    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"):
         rows.add_column(name, overflow="fold")
     for record in found:
         rows.add_row(
@@ -260,6 +347,14 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
             f"{record.files:,}",
             f"{record.bytes:,}",
             str(record.due_at or ""),
+            "\n".join(
+                f"{what}: {who}, {_cell(at)}: {why}"
+                for what, who, at, why in (
+                    ("large", record.approved_by, record.approved_at, record.approved_why),
+                    ("lost", record.lost_approved_by, record.lost_approved_at, record.lost_approved_why),
+                )
+                if who is not None
+            ),
         )
     out.print(rows)
 
@@ -502,15 +597,82 @@ def hold(
     table: TableArgument,
     reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may go.")],
     owner: Annotated[str, typer.Option(prompt=True, help="Who answers for it.")],
+    kind: Annotated[
+        HoldKind,
+        typer.Option(help="legal; lease: a reader's, for a time; consumer: its next snapshot and all after it."),
+    ] = HoldKind.LEGAL,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
     until: Annotated[str | None, typer.Option(help="An instant; without it, until released.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long, from now, such as 2h; a lease must have an end.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
     with opened(config, "placing the hold") as lifecycle:
-        placed = lifecycle.hold(table, owner, reason, snapshot_ids=tuple(snapshot_id or ()), until=instant(until))
+        placed = lifecycle.hold(
+            table,
+            owner,
+            reason,
+            snapshot_ids=tuple(snapshot_id or ()),
+            until=instant(until),
+            kind=kind.value,
+            ttl=ttl,
+        )
         show(placed, json=json, title=f"Hold on {table}")
+
+
+@app.command()
+def holds(
+    table: TableArgument,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The holds on a table: of which kind, whose and why, on what, until when."""
+    with opened(config, "reading the holds") as lifecycle:
+        found = lifecycle.holds(table, ended=ended)
+    if json:
+        print(json_module.dumps([as_json(held) for held in found], indent=2))
+        return
+    rows = [
+        (
+            held.hold_id,
+            held.kind,
+            held.owner,
+            held.reason,
+            ", ".join(map(str, held.snapshot_ids)) or "the whole table",
+            held.created_at,
+            held.until or "released",
+            held.released_at,
+        )
+        for held in found
+    ]
+    columns = ("hold", "kind", "owner", "why", "on", "since", "until", "released")
+    show_table(f"Holds on {table}", columns, rows)
+
+
+@app.command()
+def renew(
+    hold_id: str,
+    ttl: Annotated[str, typer.Option(help="How long from now, such as 2h.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a reader's lease last longer."""
+    with opened(config, "renewing") as lifecycle:
+        show(lifecycle.renew(hold_id, ttl), json=json, title=f"Hold {hold_id}")
+
+
+@app.command()
+def advance(
+    hold_id: str,
+    snapshot_id: Annotated[int, typer.Argument(help="What the consumer reads next.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a consumer's position: what it has read may expire."""
+    with opened(config, "advancing") as lifecycle:
+        show(lifecycle.advance(hold_id, snapshot_id), json=json, title=f"Hold {hold_id}")
 
 
 @app.command()
@@ -522,15 +684,27 @@ def release(hold_id: str, config: ConfigOption = None, json: JsonOption = False)
 
 @app.command()
 def approve(
-    plan: PlanArgument,
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
     who: Annotated[str, typer.Option(prompt=True)],
     why: Annotated[str, typer.Option(prompt=True)],
+    large: Annotated[bool, typer.Option("--large", help="It may pass max_files and max_share_of_table.")] = False,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")
+    ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a plan pass the guards on files and share of the table."""
+    """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Who, when and why are kept."""
+    if not large and not lost:
+        raise BadInput(
+            "It is not said what is approved", untouched="the plan", do=f"artemis approve {plan} --large, or --lost"
+        )
     with opened(config, "approving") as lifecycle:
-        show(lifecycle.approve(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+        # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
+        wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
+        for what in (what for what, asked in wanted if asked):
+            approved = lifecycle.approve(plan, who=who, why=why, what=what)
+        show(approved, json=json, title=f"Plan {plan}")
 
 
 @app.command()

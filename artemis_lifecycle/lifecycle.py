@@ -42,14 +42,26 @@ from artemis_lifecycle.errors import (
     GraceNotOver,
     LifecycleError,
     NaiveDatetime,
+    NoSuchPlan,
     NoSuchSnapshot,
+    NoSuchTable,
     PlanStateError,
 )
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
+from artemis_lifecycle.expiration.difference import PlanDifference
+from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
+from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
-from artemis_lifecycle.expiration.promises import TableRefs, hold_views, max_ref_age_ms, table_refs, tag_views
+from artemis_lifecycle.expiration.promises import (
+    TableRefs,
+    hold_views,
+    max_ref_age_ms,
+    table_refs,
+    tag_views,
+    thinning_tiers,
+)
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lineage.ledger import LedgerUpdate
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
@@ -64,10 +76,10 @@ from artemis_lifecycle.metadata.types import CatalogEntry, SnapshotHistory, Tabl
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Writing, writing
-from artemis_lifecycle.operations.holds import Hold
+from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
-from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
@@ -75,7 +87,7 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.walk import reachable_files
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame
@@ -342,6 +354,9 @@ class Lifecycle:
             window_ms=retention.window // timedelta(milliseconds=1),
             min_snapshots=retention.min_snapshots,
             max_snapshots=retention.max_snapshots,
+            expire_limit=retention.expire_limit,
+            next_timestamp=retention.next_timestamp,
+            thinning=thinning_tiers(retention.thin),
             older_than_ms=None if older_than is None else milliseconds(self._instant("older_than", older_than)),
             retain_last=retain_last,
             explicit_ids=tuple(snapshot_ids or ()),
@@ -467,9 +482,55 @@ class Lifecycle:
         found = self.plan(plan) if isinstance(plan, str) else plan
         return found, self.operations.plans.get(found.plan_id)
 
-    def approve(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
-        """Let a plan pass the guards `max_files` and `max_share_of_table`; who, when and why are kept."""
-        return self.operations.plans.approve(plan if isinstance(plan, str) else plan.plan_id, who, why)
+    def approve(
+        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
+    ) -> PlanRecord | ScanRecord:
+        """Let a plan pass one guard; who, when and why are kept.
+
+        "large": `max_files` and `max_share_of_table`, of an orphan scan too. "lost": its handoff may leave out
+        snapshots whose files are gone. Neither is the other. Raises NoSuchPlan, PlanStateError.
+        """
+        if isinstance(plan, OrphanScanResult):
+            return self.operations.scans.approve(plan.scan_id, who, why)
+        plan_id = plan if isinstance(plan, str) else plan.plan_id
+        try:
+            return self.operations.plans.approve(plan_id, who, why, what)
+        except NoSuchPlan:
+            if what != "large" or not self._is_scan(plan_id):
+                raise
+        return self.operations.scans.approve(plan_id, who, why)
+
+    def _is_scan(self, scan_id: str) -> bool:
+        try:
+            self.operations.scans.get(scan_id)
+        except NoSuchPlan:
+            return False
+        return True
+
+    def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
+        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
+        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
+        """
+        first, second = (self.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
+        return compare_plans(first, second, self.rules(second.table))
+
+    def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
+        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
+
+        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
+        """
+        found = self.plan(plan) if isinstance(plan, str) else plan
+        rules = self.rules(found.table)
+        location = normalise(path, rules)
+        files = found.files()
+        row = files.filter(normalise_column(files.path, rules) == location).first()
+        if row is not None:
+            return PlanExplanation(
+                found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
+            )
+        base = read_table_metadata(self.live_stores, found.base_metadata_location)
+        holders = holders_of(self.spark, self.live_stores, base, location, rules)
+        return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
         """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's."""
@@ -509,7 +570,7 @@ class Lifecycle:
                 base_metadata_location=plan.base_metadata_location,
                 snapshot_ids=plan.expired_snapshots,
             )
-            done = archive(context, request, allow_lost=record.approved_by is not None)
+            done = archive(context, request, allow_lost=record.lost_approved_by is not None)
             if done.cold_metadata_location is not None:
                 self.operations.plans.mark(
                     plan.plan_id,
@@ -562,13 +623,15 @@ class Lifecycle:
             )
         with self._step(look, "commit") as step:
             if plan.expired_snapshots or plan.expired_refs:
-                done = commit_plan(
-                    self.spark,
-                    self.live_stores,
-                    self.config.catalogs.live.name,
-                    plan,
-                    lambda: self._guards(plan.table_uuid),
-                )
+                # Under the lock that placing a hold takes: none is placed between the guard and the swap.
+                with table_lock(self.operations.engine, plan.table_uuid, table=plan.table):
+                    done = commit_plan(
+                        self.spark,
+                        self.live_stores,
+                        self.config.catalogs.live.name,
+                        plan,
+                        lambda: self._guards(plan.table_uuid),
+                    )
             else:
                 done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
@@ -982,11 +1045,9 @@ class Lifecycle:
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
             holds, _ = self._guards(metadata.table_uuid)
-            held = tuple(
-                f"hold {hold.hold_id} of {hold.owner}: {hold.reason}"
-                for hold in holds
-                if not hold.snapshot_ids or set(hold.snapshot_ids) & {h.snapshot_id for h in holders if h.snapshot_id}
-            )
+            by_holds = held_by(view_of(metadata), holds, milliseconds(look.read_at))
+            every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
+            held = tuple(dict.fromkeys(every))
             names = tuple(str(holder) for holder in holders) + held
             verdict = "planned" if planned else "kept"
             reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
@@ -1192,21 +1253,77 @@ class Lifecycle:
         )
 
     def hold(
-        self, table: str, owner: str, reason: str, snapshot_ids: Sequence[int] = (), until: datetime | None = None
+        self,
+        table: str,
+        owner: str,
+        reason: str,
+        snapshot_ids: Sequence[int] = (),
+        until: datetime | None = None,
+        *,
+        kind: HoldKind = "legal",
+        ttl: str | timedelta | None = None,
     ) -> Hold:
-        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released."""
+        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
+
+        `kind`: "legal"; "lease", a reader's, which ends after `ttl` unless it is renewed; "consumer", whose one
+        snapshot is what it reads next: that and every later one stay. `until`, or `ttl` from now, ends any of them.
+
+        Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
+        """
         look = self._look(table)
-        absent = [snapshot for snapshot in snapshot_ids if look.metadata.snapshot(snapshot) is None]
-        if absent:
-            raise _no_such_snapshot(table, absent[0], "its holds")
-        return self.operations.holds.place(
+        self._require_snapshots(look, snapshot_ids)
+        placed = self.operations.holds.place(
             table_uuid=look.metadata.table_uuid,
             table=table,
             owner=owner,
             reason=reason,
             snapshot_ids=tuple(snapshot_ids),
             until=None if until is None else self._instant("until", until),
+            kind=kind,
+            ttl=None if ttl is None else _duration("ttl", ttl),
         )
+        try:
+            # Placing waited for commits under way; what they removed, no hold brings back.
+            self._require_snapshots(self._look(table), snapshot_ids)
+        except BadInput:
+            self.operations.holds.release(placed.hold_id)
+            raise
+        return placed
+
+    def _require_snapshots(self, look: _Table, snapshot_ids: Sequence[int]) -> None:
+        for snapshot_id in snapshot_ids:
+            if look.metadata.snapshot(snapshot_id) is None:
+                raise _no_such_snapshot(look.name, snapshot_id, "its holds")
+
+    def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
+        """The table's holds in force, oldest first; with `ended`, those that were, too."""
+        table_uuid = self._look(table).metadata.table_uuid
+        found = self.operations.holds.of_table(table_uuid) if ended else self.operations.holds.active(table_uuid)
+        return list(found)
+
+    def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
+        """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has."""
+        return self.operations.holds.renew(hold_id, _duration("ttl", ttl))
+
+    def advance(self, hold_id: str, snapshot_id: int) -> Hold:
+        """Move a consumer's position: that snapshot, and every later one, stay from now on.
+
+        Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has.
+        """
+        hold = self.operations.holds.get(hold_id)
+        with table_lock(self.operations.engine, hold.table_uuid, table=hold.table):
+            look = self._look(hold.table)
+            if look.metadata.table_uuid != hold.table_uuid:
+                raise NoSuchTable(
+                    f"The name now belongs to another table ({look.metadata.table_uuid}, not {hold.table_uuid})",
+                    table=hold.table,
+                    untouched="the hold",
+                    do=f"release the hold: artemis release {hold_id}",
+                )
+            self._require_snapshots(look, [snapshot_id])
+            return self.operations.holds.advance(hold_id, snapshot_id)
 
     def release(self, hold_id: str) -> Hold:
         """Release a hold. Raises NoSuchPlan for an id that no hold has."""

@@ -4,23 +4,38 @@ Belongs here: joining what the metadata says with what Postgres remembers of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.config import Thin, format_duration
 from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.tags import NOT_MADE, REPLACED, TagRecord
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, ref_ends, view_of
+from artemis_lifecycle.retention.rules import (
+    HoldView,
+    RetentionSettings,
+    TagView,
+    ThinningTier,
+    ref_ends,
+    view_of,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _MS = timedelta(milliseconds=1)
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
+
+_UNITS: Mapping[str, Literal["hour", "day", "week", "month", "year"]] = {
+    "hourly": "hour",
+    "daily": "day",
+    "weekly": "week",
+    "monthly": "month",
+    "yearly": "year",
+}
 
 
 @dataclass(frozen=True)
@@ -154,8 +169,16 @@ def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
             reason=hold.reason,
             snapshot_ids=hold.snapshot_ids,
             until_ms=None if hold.until is None else milliseconds(hold.until),
+            kind=hold.kind,
         )
         for hold in holds
+    )
+
+
+def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
+    """What lifecycle.yaml says of thinning, as the rules see it."""
+    return tuple(
+        ThinningTier(_UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
     )
 
 
