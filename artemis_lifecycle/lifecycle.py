@@ -63,10 +63,10 @@ from artemis_lifecycle.expiration.promises import (
     thinning_tiers,
 )
 from artemis_lifecycle.expiration.results import publish_plan
-from artemis_lifecycle.lineage.ledger import LedgerUpdate
+from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements
-from artemis_lifecycle.lineage.schema_history import SchemaHistory
+from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -1091,8 +1091,14 @@ class Lifecycle:
         return update
 
     def schema_history(self, table: str) -> SchemaHistory:
-        """The schemas that the table has had, what each changed, and which snapshots used it."""
-        return schemas_of(table, self._look(table).metadata)
+        """The schemas that the table has had, what each changed, and which snapshots used it: those that expired since
+        too, where the ledger had recorded them (`record_lineage`)."""
+        metadata = self._look(table).metadata
+        earlier: tuple[SchemaUse, ...] = ()
+        # Looking at it would make it; who only reads makes no table.
+        if self._live.exists(f"{RESULTS}.{LEDGER}"):
+            earlier = recorded_schema_uses(self.spark, self.config.catalogs.live.name, metadata.table_uuid)
+        return schemas_of(table, metadata, earlier)
 
     def table_health(self, table: str) -> TableHealth:
         """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
