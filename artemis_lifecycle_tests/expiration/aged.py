@@ -39,10 +39,13 @@ def set_ages(lifecycle: Lifecycle, table: str, ages: Sequence[timedelta], now: d
     for snapshot, age in zip(document["snapshots"], ages, strict=True):
         snapshot["timestamp-ms"] = int((instant - age).timestamp()) * 1000
         times[snapshot["snapshot-id"]] = snapshot["timestamp-ms"]
+    latest = 0
     for logged in document.get("snapshot-log", ()):
-        logged["timestamp-ms"] = times[logged["snapshot-id"]]
+        # A rollback came after what it rolled back; Iceberg reads no log that goes back in time.
+        latest = max(times[logged["snapshot-id"]], latest + 1000)
+        logged["timestamp-ms"] = latest
     document["metadata-log"] = []
-    document["last-updated-ms"] = max(times.values())
+    document["last-updated-ms"] = max(latest, *times.values())
     folder, _, name = entry.metadata_location.rpartition("/")
     location = f"{folder}/{int(name.split('-')[0]) + 1:05d}-{uuid.uuid4()}.metadata.json"
     lifecycle.live_stores.write(location, json.dumps(document).encode())
