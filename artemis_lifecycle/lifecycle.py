@@ -822,6 +822,12 @@ class Lifecycle:
         records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
         return self.scan(records[0].scan_id) if records else None
 
+    def interrupted_scans(self, table: str) -> list[ScanRecord]:
+        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
+        scan names them."""
+        table_uuid = self._look(table).metadata.table_uuid
+        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
         hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
