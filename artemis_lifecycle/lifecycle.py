@@ -80,6 +80,7 @@ from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
@@ -88,7 +89,7 @@ from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
-from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
+from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
@@ -303,12 +304,19 @@ class Lifecycle:
     def _step(self, look: _Table, step: str, *, dry_run: bool = False) -> Iterator[_Step]:
         """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing."""
         table = look.name
+        if not dry_run:
+            self.operations.leases.require_free(look.metadata.table_uuid)
         night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
             else self.operations.leases.hold(
-                look.metadata.table_uuid, step=step, owner=self.owner, table=table, run_id=self.run_id
+                look.metadata.table_uuid,
+                step=step,
+                owner=self.owner,
+                table=table,
+                run_id=self.run_id,
+                process=self._processes(),
             )
         )
         with lease as held:
@@ -328,6 +336,11 @@ class Lifecycle:
                 self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
             self.operations.steps.finish(step_id, state=state.state, counts=state.counts)
+
+    def _processes(self) -> str | None:
+        """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
+        driver = driver_pid() if self.spark is not None else None
+        return None if driver is None else mark([os.getpid(), driver])
 
     # --- history ----------------------------------------------------------------------------------------------------
 
@@ -871,6 +884,12 @@ class Lifecycle:
         """The newest stored scan of the table, if there is one."""
         records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
         return self.scan(records[0].scan_id) if records else None
+
+    def interrupted_scans(self, table: str) -> list[ScanRecord]:
+        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
+        scan names them."""
+        table_uuid = self._look(table).metadata.table_uuid
+        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got

@@ -188,6 +188,7 @@ leases = Table(
     Column("expires_at", Utc, nullable=False),
     _at("released_at"),
     Column("taken_over_by", BigInteger),
+    _text("process", nullable=True),
     Index("leases_of_table", "table_uuid", "token"),
     Index("leases_of_run", "run_id", "token"),
     Index(

@@ -168,7 +168,9 @@ class ManifestIndex:
         if not view.in_order():
             # The metadata tells its snapshots in another order than it did: lanes would not rise any more.
             return self.rebuild(metadata, spark)
-        if changed or lists or len(unread):
+        # An older metadata file (a plan's base, say) is looked at, and what newer ones said is not forgotten for it.
+        if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
+            state.as_of_ms = metadata.last_updated_ms
             self._store(state, generation + 1)
         return view
 

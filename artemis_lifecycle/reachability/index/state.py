@@ -74,6 +74,8 @@ class IndexState:
     stretch_start: NDArray[np.int32]
     stretch_end: NDArray[np.int32]
     segments: list[Segment] = field(default_factory=list)
+    as_of_ms: int = 0
+    """`last-updated-ms` of the metadata file that the state was brought up to."""
 
     @classmethod
     def empty(cls) -> IndexState:
@@ -303,6 +305,7 @@ class IndexState:
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)}
         found |= {f"manifest_{name}": getattr(self.manifests, name) for name in _MANIFESTS if name != "data"}
         found["manifest_data"] = self.manifests.data
+        found["as_of_ms"] = np.array([self.as_of_ms], np.int64)
         found["segment_names"] = "\n".join(segment.name for segment in self.segments).encode()
         found["segment_numbers"] = np.array(
             [
@@ -344,9 +347,10 @@ class IndexState:
             state = cls(
                 manifests=manifests,
                 segments=segments,
+                as_of_ms=int(arrays["as_of_ms"][0]),
                 **{name: arrays[name] for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)},
             )
-        except (KeyError, ValueError, UnicodeDecodeError) as error:
+        except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
             raise DamagedIndex(f"the state does not fit together: {error!r}") from error
         sound = (
             len({len(manifests), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1
