@@ -24,7 +24,6 @@ from artemis_lifecycle.reachability.index.files import DamagedIndex, encode, rea
 from artemis_lifecycle.reachability.index.presence import known_files, require_files
 from artemis_lifecycle.reachability.index.reading import (
     Blocks,
-    ListChunk,
     Rows,
     Segment,
     SegmentWriter,
@@ -32,7 +31,7 @@ from artemis_lifecycle.reachability.index.reading import (
     read_lists,
     read_manifest,
 )
-from artemis_lifecycle.reachability.index.state import UNREAD, IndexState
+from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import HASH_NAME
 from artemis_lifecycle.storage.stores import Stores
@@ -135,7 +134,7 @@ class ManifestIndex:
     ) -> IndexView:
         import numpy as np
 
-        keys = {snapshot.snapshot_id: _list_key(snapshot) for snapshot in metadata.snapshots}
+        keys = {snapshot.snapshot_id: list_key(snapshot) for snapshot in metadata.snapshots}
         known = np.array(
             [keys.get(i) == key for i, key in zip(state.snapshot_ids.tolist(), state.list_keys.tolist(), strict=True)],
             np.bool_,
@@ -147,7 +146,7 @@ class ManifestIndex:
         new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in held]
         lists = len(new)
         if new:
-            self._read_new_lists(state, new, keys, spark)
+            self._read_new_lists(state, new, spark)
         empty = state.empty_unread()
         require_files(self, {state.manifests.path(n): int(state.manifests.lengths[n]) for n in empty.tolist()})
         state.skip(empty)
@@ -174,9 +173,7 @@ class ManifestIndex:
             self._store(state, generation + 1)
         return view
 
-    def _read_new_lists(
-        self, state: IndexState, new: Sequence[Snapshot], keys: dict[int, int], spark: SparkSession | None
-    ) -> None:
+    def _read_new_lists(self, state: IndexState, new: Sequence[Snapshot], spark: SparkSession | None) -> None:
         settings = self.settings
         if spark is None or len(new) <= settings.lists_here:
             per_chunk = max(1, -(-len(new) // (settings.threads * 2)))
@@ -187,16 +184,7 @@ class ManifestIndex:
 
             chunks = _chunks(new, 500)
             read = read_lists_there(spark, self.stores, chunks, settings.concurrency)
-        found: ListChunk
-        for chunk, found in zip(chunks, read, strict=True):
-            numbers = state.number(found.manifests, self.rules)
-            state.add_lists(
-                [snapshot.snapshot_id for snapshot in chunk],
-                [keys[snapshot.snapshot_id] for snapshot in chunk],
-                [snapshot.parent_snapshot_id for snapshot in chunk],
-                found,
-                numbers,
-            )
+        state.add_lists(zip(chunks, read, strict=True), self.rules)
 
     def _read_new_manifests(
         self, state: IndexState, unread: NDArray[np.int64], spark: SparkSession | None
@@ -437,16 +425,6 @@ class IndexView:
         except DamagedIndex as damage:
             _log.warning("The manifest index in %s is rebuilt: %s", self.index.folder, damage)
             return question(self.index.rebuild(self.metadata, self.spark))
-
-
-def _list_key(snapshot: Snapshot) -> int:
-    """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
-    import xxhash
-
-    inline = "\0".join(("", *snapshot.manifests))
-    named = inline if snapshot.manifest_list is None else snapshot.manifest_list
-    key: int = xxhash.xxh3_64_intdigest(named.encode("utf-8", "surrogatepass"))
-    return key
 
 
 def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
