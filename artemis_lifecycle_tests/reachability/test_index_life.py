@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import ManifestIndex
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, compaction, reading
 from artemis_lifecycle.reachability.index import index as index_module
 from artemis_lifecycle.storage import location
 from artemis_lifecycle_tests.reachability.answers import check_deletable, examples, mentions, same
@@ -38,6 +38,13 @@ from artemis_lifecycle_tests.reachability.metadata_tables import (
 
 
 @pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tables would never fill a segment of the index, nor give it enough of them to join."""
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 6)
+    monkeypatch.setattr(compaction, "SMALL_SEGMENTS", 2)
+
+
+@pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Each rebuild is a warning; here they come by the thousand."""
     caplog.set_level(logging.ERROR, logger="artemis_lifecycle.reachability.index")
@@ -47,7 +54,8 @@ LIVES = st.lists(st.tuples(st.binary(min_size=64, max_size=64), st.binary(min_si
 
 
 def opened(table: MetadataTable, root: str, rules: Any = None) -> ManifestIndex:
-    return ManifestIndex.open(table.stores, root, table.table_uuid, rules or table.rules)
+    settings = IndexSettings(threads=1)
+    return ManifestIndex.open(table.stores, root, table.table_uuid, rules or table.rules, settings)
 
 
 def some(tape: Tape, table: MetadataTable) -> tuple[int, ...]:
