@@ -7,9 +7,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, compaction, reading
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, compaction, files, reading
 from artemis_lifecycle.reachability.index import index as index_module
+from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage import location
 from artemis_lifecycle_tests.reachability.answers import check_deletable, examples, mentions, same
 from artemis_lifecycle_tests.reachability.avro_by_hand import block_ends, records_before
@@ -261,6 +264,73 @@ def test_no_flipped_cut_swapped_or_foreign_byte_of_the_index_is_believed(folders
 
         strike()
         assert len(struck) == 11
+
+
+def lost(rows: Any, at: int) -> Any:
+    return np.delete(rows, at)
+
+
+def doubled(rows: Any, at: int) -> Any:
+    return np.insert(rows, at, rows[at])
+
+
+def moved(rows: Any, at: int) -> Any:
+    """Only of owners: the row is now another manifest's."""
+    changed = rows.copy()
+    if rows.dtype.itemsize == 4:
+        changed[at] = (changed[at] + 1) % (changed.max() + 1)
+    return changed
+
+
+@pytest.mark.parametrize("change", [lost, doubled, moved])
+def test_a_row_lost_doubled_or_moved_is_noticed_although_every_checksum_holds(
+    folders: Folders, change: Callable[[Any, int], Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Then the counts of the manifest lists tell. Without them a kept file of a rewritten manifest would go."""
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 1_000)
+    with folders() as folder:
+        table = built(b"", [b"\x00\x00\x02", b"\x00\x00\x01", b"\x0a", b"\x00\x00\x02"], folder)
+        metadata, root = table.read_metadata(), f"{folder}/index"
+        index = opened(table, root)
+        state = index.refresh(metadata).state
+        healthy = contents(index.folder)
+        expired = table.ids()[:2]
+        whole = opened(table, f"{folder}/new").refresh(metadata)
+        assert whole.deletable(expired).num_rows > 0
+        rows = [(number, row) for number, segment in enumerate(state.segments) for row in range(segment.rows)]
+        assert len(rows) > 8
+        noticed = 0
+        for number, row in rows:
+            restore(index.folder, healthy)
+            if not forge(index, number, row, change):
+                continue
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, logger="artemis_lifecycle.reachability.index"):
+                same(opened(table, root).refresh(metadata), whole, table.ids(), expired)
+            noticed += "is rebuilt" in caplog.text
+        assert noticed > 0
+
+
+def forge(index: ManifestIndex, number: int, row: int, change: Callable[[Any, int], Any]) -> bool:
+    """Change one row of a segment, and make every checksum and place anew. False when nothing has changed by it."""
+    folder = Path(index.folder)
+    newest = max(folder.glob("state-*"))
+    state = IndexState.of_arrays(files.decode(newest.read_bytes(), index.identity))
+    segment = state.segments[number]
+    arrays = files.decode((folder / segment.name).read_bytes(), index.identity)
+    changed = {**arrays, **{name: change(arrays[name], row) for name in ("hashes", "owners")}}
+    if all(np.array_equal(changed[name], arrays[name]) for name in ("hashes", "owners")):
+        return False
+    _, before = files.encode(index.identity, arrays)
+    data, places = files.encode(index.identity, changed)
+    state.segments[number] = replace(
+        segment, rows=len(changed["hashes"]), hashes=places["hashes"], owners=places["owners"]
+    )
+    shift = np.where(state.segment_of == number, places["blocks"].offset - before["blocks"].offset, 0)
+    state.block_offsets = state.block_offsets + shift
+    (folder / segment.name).write_bytes(data)
+    newest.write_bytes(files.encode(index.identity, state.arrays())[0])
+    return True
 
 
 # --- damage to the metadata -------------------------------------------------------------------------------------------
