@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from artemis_lifecycle.config import LifecycleConfig, load_config
@@ -15,6 +16,13 @@ from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.java import require_java
 from artemis_lifecycle.local.postgres import EmbeddedPostgres
+
+COMPILED = (
+    "artemis_lifecycle.storage.hash_kernels",
+    "artemis_lifecycle.metadata.scan_kernels",
+    "artemis_lifecycle.reachability.index.kernels",
+)
+"""By name: the rooms that they belong to are above this one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +52,15 @@ def _setup(config: LifecycleConfig, named: str | None) -> None:
     print(f"java: {java}")
     for jar in resolve(config.home, needed(config)):
         print(f"jar: {jar}")
+    _compile_loops()
     _start(config, named)
+
+
+def _compile_loops() -> None:
+    """Loading compiles them, and keeps the machine code beside them: here, or in the middle of a first plan."""
+    for module in COMPILED:
+        import_module(module)
+    print("compiled: loops over metadata")
 
 
 def _start(config: LifecycleConfig, _named: str | None) -> None:

@@ -13,14 +13,16 @@ and both give the same.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import Container, open_container
 from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
-from artemis_lifecycle.metadata.scan import Scan, scan_records
+from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, scan_records
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     DataFile,
@@ -152,13 +154,12 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
         return _listed_slowly(manifests_of(stores, snapshot))
     data = _read(stores, path)
     container = open_container(data, path)
-    names = _names(container.schema, _MANIFEST_FILE, path)
-    fields = {name: (names[name],) for name in _LISTED if name in names}
-    scan = scan_records(_structure(container, path), container.payload, container.records, fields, path)
-    if scan is None or not {"manifest_path", "manifest_length"} <= scan.sizes.keys() | scan.longs.keys():
+    program = _cached(_list_program, container, (), path)
+    if program is None:
         return _listed_slowly(read_manifest_list(stores, path, expected=snapshot))
+    scan = scan_records(program, container.payload, container.records, path)
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
-        if name not in names or not scan.is_set(name).all():
+        if not scan.has(name) or not scan.is_set(name).all():
             raise _unreadable(f"An entry of the manifest list has no {name}", path)
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise _encrypted("A manifest of the list", path)
@@ -486,8 +487,9 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     """What reachability needs of the manifest that `entry` names. Raises as `live_entries` does."""
     import numpy as np
 
-    container, scan = _scan_entries(_manifest(stores, entry), entry.manifest_path, _REACHING)
     path = entry.manifest_path
+    container = _manifest(stores, entry)
+    scan = _scan_entries(container, path, _REACHING)
     if scan is None:
         return _live_slowly(container, entry)
     status, content = scan.longs["status"], scan.longs.get("content")
@@ -539,21 +541,50 @@ def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
     return container
 
 
-def _scan_entries(container: Container, path: str, wanted: Sequence[str]) -> tuple[Container, Scan | None]:
-    names = _names(container.schema, _ENTRY, path)
+def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> Scan | None:
+    program = _cached(_entry_program, container, wanted, path)
+    if program is None:
+        return None
+    scan = scan_records(program, container.payload, container.records, path)
+    if scan.has("key_metadata") and scan.is_set("key_metadata").any():
+        raise _encrypted("A file of the manifest", path)
+    return scan
+
+
+_Compile = Callable[[Any, tuple[str, ...], str], Program | None]
+
+
+def _entry_program(schema: Any, wanted: tuple[str, ...], path: str) -> Program | None:
+    names = _names(schema, _ENTRY, path)
     inner = names["data_file"]
-    file_names = _names(_field(container.schema, inner, path), _DATA_FILE, path)
+    file_names = _names(_field(schema, inner, path), _DATA_FILE, path)
     fields: dict[str, tuple[str, ...]] = {"status": (names["status"],)}
     fields |= {name: (inner, file_names[name]) for name in (*wanted, "key_metadata") if name in file_names}
-    scan = scan_records(_structure(container, path), container.payload, container.records, fields, path)
-    if scan is not None and "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
-        raise _encrypted("A file of the manifest", path)
-    return container, scan
+    return compile_scan(_structure(schema, path), fields)
+
+
+def _list_program(schema: Any, _: tuple[str, ...], path: str) -> Program | None:
+    names = _names(schema, _MANIFEST_FILE, path)
+    return compile_scan(_structure(schema, path), {name: (names[name],) for name in _LISTED if name in names})
+
+
+@lru_cache(maxsize=256)
+def _program(compile_: _Compile, schema_text: str, wanted: tuple[str, ...]) -> Program | None:
+    return compile_(json.loads(schema_text), wanted, "")
+
+
+def _cached(compile_: _Compile, container: Container, wanted: tuple[str, ...], path: str) -> Program | None:
+    """A table's files have one schema, and there are tens of thousands of them."""
+    try:
+        return _program(compile_, container.schema_text, wanted)
+    except UnreadableMetadata:
+        # Once more, for an error that names this file.
+        return compile_(container.schema, wanted, path)
 
 
 def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
     """As `decode_entries`; None where the scan cannot follow the file's schema."""
-    _, scan = _scan_entries(container, path, _COLUMNS)
+    scan = _scan_entries(container, path, _COLUMNS)
     if scan is None:
         return None
     return _batch({name: _scanned(scan, name, path) for name in ("status", *_COLUMNS)}, scan.rows, path)
@@ -681,7 +712,7 @@ def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
     import fastavro
     from fastavro.schema import SchemaParseException
 
-    schema = _structure(container, path)
+    schema = _structure(container.schema, path)
     count = 0
     try:
         for record in fastavro.reader(io.BytesIO(container.plain(schema))):
@@ -695,10 +726,10 @@ def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
         raise _unreadable(f"The Avro file holds {container.records} records, and {count} came out", path)
 
 
-def _structure(container: Container, path: str) -> Any:
-    """The file's schema with its structure alone: no logical types, ids, docs or defaults."""
+def _structure(schema: Any, path: str) -> Any:
+    """A file's schema with its structure alone: no logical types, ids, docs or defaults."""
     try:
-        return _bare(container.schema)
+        return _bare(schema)
     except (KeyError, TypeError, AttributeError) as error:
         raise _unreadable(f"The Avro file's schema is broken ({error!r:.80})", path) from error
 

@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
@@ -21,16 +22,21 @@ _SYNC = b"\x00" * 16
 
 @dataclass(frozen=True)
 class Container:
-    """An Avro file without its codec: `records` values of the (parsed JSON) `schema`, back to back in `payload`.
+    """An Avro file without its codec: `records` values of the schema (JSON), back to back in `payload`.
 
     `header` is the file's own metadata (texts), without the two keys of Avro itself.
     """
 
-    schema: Any
+    schema_text: str
     header: Mapping[str, str]
     codec: str
     records: int
     payload: bytes
+
+    @property
+    def schema(self) -> Any:
+        """The schema as parsed JSON. Shared by all files that spell it alike: not to be changed."""
+        return _parsed(self.schema_text)
 
     def plain(self, schema: Any) -> bytes:
         """The same records as one uncompressed container file of one block, under `schema`.
@@ -69,28 +75,12 @@ class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
 def _open(data: bytes) -> Container:
     if data[:4] != _MAGIC:
         raise _Broken("it does not begin as an Avro file" if data else "it is empty")
-    position = 4
-    header: dict[str, bytes] = {}
-    while True:
-        count, position = _read_long(data, position)
-        if count == 0:
-            break
-        if count < 0:
-            _, position = _read_long(data, position)
-            count = -count
-        for _ in range(count):
-            key, position = _read_bytes(data, position)
-            value, position = _read_bytes(data, position)
-            header[key.decode("utf-8", "replace")] = value
+    head = _Head.of(data)
+    position = head.size
     sync = data[position : position + 16]
     if len(sync) != 16:
         raise _Broken("it ends inside its header")
     position += 16
-    codec = header.pop("avro.codec", b"null").decode("utf-8", "replace")
-    try:
-        schema = json.loads(header.pop("avro.schema", b""))
-    except (ValueError, RecursionError) as error:
-        raise _Broken(f"its header holds no schema ({error})") from error
     records = 0
     blocks: list[bytes] = []
     while position < len(data):
@@ -101,11 +91,66 @@ def _open(data: bytes) -> Container:
             raise _Broken(f"it ends inside a block, at byte {len(data)}")
         if data[end : end + 16] != sync:
             raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
-        blocks.append(_decompress(codec, data[position:end]))
+        blocks.append(_decompress(head.codec, data[position:end]))
         records += count
         position = end + 16
-    texts = {key: value.decode("utf-8", "replace") for key, value in header.items()}
-    return Container(schema, texts, codec, records, blocks[0] if len(blocks) == 1 else b"".join(blocks))
+    payload = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    return Container(head.schema_text, head.texts, head.codec, records, payload)
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema_text: str) -> Any:
+    return json.loads(schema_text)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first `size` bytes of a file, up to its sync marker, and what they say."""
+
+    size: int
+    schema_text: str
+    codec: str
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, data: bytes) -> _Head:
+        # A table's files begin alike to the last byte, and there are tens of thousands: a head is read once.
+        global _heads
+        for raw, known in _heads:
+            if data.startswith(raw):
+                return known
+        head = cls._read(data)
+        # A new tuple, for threads that are at the old one.
+        _heads = ((data[: head.size], head), *_heads[: _HEADS_KEPT - 1])
+        return head
+
+    @classmethod
+    def _read(cls, data: bytes) -> _Head:
+        position = len(_MAGIC)
+        header: dict[str, bytes] = {}
+        while True:
+            count, position = _read_long(data, position)
+            if count == 0:
+                break
+            if count < 0:
+                _, position = _read_long(data, position)
+                count = -count
+            for _ in range(count):
+                key, position = _read_bytes(data, position)
+                value, position = _read_bytes(data, position)
+                header[key.decode("utf-8", "replace")] = value
+        codec = header.pop("avro.codec", b"null").decode("utf-8", "replace")
+        try:
+            schema_text = header.pop("avro.schema", b"").decode("utf-8")
+            _parsed(schema_text)
+        except (ValueError, RecursionError) as error:
+            raise _Broken(f"its header holds no schema ({error})") from error
+        texts = {key: value.decode("utf-8", "replace") for key, value in header.items()}
+        return cls(position, schema_text, codec, texts)
+
+
+_heads: tuple[tuple[bytes, _Head], ...] = ()
+_HEADS_KEPT = 8
 
 
 def _decompress(codec: str, block: bytes) -> bytes:
@@ -116,11 +161,8 @@ def _decompress(codec: str, block: bytes) -> bytes:
     refused: Any = isal_zlib.error  # its stub gives an instance
     try:
         if codec == "deflate":
-            inflate = isal_zlib.decompressobj(-15)
-            raw = inflate.decompress(block)
-            if not inflate.eof:
-                raise _Broken("a deflate block ends early")
-            return raw
+            # It refuses a stream that ends early. The size is a guess, from which the buffer grows.
+            return isal_zlib.decompress(block, -15, 6 * len(block) + 1024)
         import pyarrow as pa
 
         if codec == "snappy":

@@ -10,10 +10,8 @@ way.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
@@ -62,26 +60,33 @@ class Scan:
         array.validate(full=True)
         return array
 
+    def has(self, field: str) -> bool:
+        """Whether the schema has the field at all."""
+        return field in self.sizes or field in self.longs
+
     def is_set(self, field: str) -> NDArray[np.bool_]:
         """Whether each record has a value in the field."""
         found: NDArray[np.bool_] = self.sizes[field] >= 0 if field in self.sizes else self.longs[field] != _UNSET
         return found
 
 
-def scan_records(
-    schema: Any, payload: bytes, records: int, fields: Mapping[str, tuple[str, ...]], path: str
-) -> Scan | None:
-    """Take `fields` (our name -> the field's way through nested records) out of the records of an Avro payload.
+@dataclass(frozen=True)
+class Program:
+    """What `walk_records` runs, and the columns that it fills."""
 
-    `schema` is parsed JSON without annotations. A field that the schema lacks is null everywhere. None where the
-    program cannot follow the schema. Raises UnreadableMetadata when the payload does not hold those records to its last
-    byte.
+    steps: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    longs: tuple[str, ...]
+    texts: tuple[str, ...]
+
+
+def scan_records(program: Program, payload: bytes, records: int, path: str) -> Scan:
+    """Run a program over the records of an Avro payload.
+
+    Raises UnreadableMetadata when the payload does not hold those records to its last byte.
     """
     import numpy as np
 
-    program = _program(json.dumps(schema), tuple(fields.items()))
-    if program is None:
-        return None
     from artemis_lifecycle.metadata.scan_kernels import OK, walk_records
 
     data = np.frombuffer(payload, np.uint8)
@@ -105,23 +110,19 @@ def scan_records(
     )
 
 
-@dataclass(frozen=True)
-class _Program:
-    steps: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    longs: tuple[str, ...]
-    texts: tuple[str, ...]
-
-
 class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
     pass
 
 
-@lru_cache(maxsize=256)
-def _program(schema: str, fields: tuple[tuple[str, tuple[str, ...]], ...]) -> _Program | None:
-    compiler = _Compiler({way: name for name, way in fields})
+def compile_scan(schema: Any, fields: Mapping[str, tuple[str, ...]]) -> Program | None:
+    """The program that takes `fields` (our name -> the field's way through nested records) out of records of `schema`.
+
+    `schema` is parsed JSON without annotations. A field that it lacks is in no column. None where no program can follow
+    the schema.
+    """
+    compiler = _Compiler({way: name for name, way in fields.items()})
     try:
-        compiler.add(json.loads(schema), ())
+        compiler.add(schema, ())
         return compiler.finish()
     except (_CannotFollow, KeyError, TypeError, RecursionError):
         return None
@@ -137,13 +138,13 @@ class _Compiler:
         self.named: dict[str, Any] = {}
         self.open: list[str] = []
 
-    def finish(self) -> _Program:
+    def finish(self) -> Program:
         import numpy as np
 
         from artemis_lifecycle.metadata.scan_kernels import END
 
         self._step(END)
-        return _Program(
+        return Program(
             np.array(self.steps, np.int64),
             np.array(self.targets or [0], np.int64),
             tuple(self.longs),
@@ -232,9 +233,23 @@ class _Compiler:
         for end in ends:
             self.steps[end][1] = len(self.steps)
 
-    def _blocks(self, schema: Any, kind: str) -> None:
-        from artemis_lifecycle.metadata.scan_kernels import BLOCKS, NEXT, SKIP_BYTES
+    def _pair(self, items: Any) -> int | None:
+        """1 for records of a number and bytes, 0 for records of two numbers; None for anything else."""
+        if not isinstance(items, dict) or items.get("type") != "record" or len(items["fields"]) != 2:
+            return None
+        first, second = (field["type"] for field in items["fields"])
+        if first not in _LONGS or second not in _LONGS | _TEXTS:
+            return None
+        self._define(items)
+        return int(second in _TEXTS)
 
+    def _blocks(self, schema: Any, kind: str) -> None:
+        from artemis_lifecycle.metadata.scan_kernels import BLOCKS, NEXT, SKIP_BYTES, SKIP_PAIRS
+
+        pair = self._pair(schema["items"]) if kind == "array" else None
+        if pair is not None:
+            self._step(SKIP_PAIRS, pair)
+            return
         begin = self._step(BLOCKS)
         if kind == "map":
             self._step(SKIP_BYTES)

@@ -10,12 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
-END, SKIP_LONG, SKIP_FIXED, SKIP_BYTES, UNION, JUMP, BLOCKS, NEXT, TAKE_LONG, TAKE_BYTES = range(10)
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_LONGS = types.Array(types.int64, 1, "C", readonly=True)
+_TABLE = types.Array(types.int64, 2, "C", readonly=True)
+_OUT = types.int64[:, ::1]
+
+END, SKIP_LONG, SKIP_FIXED, SKIP_BYTES, UNION, JUMP, BLOCKS, NEXT, TAKE_LONG, TAKE_BYTES, SKIP_PAIRS = range(11)
 """Instructions, each with two operands. SKIP_FIXED: bytes. UNION: first of its branches in the table of targets, number
 of branches. JUMP: target. BLOCKS (an array or map begins): target behind it. NEXT: the first instruction of the item;
-the one behind BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column."""
+the one behind BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column. SKIP_PAIRS (an array of two numbers, or of a
+number and bytes, as nearly all of a manifest is): 1 for bytes."""
 
 MAX_DEPTH = 32
 """Arrays and maps inside each other."""
@@ -38,7 +44,7 @@ def _long(data: Any, at: int, end: int) -> Any:
     return np.int64(0), -1
 
 
-@njit(cache=True, nogil=True)
+@njit(types.UniTuple(types.int64, 2)(_BYTES, types.int64, _TABLE, _LONGS, _OUT, _OUT, _OUT), cache=True, nogil=True)
 def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any, starts: Any, sizes: Any) -> Any:
     """Run `program` once per record; returns (OK, CUT or MALFORMED; the record it stopped at).
 
@@ -71,6 +77,36 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                 if at < 0:
                     return CUT, record
                 longs[one, record] = value
+            elif code == SKIP_PAIRS:
+                while True:
+                    count, at = _long(data, at, end)
+                    if at < 0:
+                        return CUT, record
+                    if count == 0:
+                        break
+                    if count < 0:
+                        count = -count
+                        _, at = _long(data, at, end)
+                        if at < 0:
+                            return CUT, record
+                    if count < 0 or count > end - at:
+                        # Each pair takes two bytes at least.
+                        return CUT, record
+                    for _pair in range(count):
+                        while at < end and data[at] >= 128:
+                            at += 1
+                        at += 1
+                        if one == 0:
+                            while at < end and data[at] >= 128:
+                                at += 1
+                            at += 1
+                        else:
+                            value, at = _long(data, at, end)
+                            if at < 0 or value < 0 or value > end - at:
+                                return CUT, record
+                            at += value
+                        if at > end:
+                            return CUT, record
             elif code in (BLOCKS, NEXT):
                 if code == BLOCKS:
                     if depth == MAX_DEPTH:
@@ -120,7 +156,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     return (OK, records) if at == end else (MALFORMED, records)
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
 def gather(data: Any, starts: Any, sizes: Any, rows: Any, out: Any, offsets: Any) -> None:
     """Copy the given rows' bytes behind each other into `out`, and where each begins into `offsets` (one more)."""
     at = 0

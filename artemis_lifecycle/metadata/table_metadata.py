@@ -9,8 +9,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.types import (
@@ -70,14 +70,16 @@ def parse_table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
     Raises UnreadableMetadata, saying which field, when the bytes are cut, a required field is missing or of the wrong
     type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3.
     """
+    plain = _plain(data, metadata_location)
     parser = _Parser(metadata_location)
     try:
-        return parser.metadata(_load(data, metadata_location))
+        node = _split(plain)
+        return parser.metadata(_load(plain, metadata_location) if node is None else node)
     except _Malformed as error:
         raise _unreadable(str(error), metadata_location) from None
 
 
-def _load(data: bytes, metadata_location: str) -> Any:
+def _plain(data: bytes, metadata_location: str) -> bytes:
     if data[:2] == _GZIP_MAGIC:
         try:
             data = gzip.decompress(data)
@@ -85,6 +87,10 @@ def _load(data: bytes, metadata_location: str) -> Any:
             raise _unreadable(f"The gzip stream of the metadata file is broken ({error})", metadata_location) from error
     elif is_gzip_location(metadata_location):
         raise _unreadable("The metadata file is named as gzip and is not", metadata_location)
+    return data
+
+
+def _load(data: bytes, metadata_location: str) -> Any:
     try:
         return json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -107,6 +113,23 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
 _LONG_LIMIT = 2**63
 
 
+def _split(data: bytes) -> dict[str, Any] | None:
+    """The metadata with its two long lists, snapshots and log, as values already; the rest as parsed JSON.
+
+    Snapshot by snapshot, so that 100,000 of them never stand there as dictionaries. None for anything unusual: the
+    parser that knows every reason then reads the whole file again, and says what is wrong with it.
+    """
+    from artemis_lifecycle.metadata.fast_json import long_lists
+
+    found = long_lists(data)
+    if found is None:
+        return None
+    node, snapshots, log = found
+    if any(not snapshot.manifest_list and not snapshot.manifests for snapshot in snapshots):
+        return None
+    return {**node, "snapshots": snapshots, "snapshot-log": log}
+
+
 class _Parser:
     def __init__(self, metadata_location: str) -> None:
         self._location = metadata_location
@@ -124,7 +147,7 @@ class _Parser:
         last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
         schemas, current_schema_id = _schemas(node, version)
         specs, default_spec_id = _specs(node, version)
-        snapshots = tuple(map(_snapshot, _objects(node, "snapshots")))
+        snapshots = _values(node, "snapshots", _snapshot)
         ids = {snapshot.snapshot_id for snapshot in snapshots}
         if len(ids) != len(snapshots):
             raise _Malformed("Two snapshots have one snapshot-id")
@@ -150,10 +173,7 @@ class _Parser:
             current_snapshot_id=current,
             snapshots=snapshots,
             refs=_refs(node, current),
-            snapshot_log=tuple(
-                LogEntry(_integer(entry, "timestamp-ms"), _integer(entry, "snapshot-id"))
-                for entry in _objects(node, "snapshot-log")
-            ),
+            snapshot_log=_values(node, "snapshot-log", _log_entry),
             metadata_log=tuple(
                 MetadataLogEntry(_integer(entry, "timestamp-ms"), _text(entry, "metadata-file"))
                 for entry in _objects(node, "metadata-log")
@@ -167,6 +187,19 @@ class _Parser:
             next_row_id=_integer(node, "next-row-id") if version >= 3 else None,
             encryption_key_ids=tuple(_text(key, "key-id") for key in _objects(node, "encryption-keys")),
         )
+
+
+T = TypeVar("T")
+
+
+def _values(node: dict[str, Any], key: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+    """The list under `key`; as it is when it was parsed before."""
+    found = node.get(key)
+    return found if isinstance(found, tuple) else tuple(map(parse, _objects(node, key)))
+
+
+def _log_entry(node: dict[str, Any]) -> LogEntry:
+    return LogEntry(_integer(node, "timestamp-ms"), _integer(node, "snapshot-id"))
 
 
 def _snapshot(node: dict[str, Any]) -> Snapshot:

@@ -10,57 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
-
-@njit(cache=True, nogil=True)
-def hash_in_place(
-    data: Any,
-    offsets: Any,
-    lengths: Any,
-    rows: Any,
-    spelled: Any,
-    settled: Any,
-    same: bool,
-    is_file: bool,
-    hashes: Any,
-) -> Any:
-    """Hash the rows whose path is `spelled` and a rest in normal form; returns the other rows."""
-    left = np.empty(len(rows), np.int64)
-    count = 0
-    scratch = np.empty(4096, np.uint8)
-    head = len(spelled)
-    for index in range(len(rows)):
-        row = rows[index]
-        start, size = offsets[row], lengths[row]
-        plain = size > head and data[start + head] == 47
-        if plain:
-            for at in range(head):
-                if data[start + at] != spelled[at]:
-                    plain = False
-                    break
-        if plain:
-            before = np.uint8(0)
-            for at in range(start + head, start + size):
-                byte = data[at]
-                if before == 47 and (byte == 47 or (is_file and byte == 46)):
-                    plain = False
-                    break
-                before = byte
-        if not plain:
-            left[count] = row
-            count += 1
-        elif same:
-            hashes[row] = xxh64(data, start, size, np.uint64(42))
-        else:
-            rest = size - head
-            whole = len(settled) + rest
-            if whole > len(scratch):
-                scratch = np.empty(2 * whole, np.uint8)
-            scratch[: len(settled)] = settled
-            scratch[len(settled) : whole] = data[start + head : start + size]
-            hashes[row] = xxh64(scratch, 0, whole, np.uint64(42))
-    return left[:count]
+# One signature each, compiled when the module is first loaded: read-only and writable arrays are types of their own to
+# numba, and it would compile a loop again for every mixture of them.
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_LONGS = types.Array(types.int64, 1, "C", readonly=True)
+_SEEDS = types.Array(types.uint64, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
+_HASHES = types.uint64[::1]
 
 
 @njit(cache=True, nogil=True)
@@ -136,7 +94,7 @@ def xxh64(data: Any, start: Any, size: Any, seed: Any) -> Any:
     return _avalanche(value)
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_BYTES, _LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
 def chain_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
     """Put a string column into each row's hash, as Spark's `xxhash64` does: the hash so far is the next seed."""
     for row in range(len(hashes)):
@@ -144,7 +102,7 @@ def chain_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
             hashes[row] = xxh64(data, offsets[row], offsets[row + 1] - offsets[row], hashes[row])
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
 def chain_longs(values: Any, valid: Any, hashes: Any) -> None:
     """Put a bigint column into each row's hash, as Spark's `xxhash64` does."""
     word = np.empty(8, np.uint8)
@@ -156,8 +114,62 @@ def chain_longs(values: Any, valid: Any, hashes: Any) -> None:
             hashes[row] = xxh64(word, 0, 8, hashes[row])
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_BYTES, _LONGS, _LONGS, _SEEDS, _HASHES), cache=True, nogil=True)
 def hash_slices(data: Any, starts: Any, sizes: Any, seeds: Any, out: Any) -> None:
     """XXH64 of each slice of `data`, seeded row by row."""
     for row in range(len(out)):
         out[row] = xxh64(data, starts[row], sizes[row], np.uint64(seeds[row]))
+
+
+@njit(
+    types.int64[::1](_BYTES, _LONGS, _LONGS, _LONGS, _BYTES, _BYTES, types.boolean, types.boolean, _HASHES),
+    cache=True,
+    nogil=True,
+)
+def hash_in_place(
+    data: Any,
+    offsets: Any,
+    lengths: Any,
+    rows: Any,
+    spelled: Any,
+    settled: Any,
+    same: bool,
+    is_file: bool,
+    hashes: Any,
+) -> Any:
+    """Hash the rows whose path is `spelled` and a rest in normal form; returns the other rows."""
+    left = np.empty(len(rows), np.int64)
+    count = 0
+    scratch = np.empty(4096, np.uint8)
+    head = len(spelled)
+    for index in range(len(rows)):
+        row = rows[index]
+        start, size = offsets[row], lengths[row]
+        plain = size > head and data[start + head] == 47
+        if plain:
+            for at in range(head):
+                if data[start + at] != spelled[at]:
+                    plain = False
+                    break
+        if plain:
+            before = np.uint8(0)
+            for at in range(start + head, start + size):
+                byte = data[at]
+                if before == 47 and (byte == 47 or (is_file and byte == 46)):
+                    plain = False
+                    break
+                before = byte
+        if not plain:
+            left[count] = row
+            count += 1
+        elif same:
+            hashes[row] = xxh64(data, start, size, np.uint64(42))
+        else:
+            rest = size - head
+            whole = len(settled) + rest
+            if whole > len(scratch):
+                scratch = np.empty(2 * whole, np.uint8)
+            scratch[: len(settled)] = settled
+            scratch[len(settled) : whole] = data[start + head : start + size]
+            hashes[row] = xxh64(scratch, 0, whole, np.uint64(42))
+    return left[:count]

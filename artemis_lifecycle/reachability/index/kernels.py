@@ -7,10 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+
+_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+_LONGS = types.Array(types.int64, 1, "C", readonly=True)
+_HASHES = types.Array(types.uint64, 1, "C", readonly=True)
+_OWNERS = types.Array(types.uint32, 1, "C", readonly=True)
+_FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 
 
-@njit(cache=True, nogil=True)
+@njit(types.UniTuple(types.int64[::1], 2)(_LONGS, _LONGS), cache=True, nogil=True)
 def difference(one: Any, other: Any) -> Any:
     """(only in `other`, only in `one`) of two sorted arrays without doubles."""
     added, removed = np.empty(len(other), other.dtype), np.empty(len(one), one.dtype)
@@ -30,7 +36,7 @@ def difference(one: Any, other: Any) -> Any:
     return added[:plus], removed[:minus]
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_HASHES, _HASHES, _OWNERS, _FLAGS, types.boolean[::1]), cache=True, nogil=True)
 def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> None:
     """Set `found[i]` where `wanted[i]` stands among `hashes` in a row whose owner is kept.
 
@@ -66,7 +72,7 @@ def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> N
             break
 
 
-@njit(cache=True, nogil=True)
+@njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.boolean[::1]), cache=True, nogil=True)
 def same_bytes(data: Any, offsets: Any, order: Any, first: Any, same: Any) -> None:
     """For each i: whether row `order[i]` has the bytes of row `order[first[i]]`, the first of its group."""
     for index in range(len(order)):
@@ -86,7 +92,7 @@ def same_bytes(data: Any, offsets: Any, order: Any, first: Any, same: Any) -> No
         same[index] = equal
 
 
-@njit(cache=True, nogil=True)
+@njit(types.boolean(_OWNERS, types.int64[::1]), cache=True, nogil=True)
 def count_by_owner(owners: Any, counts: Any) -> Any:
     """Add each owner's rows to `counts`; False when an owner is none of them."""
     for row in range(len(owners)):
@@ -97,16 +103,7 @@ def count_by_owner(owners: Any, counts: Any) -> Any:
     return True
 
 
-@njit(cache=True, nogil=True)
-def is_sorted(values: Any) -> Any:
-    """Whether no value is less than the one before it."""
-    rising = True
-    for row in range(1, len(values)):
-        rising &= values[row] >= values[row - 1]
-    return rising
-
-
-@njit(cache=True, nogil=True)
+@njit(types.void(_BYTES, _LONGS, _LONGS, _BYTES, _LONGS, _LONGS, types.boolean[::1]), cache=True, nogil=True)
 def equal_slices(one: Any, offsets: Any, rows: Any, other: Any, others: Any, others_rows: Any, same: Any) -> None:
     """Whether row `rows[i]` of `one` has the bytes of row `others_rows[i]` of `other`."""
     for index in range(len(rows)):

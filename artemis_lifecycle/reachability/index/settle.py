@@ -183,14 +183,19 @@ def _not_kept(view: IndexView, hashes: NDArray[np.uint64], kept_manifests: NDArr
         return np.empty(0, np.int64)
     state = view.state
     wanted, inverse = np.unique(hashes, return_inverse=True)
-    found = np.zeros(len(wanted), np.bool_)
-    for number, segment in enumerate(state.segments):
+
+    def among(number: int) -> NDArray[np.bool_]:
+        found = np.zeros(len(wanted), np.bool_)
         members = np.flatnonzero(state.segment_of == number)
-        kept = np.zeros(segment.manifests, np.bool_)
+        kept = np.zeros(state.segments[number].manifests, np.bool_)
         kept[state.place_of[members]] = kept_manifests[members]
         if kept.any():
-            columns = view.index.columns_of(state, number)
-            mark_kept(wanted, *columns, kept, found)
+            mark_kept(wanted, *view.index.columns_of(state, number), kept, found)
+        return found
+
+    found = np.zeros(len(wanted), np.bool_)
+    for part in view.index.threaded(among, range(len(state.segments))):
+        found |= part
     return np.flatnonzero(~found[inverse])
 
 
