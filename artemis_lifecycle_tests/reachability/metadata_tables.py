@@ -219,7 +219,7 @@ _LOOKALIKES = (
     "{n}#frag?version=2.parquet",
     "/{n}/deep/er/x.parquet",
 )
-_OPERATIONS = (
+OPERATIONS = (
     *["append"] * 6,
     *["delete"] * 3,
     *["overwrite", "rewrite", "rewrite", "row_delta", "row_delta", "row_delta", "compact", "readd", "twice"],
@@ -520,7 +520,7 @@ class MetadataTable(TableModel):
     def step(self, decisions: bytes) -> bool:
         """One operation. Whether the table's metadata is another than before, and must be written."""
         tape = Tape(decisions)
-        operation = tape.of(_OPERATIONS)
+        operation = tape.of(OPERATIONS)
         self.clock += (tape.below(4) or 1) * MINUTE
         branches = sorted(name for name, ref in self.refs.items() if ref.is_branch and name != "main")
         target: str | None = "main"
