@@ -180,6 +180,8 @@ def _decompress(codec: str, block: bytes) -> bytes:
 
 
 def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
     value = shift = 0
     while True:
         if position >= len(data) or shift > 63:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index.files import DamagedIndex, encode, read_section, read_whole
+from artemis_lifecycle.reachability.index.presence import known_files, require_files
 from artemis_lifecycle.reachability.index.reading import (
     Blocks,
     ListChunk,
@@ -145,6 +146,9 @@ class ManifestIndex:
         lists = len(new)
         if new:
             self._read_new_lists(state, new, keys, spark)
+        empty = state.empty_unread()
+        require_files(self, {state.manifests.path(n): int(state.manifests.lengths[n]) for n in empty.tolist()})
+        state.skip(empty)
         unread = np.flatnonzero(state.segment_of == UNREAD)
         if len(unread):
             for segment, blocks in self._read_new_manifests(state, unread, spark):
@@ -403,9 +407,7 @@ class IndexView:
         What the index knows is not opened again; before something is deleted on its word, it has to be there still.
         Raises UnreadableMetadata.
         """
-        from artemis_lifecycle.reachability.index.presence import require_present
-
-        require_present(self)
+        require_files(self.index, known_files(self))
 
     def holders(self, location: str) -> tuple[int, ...]:
         """Ids of the snapshots that reach the file at `location`, in the order of the history."""

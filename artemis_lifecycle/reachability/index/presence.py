@@ -4,6 +4,7 @@ not belong: opening any of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,29 +12,29 @@ from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.storage.location import parent
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.reachability.index.index import IndexView
+    from artemis_lifecycle.reachability.index.index import IndexView, ManifestIndex
 
 _ONE_BY_ONE = 64
 """Of more files in a folder than this, the folder is listed: a thousand names for the price of one question."""
 
 
-def require_present(view: IndexView) -> None:
-    """See `IndexView.require_present`."""
-    stores = view.index.stores
+def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
+    """Look files up by path and length (-1: none is recorded). Raises UnreadableMetadata for the first that differs."""
+    stores = index.stores
     by_folder: dict[str, dict[str, int]] = {}
-    for path, length in _known(view).items():
+    for path, length in files.items():
         by_folder.setdefault(parent(path), {})[path] = length
     one_by_one: list[tuple[str, int]] = []
-    for folder, files in by_folder.items():
-        if len(files) <= _ONE_BY_ONE:
-            one_by_one += files.items()
+    for folder, those in by_folder.items():
+        if len(those) <= _ONE_BY_ONE:
+            one_by_one += those.items()
             continue
         try:
             # By name: a store may spell the folder otherwise than the metadata does.
             found = {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in stores.children(folder)[1]}
         except StorageError as error:
             raise _absent(folder, f"cannot be listed: {error.what}") from error
-        for path, length in files.items():
+        for path, length in those.items():
             _compare(path, length, found.get(path.rsplit("/", 1)[-1]))
 
     def look_up(item: tuple[str, int]) -> None:
@@ -45,11 +46,11 @@ def require_present(view: IndexView) -> None:
         _compare(path, length, None if found is None else found.size_in_bytes)
 
     if one_by_one:
-        with ThreadPoolExecutor(view.index.settings.threads) as pool:
+        with ThreadPoolExecutor(index.settings.threads) as pool:
             list(pool.map(look_up, one_by_one))
 
 
-def _known(view: IndexView) -> dict[str, int]:
+def known_files(view: IndexView) -> dict[str, int]:
     """Path -> recorded length (-1: none is recorded) of every list and manifest of the metadata."""
     state = view.state
     known = {state.manifests.path(row): int(length) for row, length in enumerate(state.manifests.lengths)}

@@ -135,6 +135,22 @@ class IndexState:
                     do="find out which list is damaged; nothing of this table is planned or deleted until they agree",
                 )
 
+    def empty_unread(self) -> NDArray[np.int64]:
+        """Unread manifests that, as their lists record, have no live entry: deletions of an earlier commit.
+
+        No engine opens them to plan a scan (Iceberg's ManifestGroup), so no supported read reaches a file through them.
+        """
+        import numpy as np
+
+        return np.flatnonzero(
+            (self.segment_of == UNREAD) & (self.manifests.existing == 0) & (self.manifests.added == 0)
+        )
+
+    def skip(self, numbers: NDArray[np.int64]) -> None:
+        """Leave these manifests unread: they have no rows."""
+        self.segment_of = self.segment_of.copy()
+        self.segment_of[numbers] = _NO_ROWS
+
     def add_rows(self, segment: Segment, blocks: Blocks) -> None:
         """Take over a segment that was written for manifests known by number."""
         import numpy as np
