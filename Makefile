@@ -72,6 +72,10 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
 	@$(PY) -m pytest $(ARGS)
 
+.PHONY: soak
+soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, and the like (half an hour).
+	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.project  ## Style, and which room may import which.
 	@$(VENV)/bin/ruff check .

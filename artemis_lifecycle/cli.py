@@ -10,11 +10,11 @@ from __future__ import annotations
 import json as json_module
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from datetime import date, datetime, timedelta
-from enum import Enum
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,10 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from artemis_lifecycle.cold_tier.queries import Query, TagStatement
+    from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.operations.plans import Approval
 
 app = typer.Typer(
     name="artemis",
@@ -47,6 +50,13 @@ PlanArgument = Annotated[str, typer.Argument(help="The id that `artemis plan` pr
 NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
 OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
+
+
+class HoldKind(StrEnum):
+    LEGAL = "legal"
+    LEASE = "lease"
+    CONSUMER = "consumer"
+
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -110,6 +120,24 @@ def _short(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC."""
+    table = Table(title=escape(title), title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    out.print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)
 
 
 def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
@@ -204,21 +232,99 @@ def plan(
     retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
     files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="PATH", help="Why this file is in the plan, or why not.")
+    ] = None,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an expiration: seal which snapshots and files would go. Changes nothing of the table."""
+    """Plan an expiration: seal which snapshots and files would go, and say why the others stay. Changes nothing of the
+    table."""
     with opened(config, f"planning {table}") as lifecycle:
         made = lifecycle.plan_expiration(
             table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
         )
-        if files:
+        if explain is not None:
+            show(lifecycle.explain_in_plan(made, explain), json=json, title=f"Plan {made.plan_id}")
+        elif files:
             show_rows(
                 made.files().orderBy("kind", "path"), json=json, limit=limit, title=f"Files of plan {made.plan_id}"
             )
+        elif json:
+            show(made, json=True, title="")
         else:
-            show(made, json=json, title=f"Plan of {table}")
+            _show_plan(made, limit)
+
+
+def _show_plan(plan: ExpirationPlan, limit: int) -> None:
+    summary = plan.summary
+    show(
+        {
+            "plan": plan.plan_id,
+            "rule": plan.settings.rule,
+            "decided at": plan.decided_at,
+            "cutoff": plan.cutoff,
+            "snapshots": f"{summary.snapshots_expired:,} go, {summary.snapshots_kept:,} stay",
+            "refs": ", ".join(plan.expired_refs) or "all stay",
+        },
+        json=False,
+        title=f"Plan of {plan.table}",
+    )
+    kinds = [(kind.kind, f"{kind.files:,}", f"{kind.size_in_bytes:,}") for kind in summary.by_kind]
+    total = ("in all", f"{summary.files:,}", f"{summary.size_in_bytes:,}")
+    show_table("Files that may go after the commit", ("kind", "files", "bytes"), [*kinds, total])
+    by_reasons: dict[tuple[str, ...], list[int]] = {}
+    for snapshot_id, reasons in plan.kept.items():
+        by_reasons.setdefault(reasons, []).append(snapshot_id)
+    rows = [
+        (len(ids), ids[-1], "\n".join(reasons))
+        for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))
+    ]
+    show_table("Why snapshots stay", ("snapshots", "the newest", "because"), rows[:limit])
+    if len(rows) > limit:
+        out.print(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", style="dim")
+
+
+@app.command("plan-diff")
+def plan_diff(
+    before: Annotated[str, typer.Argument(help="A plan's id.", metavar="A")],
+    after: Annotated[str, typer.Argument(help="Another's, of the same table.", metavar="B")],
+    files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What plan B removes and plan A does not, and the other way round: snapshots and why, refs, files and bytes."""
+    with opened(config, "comparing the plans") as lifecycle:
+        found = lifecycle.plan_difference(before, after)
+        if files:
+            listed = found.files().orderBy("change", "kind", "path")
+            show_rows(listed, json=json, limit=limit, title=f"From plan {before} to {after}")
+            return
+    if json:
+        show(found, json=True, title="")
+        return
+    refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
+    out.print(escape(f"{found.table}: refs removed by one alone: {', '.join(refs) or 'none'}"))
+    snapshots = [
+        ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, "\n".join(change.why))
+        for change in found.snapshots
+    ]
+    show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
+    if len(snapshots) > limit:
+        out.print(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", style="dim")
+    kinds = [
+        (
+            kind.kind,
+            f"{kind.added_files:,}",
+            f"{kind.added_bytes:,}",
+            f"{kind.removed_files:,}",
+            f"{kind.removed_bytes:,}",
+        )
+        for kind in found.by_kind
+    ]
+    show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
 
 
 @app.command()
@@ -230,7 +336,7 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
         print(json_module.dumps([as_json(record) for record in found], indent=2))
         return
     rows = Table(title=escape(f"Plans of {table}"), title_justify="left")
-    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at"):
+    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"):
         rows.add_column(name, overflow="fold")
     for record in found:
         rows.add_row(
@@ -241,6 +347,14 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
             f"{record.files:,}",
             f"{record.bytes:,}",
             str(record.due_at or ""),
+            "\n".join(
+                f"{what}: {who}, {_cell(at)}: {why}"
+                for what, who, at, why in (
+                    ("large", record.approved_by, record.approved_at, record.approved_why),
+                    ("lost", record.lost_approved_by, record.lost_approved_at, record.lost_approved_why),
+                )
+                if who is not None
+            ),
         )
     out.print(rows)
 
@@ -356,31 +470,126 @@ def read(
 
 
 @app.command()
+def query(
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="SELECT … FROM namespace.table FOR TAG 'x', or TAG SNAPSHOT n AS 'x' WITH RETENTION FOREVER."
+        ),
+    ],
+    table: Annotated[str | None, typer.Option(help="The table of a TAG statement that names none.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside a tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for a tag; default: you.")] = None,
+    translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
+    from artemis_lifecycle.cold_tier.queries import Query
+    from artemis_lifecycle.lifecycle import Tagged
+
+    with opened(config, "querying") as lifecycle:
+        found = lifecycle.translate(sql, table=table)
+        shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
+        if isinstance(found, Query):
+            shown["sources"] = as_json(found.sources)
+        if not json:
+            _show_translation(found)
+        if not translate:
+            result = lifecycle.query(found, who=owner, why=reason)
+            if isinstance(result, Tagged):
+                shown["tag"] = as_json(result)
+                if not json:
+                    show(result, json=False, title=f"Tag {result.name}")
+            elif json:
+                shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
+            else:
+                show_rows(result, json=False, limit=limit, title="Rows")
+        if json:
+            print(json_module.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def _show_translation(found: Query | TagStatement) -> None:
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("yours", escape(found.sql.strip()))
+    table.add_row("Spark's", escape(found.spark_sql))
+    for source in getattr(found, "sources", ()):
+        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
+        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {source.tier} catalog, {at}"))
+    out.print(table)
+
+
+@app.command()
 def tag(
     table: TableArgument,
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
-    why: Annotated[str, typer.Option(help="Kept beside the tag.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tag a snapshot, so that it stays for that long."""
+    """Tag a snapshot, so that it stays for that long. Who, when and why are kept: see `artemis tags`."""
     with opened(config, "tagging") as lifecycle:
-        show(lifecycle.tag(table, name, snapshot_id, retain=retain, why=why), json=json, title=f"Tag {name}")
+        made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
+        show(made, json=json, title=f"Tag {name}")
 
 
 @app.command()
 def untag(
     table: TableArgument,
     name: str,
-    why: Annotated[str, typer.Option(help="Kept beside the tag's record.")] = "",
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag's record.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Remove a tag. Its snapshot expires by the table's rule from then on."""
     with opened(config, "removing the tag") as lifecycle:
-        show(lifecycle.untag(table, name, why=why), json=json, title=f"Tag {name}")
+        show(lifecycle.untag(table, name, why=reason, who=owner), json=json, title=f"Tag {name}")
+
+
+@app.command()
+def tags(
+    table: TableArgument,
+    removed: Annotated[bool, typer.Option("--removed", help="Also the tags that are no more.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
+    with opened(config, "reading the refs") as lifecycle:
+        found = lifecycle.tags(table, with_removed=removed)
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = [
+        (
+            f"{ref.type} {ref.name}",
+            ref.snapshot_id,
+            ref.committed_at,
+            ref.who,
+            ref.created_at,
+            ref.why,
+            ref.retention,
+            ref.ends_at or "never",
+        )
+        for ref in found.refs
+    ]
+    columns = ("ref", "snapshot", "committed", "who", "when", "why", "retention", "ends")
+    show_table(f"Refs of {table}", columns, rows)
+    if removed:
+        names = ("tag", "snapshot", "made by", "made", "removed by", "removed", "why")
+        gone = [
+            (was.name, was.snapshot_id, was.who, was.created_at, was.removed_by, was.removed_at, was.removed_why)
+            for was in found.removed
+        ]
+        show_table(f"Former tags of {table}", names, gone)
+    out.print(escape(found.metadata_location), style="dim")
 
 
 @app.command()
@@ -388,15 +597,82 @@ def hold(
     table: TableArgument,
     reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may go.")],
     owner: Annotated[str, typer.Option(prompt=True, help="Who answers for it.")],
+    kind: Annotated[
+        HoldKind,
+        typer.Option(help="legal; lease: a reader's, for a time; consumer: its next snapshot and all after it."),
+    ] = HoldKind.LEGAL,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
     until: Annotated[str | None, typer.Option(help="An instant; without it, until released.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long, from now, such as 2h; a lease must have an end.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Hold a table, or some of its snapshots, against expiration and deletion."""
     with opened(config, "placing the hold") as lifecycle:
-        placed = lifecycle.hold(table, owner, reason, snapshot_ids=tuple(snapshot_id or ()), until=instant(until))
+        placed = lifecycle.hold(
+            table,
+            owner,
+            reason,
+            snapshot_ids=tuple(snapshot_id or ()),
+            until=instant(until),
+            kind=kind.value,
+            ttl=ttl,
+        )
         show(placed, json=json, title=f"Hold on {table}")
+
+
+@app.command()
+def holds(
+    table: TableArgument,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The holds on a table: of which kind, whose and why, on what, until when."""
+    with opened(config, "reading the holds") as lifecycle:
+        found = lifecycle.holds(table, ended=ended)
+    if json:
+        print(json_module.dumps([as_json(held) for held in found], indent=2))
+        return
+    rows = [
+        (
+            held.hold_id,
+            held.kind,
+            held.owner,
+            held.reason,
+            ", ".join(map(str, held.snapshot_ids)) or "the whole table",
+            held.created_at,
+            held.until or "released",
+            held.released_at,
+        )
+        for held in found
+    ]
+    columns = ("hold", "kind", "owner", "why", "on", "since", "until", "released")
+    show_table(f"Holds on {table}", columns, rows)
+
+
+@app.command()
+def renew(
+    hold_id: str,
+    ttl: Annotated[str, typer.Option(help="How long from now, such as 2h.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a reader's lease last longer."""
+    with opened(config, "renewing") as lifecycle:
+        show(lifecycle.renew(hold_id, ttl), json=json, title=f"Hold {hold_id}")
+
+
+@app.command()
+def advance(
+    hold_id: str,
+    snapshot_id: Annotated[int, typer.Argument(help="What the consumer reads next.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move a consumer's position: what it has read may expire."""
+    with opened(config, "advancing") as lifecycle:
+        show(lifecycle.advance(hold_id, snapshot_id), json=json, title=f"Hold {hold_id}")
 
 
 @app.command()
@@ -408,15 +684,27 @@ def release(hold_id: str, config: ConfigOption = None, json: JsonOption = False)
 
 @app.command()
 def approve(
-    plan: PlanArgument,
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
     who: Annotated[str, typer.Option(prompt=True)],
     why: Annotated[str, typer.Option(prompt=True)],
+    large: Annotated[bool, typer.Option("--large", help="It may pass max_files and max_share_of_table.")] = False,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")
+    ] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a plan pass the guards on files and share of the table."""
+    """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Who, when and why are kept."""
+    if not large and not lost:
+        raise BadInput(
+            "It is not said what is approved", untouched="the plan", do=f"artemis approve {plan} --large, or --lost"
+        )
     with opened(config, "approving") as lifecycle:
-        show(lifecycle.approve(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+        # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
+        wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
+        for what in (what for what, asked in wanted if asked):
+            approved = lifecycle.approve(plan, who=who, why=why, what=what)
+        show(approved, json=json, title=f"Plan {plan}")
 
 
 @app.command()

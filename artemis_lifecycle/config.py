@@ -50,7 +50,10 @@ def parse_duration(text: object) -> timedelta:
     match = _DURATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"{text!r} is no duration; write an integer and one of ms, s, m, h, d, w, y, such as 30d")
-    return timedelta(milliseconds=int(match[1]) * _UNIT_MS[match[2]])
+    try:
+        return timedelta(milliseconds=int(match[1]) * _UNIT_MS[match[2]])
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is longer than any calendar") from error
 
 
 def format_duration(duration: timedelta) -> str:
@@ -107,11 +110,30 @@ class Spark(_Model):
     conf: dict[str, str] = {}
 
 
+class Thin(_Model):
+    """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
+
+    keep: Literal["hourly", "daily", "weekly", "monthly", "yearly"]
+    lasting: Literal["forever"] | Duration = Field(alias="for")
+
+
 class Retention(_Model):
     rule: Literal["as-of", "iceberg", "paimon"] = "as-of"
     window: Duration = timedelta(days=30)
     min_snapshots: int = Field(default=1, ge=1)
     max_snapshots: int | None = Field(default=None, ge=1)
+    expire_limit: int | None = Field(default=None, ge=1)
+    next_timestamp: bool = False
+    thin: tuple[Thin, ...] = ()
+
+    @field_validator("thin")
+    @classmethod
+    def _one_tier_each(cls, tiers: tuple[Thin, ...]) -> tuple[Thin, ...]:
+        kept = [tier.keep for tier in tiers]
+        twice = next((keep for keep in kept if kept.count(keep) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice; give each calendar unit once")
+        return tiers
 
 
 class ColdTier(_Model):
@@ -203,9 +225,19 @@ class TablePolicy(_Model):
     lineage: Lineage = Lineage()
 
     @model_validator(mode="after")
-    def _max_snapshots_is_paimon(self) -> Self:
-        if self.retention.max_snapshots is not None and self.retention.rule != "paimon":
-            raise ValueError("retention.max_snapshots has a meaning only under rule paimon")
+    def _some_keys_are_paimon(self) -> Self:
+        retention = self.retention
+        if retention.rule == "paimon":
+            if retention.max_snapshots is not None and retention.max_snapshots < retention.min_snapshots:
+                raise ValueError("retention.max_snapshots must not be less than min_snapshots")
+            return self
+        for key, given in (
+            ("max_snapshots", retention.max_snapshots is not None),
+            ("expire_limit", retention.expire_limit is not None),
+            ("next_timestamp", retention.next_timestamp),
+        ):
+            if given:
+                raise ValueError(f"retention.{key} has a meaning only under rule paimon")
         return self
 
 

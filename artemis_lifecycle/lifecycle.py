@@ -20,11 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from artemis_lifecycle.catalogs.commit import Change, TagChange, commit_with_retry
+from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
@@ -34,16 +36,37 @@ from artemis_lifecycle.deletion.guards import require_approval, require_grace_ov
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job, report_of
-from artemis_lifecycle.errors import BadInput, GraceNotOver, NaiveDatetime, NoSuchSnapshot, PlanStateError
+from artemis_lifecycle.errors import (
+    BadInput,
+    CommitStateUnknown,
+    GraceNotOver,
+    LifecycleError,
+    NaiveDatetime,
+    NoSuchPlan,
+    NoSuchSnapshot,
+    NoSuchTable,
+    PlanStateError,
+)
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
+from artemis_lifecycle.expiration.difference import PlanDifference
+from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
+from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
+from artemis_lifecycle.expiration.promises import (
+    TableRefs,
+    hold_views,
+    max_ref_age_ms,
+    table_refs,
+    tag_views,
+    thinning_tiers,
+)
 from artemis_lifecycle.expiration.results import publish_plan
-from artemis_lifecycle.lineage.ledger import LedgerUpdate
+from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements
-from artemis_lifecycle.lineage.schema_history import SchemaHistory
+from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -53,10 +76,11 @@ from artemis_lifecycle.metadata.types import CatalogEntry, SnapshotHistory, Tabl
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Writing, writing
-from artemis_lifecycle.operations.holds import Hold
+from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
-from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
@@ -64,8 +88,8 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
-from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
+from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
@@ -116,10 +140,17 @@ class ReachableSet:
 
 @dataclass(frozen=True)
 class Tagged:
+    """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are what is on record of it;
+    `ends_at` None is for ever."""
+
     table: str
     name: str
     snapshot_id: int | None
     metadata_location: str
+    who: str | None = None
+    at: datetime | None = None
+    why: str | None = None
+    ends_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -273,12 +304,19 @@ class Lifecycle:
     def _step(self, look: _Table, step: str, *, dry_run: bool = False) -> Iterator[_Step]:
         """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing."""
         table = look.name
+        if not dry_run:
+            self.operations.leases.require_free(look.metadata.table_uuid)
         night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
             else self.operations.leases.hold(
-                look.metadata.table_uuid, step=step, owner=self.owner, table=table, run_id=self.run_id
+                look.metadata.table_uuid,
+                step=step,
+                owner=self.owner,
+                table=table,
+                run_id=self.run_id,
+                process=self._processes(),
             )
         )
         with lease as held:
@@ -298,6 +336,11 @@ class Lifecycle:
                 self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
             self.operations.steps.finish(step_id, state=state.state, counts=state.counts)
+
+    def _processes(self) -> str | None:
+        """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
+        driver = driver_pid() if self.spark is not None else None
+        return None if driver is None else mark([os.getpid(), driver])
 
     # --- history ----------------------------------------------------------------------------------------------------
 
@@ -324,6 +367,9 @@ class Lifecycle:
             window_ms=retention.window // timedelta(milliseconds=1),
             min_snapshots=retention.min_snapshots,
             max_snapshots=retention.max_snapshots,
+            expire_limit=retention.expire_limit,
+            next_timestamp=retention.next_timestamp,
+            thinning=thinning_tiers(retention.thin),
             older_than_ms=None if older_than is None else milliseconds(self._instant("older_than", older_than)),
             retain_last=retain_last,
             explicit_ids=tuple(snapshot_ids or ()),
@@ -331,27 +377,8 @@ class Lifecycle:
         )
 
     def _guards(self, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
-        now = self.operations.clock.now()
-        holds = tuple(
-            HoldView(
-                hold_id=hold.hold_id,
-                owner=hold.owner,
-                reason=hold.reason,
-                snapshot_ids=hold.snapshot_ids,
-                until_ms=None if hold.until is None else milliseconds(hold.until),
-            )
-            for hold in self.operations.holds.active(table_uuid, now)
-        )
-        tags = tuple(
-            TagView(
-                name=record.name,
-                snapshot_id=record.snapshot_id,
-                created_at_ms=milliseconds(record.created_at),
-                retain_ms=None if record.retain is None else record.retain // timedelta(milliseconds=1),
-            )
-            for record in self.operations.tags.of_table(table_uuid)
-        )
-        return holds, tags
+        holds = self.operations.holds.active(table_uuid, self.operations.clock.now())
+        return hold_views(holds), tag_views(self.operations.tags.of_table(table_uuid))
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
         """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
@@ -469,9 +496,55 @@ class Lifecycle:
         found = self.plan(plan) if isinstance(plan, str) else plan
         return found, self.operations.plans.get(found.plan_id)
 
-    def approve(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
-        """Let a plan pass the guards `max_files` and `max_share_of_table`; who, when and why are kept."""
-        return self.operations.plans.approve(plan if isinstance(plan, str) else plan.plan_id, who, why)
+    def approve(
+        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
+    ) -> PlanRecord | ScanRecord:
+        """Let a plan pass one guard; who, when and why are kept.
+
+        "large": `max_files` and `max_share_of_table`, of an orphan scan too. "lost": its handoff may leave out
+        snapshots whose files are gone. Neither is the other. Raises NoSuchPlan, PlanStateError.
+        """
+        if isinstance(plan, OrphanScanResult):
+            return self.operations.scans.approve(plan.scan_id, who, why)
+        plan_id = plan if isinstance(plan, str) else plan.plan_id
+        try:
+            return self.operations.plans.approve(plan_id, who, why, what)
+        except NoSuchPlan:
+            if what != "large" or not self._is_scan(plan_id):
+                raise
+        return self.operations.scans.approve(plan_id, who, why)
+
+    def _is_scan(self, scan_id: str) -> bool:
+        try:
+            self.operations.scans.get(scan_id)
+        except NoSuchPlan:
+            return False
+        return True
+
+    def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
+        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
+        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
+        """
+        first, second = (self.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
+        return compare_plans(first, second, self.rules(second.table))
+
+    def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
+        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
+
+        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
+        """
+        found = self.plan(plan) if isinstance(plan, str) else plan
+        rules = self.rules(found.table)
+        location = normalise(path, rules)
+        files = found.files()
+        row = files.filter(normalise_column(files.path, rules) == location).first()
+        if row is not None:
+            return PlanExplanation(
+                found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
+            )
+        base = read_table_metadata(self.live_stores, found.base_metadata_location)
+        holders = holders_of(indexed(self.spark, self.live_stores, base, rules, self.root), location)
+        return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
         """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's."""
@@ -511,7 +584,7 @@ class Lifecycle:
                 base_metadata_location=plan.base_metadata_location,
                 snapshot_ids=plan.expired_snapshots,
             )
-            done = archive(context, request, allow_lost=record.approved_by is not None)
+            done = archive(context, request, allow_lost=record.lost_approved_by is not None)
             if done.cold_metadata_location is not None:
                 self.operations.plans.mark(
                     plan.plan_id,
@@ -564,13 +637,15 @@ class Lifecycle:
             )
         with self._step(look, "commit") as step:
             if plan.expired_snapshots or plan.expired_refs:
-                done = commit_plan(
-                    self.spark,
-                    self.live_stores,
-                    self.config.catalogs.live.name,
-                    plan,
-                    lambda: self._guards(plan.table_uuid),
-                )
+                # Under the lock that placing a hold takes: none is placed between the guard and the swap.
+                with table_lock(self.operations.engine, plan.table_uuid, table=plan.table):
+                    done = commit_plan(
+                        self.spark,
+                        self.live_stores,
+                        self.config.catalogs.live.name,
+                        plan,
+                        lambda: self._guards(plan.table_uuid),
+                    )
             else:
                 done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
@@ -810,6 +885,12 @@ class Lifecycle:
         records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
         return self.scan(records[0].scan_id) if records else None
 
+    def interrupted_scans(self, table: str) -> list[ScanRecord]:
+        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
+        scan names them."""
+        table_uuid = self._look(table).metadata.table_uuid
+        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
         hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
@@ -888,6 +969,82 @@ class Lifecycle:
         assert name is not None  # route found the snapshot in the cold catalog
         return read_rows(self.spark, self.config.catalogs.cold.name, name, found)
 
+    def translate(self, sql: str, *, table: str | None = None) -> Query | TagStatement:
+        """What `query` would run for `sql`, in Spark's words; changes nothing.
+
+        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
+        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
+        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
+        that has snapshot `n`. Raises BadInput, with the right form; NoSuchTable; NoSuchSnapshot.
+        """
+        statement = parse_tag(sql)
+        if statement is not None:
+            return self._tag_statement(statement, table)
+        return translate_query(
+            self.spark,
+            sql,
+            Tables(
+                live=self.config.catalogs.live.name,
+                cold=self.config.catalogs.cold.name,
+                exists=self._live.exists,
+                route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
+                cold_name=self._cold_name,
+            ),
+        )
+
+    def _cold_name(self, table: str) -> str:
+        name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
+        assert name is not None  # route found the snapshot in the cold catalog
+        return name
+
+    def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
+        live = self.config.catalogs.live.name
+        # The catalog may be named too, as it is in Spark SQL.
+        named = statement.table and statement.table.removeprefix(f"{live}.")
+        if named and table and named != table:
+            raise BadInput(
+                f"The statement tags {named}, and the call names {table}",
+                untouched="both tables",
+                do="name one of them",
+            )
+        found = named or table or self._table_of(statement.snapshot_id)
+        snapshot = self._look(found).metadata.snapshot(statement.snapshot_id)
+        if snapshot is None:
+            raise _no_such_snapshot(found, statement.snapshot_id, "its refs")
+        age = max_ref_age_ms(statement.retain, self._instant("now", None), snapshot.timestamp_ms)
+        return spark_tag(statement, found, live, age)
+
+    def _table_of(self, snapshot_id: int) -> str:
+        """The one live table that has the snapshot. Reads every table's metadata file."""
+        having = [name for name in self.tables() if self._look(name).metadata.snapshot(snapshot_id) is not None]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchSnapshot(
+                f"No live table has snapshot {snapshot_id}",
+                untouched="all refs",
+                do="artemis history TABLE lists the snapshots that a table has",
+            )
+        raise BadInput(
+            f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
+            untouched="all refs",
+            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {having[0]} AS …",
+        )
+
+    def query(
+        self, sql: str | Query | TagStatement, *, table: str | None = None, who: str | None = None, why: str = ""
+    ) -> DataFrame | Tagged:
+        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
+
+        `who` and `why` are kept of a tag. Raises what `translate`, `tag` and Spark raise.
+        """
+        found = self.translate(sql, table=table) if isinstance(sql, str) else sql
+        if isinstance(found, Query):
+            return self.spark.sql(found.spark_sql)
+        assert found.table is not None  # translate settled it
+        retain = "forever" if found.retain is None else found.retain
+        return self.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)
+
     # --- explaining ---------------------------------------------------------------------------------------------------
 
     def explain(self, table: str, path: str) -> Explanation:
@@ -908,11 +1065,9 @@ class Lifecycle:
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
             holds, _ = self._guards(metadata.table_uuid)
-            held = tuple(
-                f"hold {hold.hold_id} of {hold.owner}: {hold.reason}"
-                for hold in holds
-                if not hold.snapshot_ids or set(hold.snapshot_ids) & {h.snapshot_id for h in holders if h.snapshot_id}
-            )
+            by_holds = held_by(view_of(metadata), holds, milliseconds(look.read_at))
+            every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
+            held = tuple(dict.fromkeys(every))
             names = tuple(str(holder) for holder in holders) + held
             verdict = "planned" if planned else "kept"
             reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
@@ -956,8 +1111,14 @@ class Lifecycle:
         return update
 
     def schema_history(self, table: str) -> SchemaHistory:
-        """The schemas that the table has had, what each changed, and which snapshots used it."""
-        return schemas_of(table, self._look(table).metadata)
+        """The schemas that the table has had, what each changed, and which snapshots used it: those that expired since
+        too, where the ledger had recorded them (`record_lineage`)."""
+        metadata = self._look(table).metadata
+        earlier: tuple[SchemaUse, ...] = ()
+        # Looking at it would make it; who only reads makes no table.
+        if self._live.exists(f"{RESULTS}.{LEDGER}"):
+            earlier = recorded_schema_uses(self.spark, self.config.catalogs.live.name, metadata.table_uuid)
+        return schemas_of(table, metadata, earlier)
 
     def table_health(self, table: str) -> TableHealth:
         """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
@@ -1012,31 +1173,68 @@ class Lifecycle:
     # --- tags, holds, writers -----------------------------------------------------------------------------------------
 
     def tag(
-        self, table: str, name: str, snapshot_id: int, retain: str | timedelta = "forever", *, why: str = ""
+        self,
+        table: str,
+        name: str,
+        snapshot_id: int,
+        retain: str | timedelta = "forever",
+        *,
+        why: str = "",
+        who: str | None = None,
+        replace: bool = False,
     ) -> Tagged:
-        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now (not, as Iceberg does,
-        from the snapshot). Who and when are kept in Postgres, with `why`. Raises NoSuchSnapshot."""
-        look = self._look(table)
-        if look.metadata.snapshot(snapshot_id) is None:
-            raise NoSuchSnapshot(
-                f"The live table has no snapshot {snapshot_id}",
-                table=table,
-                untouched="its refs",
-                do=f"artemis history {table} lists the snapshots that it has",
-            )
-        kept = None if retain == "forever" else parse_duration(retain)
-        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
-            self.operations.tags.record(look.metadata.table_uuid, table, name, snapshot_id, self.owner, why, kept)
-            result = commit_with_retry(
-                self.spark,
-                self.config.catalogs.live.name,
-                table,
-                lambda base: Change(set_tags=(TagChange(name, snapshot_id),)),
-            )
-        return Tagged(table, name, snapshot_id, result.metadata_location)
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now.
 
-    def untag(self, table: str, name: str, *, why: str = "") -> Tagged:
-        """Remove a tag; who and when are kept. Raises NoSuchSnapshot when the table has no such tag."""
+        Iceberg counts from the snapshot's commit; what is written on the ref says the same end in its terms. `who` (the
+        user and host, if none is given), when and `why` are kept in Postgres. A tag of that name on another snapshot is
+        moved only with `replace`.
+
+        Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
+        """
+        kept = None if retain == "forever" else _duration("retain", retain)
+        look = self._look(table)
+        snapshot = look.metadata.snapshot(snapshot_id)
+        if snapshot is None:
+            raise _no_such_snapshot(table, snapshot_id, "its refs")
+        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
+            created_at = self._instant("now", None)
+            age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
+
+            def change(base: BaseState) -> Change:
+                found = base.metadata.ref(name)
+                if found is not None and found.isTag() and found.snapshotId() != snapshot_id and not replace:
+                    raise BadInput(
+                        f"Tag {name!r} is on snapshot {found.snapshotId()} already",
+                        table=table,
+                        untouched="its refs",
+                        do="choose another name, or move the tag with --replace (replace=True)",
+                    )
+                return Change(set_tags=(TagChange(name, snapshot_id, age),))
+
+            record = self.operations.tags.record(
+                look.metadata.table_uuid,
+                table,
+                name,
+                snapshot_id,
+                who or _person(),
+                why,
+                kept,
+                created_at=created_at,
+                max_ref_age_ms=age,
+            )
+            try:
+                result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            except CommitStateUnknown:
+                raise
+            except LifecycleError:
+                self.operations.tags.withdraw(record)
+                raise
+        ends = None if kept is None else created_at + kept
+        return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
+
+    def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
+        """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
+        tag, BadInput when it was moved meanwhile."""
         look = self._look(table)
         ref = look.metadata.refs.get(name)
         if ref is None or ref.is_branch:
@@ -1044,36 +1242,114 @@ class Lifecycle:
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                do=f"artemis history {table} lists the refs that it has",
+                do=f"artemis tags {table} lists the refs that it has",
             )
+
+        def change(base: BaseState) -> Change | None:
+            found = base.metadata.ref(name)
+            if found is not None and (found.isBranch() or found.snapshotId() != ref.snapshot_id):
+                raise BadInput(
+                    f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
+                    table=table,
+                    untouched="its refs",
+                    do=f"look again (artemis tags {table}), then remove it",
+                )
+            return Change(remove_refs=(name,)) if found is not None else None
+
         with self._step(look, "untag"):
-            result = commit_with_retry(
-                self.spark, self.config.catalogs.live.name, table, lambda base: Change(remove_refs=(name,))
+            result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            record = self.operations.tags.removed(
+                look.metadata.table_uuid, table, name, ref.snapshot_id, who or _person(), why or None
             )
-            self.operations.tags.removed(look.metadata.table_uuid, name, self.owner, why)
-        return Tagged(table, name, None, result.metadata_location)
+        return Tagged(
+            table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
+        )
+
+    def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
+        """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
+        where that is known. `with_removed` adds the records of tags that are no more."""
+        look = self._look(table)
+        return table_refs(
+            table,
+            look.metadata,
+            self.operations.tags.of_table(look.metadata.table_uuid, with_removed=True),
+            self._settings(table, look.read_at),
+            milliseconds(look.read_at),
+            with_removed=with_removed,
+        )
 
     def hold(
-        self, table: str, owner: str, reason: str, snapshot_ids: Sequence[int] = (), until: datetime | None = None
+        self,
+        table: str,
+        owner: str,
+        reason: str,
+        snapshot_ids: Sequence[int] = (),
+        until: datetime | None = None,
+        *,
+        kind: HoldKind = "legal",
+        ttl: str | timedelta | None = None,
     ) -> Hold:
-        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released."""
+        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
+
+        `kind`: "legal"; "lease", a reader's, which ends after `ttl` unless it is renewed; "consumer", whose one
+        snapshot is what it reads next: that and every later one stay. `until`, or `ttl` from now, ends any of them.
+
+        Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
+        """
         look = self._look(table)
-        absent = [snapshot for snapshot in snapshot_ids if look.metadata.snapshot(snapshot) is None]
-        if absent:
-            raise NoSuchSnapshot(
-                f"The live table has no snapshot {absent[0]}",
-                table=table,
-                untouched="its holds",
-                do=f"artemis history {table} lists the snapshots that it has",
-            )
-        return self.operations.holds.place(
+        self._require_snapshots(look, snapshot_ids)
+        placed = self.operations.holds.place(
             table_uuid=look.metadata.table_uuid,
             table=table,
             owner=owner,
             reason=reason,
             snapshot_ids=tuple(snapshot_ids),
             until=None if until is None else self._instant("until", until),
+            kind=kind,
+            ttl=None if ttl is None else _duration("ttl", ttl),
         )
+        try:
+            # Placing waited for commits under way; what they removed, no hold brings back.
+            self._require_snapshots(self._look(table), snapshot_ids)
+        except BadInput:
+            self.operations.holds.release(placed.hold_id)
+            raise
+        return placed
+
+    def _require_snapshots(self, look: _Table, snapshot_ids: Sequence[int]) -> None:
+        for snapshot_id in snapshot_ids:
+            if look.metadata.snapshot(snapshot_id) is None:
+                raise _no_such_snapshot(look.name, snapshot_id, "its holds")
+
+    def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
+        """The table's holds in force, oldest first; with `ended`, those that were, too."""
+        table_uuid = self._look(table).metadata.table_uuid
+        found = self.operations.holds.of_table(table_uuid) if ended else self.operations.holds.active(table_uuid)
+        return list(found)
+
+    def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
+        """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has."""
+        return self.operations.holds.renew(hold_id, _duration("ttl", ttl))
+
+    def advance(self, hold_id: str, snapshot_id: int) -> Hold:
+        """Move a consumer's position: that snapshot, and every later one, stay from now on.
+
+        Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has.
+        """
+        hold = self.operations.holds.get(hold_id)
+        with table_lock(self.operations.engine, hold.table_uuid, table=hold.table):
+            look = self._look(hold.table)
+            if look.metadata.table_uuid != hold.table_uuid:
+                raise NoSuchTable(
+                    f"The name now belongs to another table ({look.metadata.table_uuid}, not {hold.table_uuid})",
+                    table=hold.table,
+                    untouched="the hold",
+                    do=f"release the hold: artemis release {hold_id}",
+                )
+            self._require_snapshots(look, [snapshot_id])
+            return self.operations.holds.advance(hold_id, snapshot_id)
 
     def release(self, hold_id: str) -> Hold:
         """Release a hold. Raises NoSuchPlan for an id that no hold has."""
@@ -1106,6 +1382,30 @@ class _Step:
     def check(self) -> None:
         if self.lease is not None:
             self.lease.check()
+
+
+def _person() -> str:
+    """Who acts, where nobody is named."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _duration(name: str, given: str | timedelta) -> timedelta:
+    try:
+        duration = parse_duration(given)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", untouched="everything", do="write it as 90d or 12h") from error
+    if duration < timedelta(milliseconds=1):
+        raise BadInput(f"{name} is no time at all: {given}", untouched="everything", do="write it as 90d or 12h")
+    return duration
+
+
+def _no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:
+    return NoSuchSnapshot(
+        f"The live table has no snapshot {snapshot_id}",
+        table=table,
+        untouched=untouched,
+        do=f"artemis history {table} lists the snapshots that it has",
+    )
 
 
 def _commit_of(record: PlanRecord) -> ExpirationCommit:

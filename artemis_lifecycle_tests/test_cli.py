@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle import cli
 from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
 
 @pytest.fixture
@@ -91,3 +96,125 @@ def test_an_unreachable_postgres_is_told_without_its_password(
     assert _run(monkeypatch, "tables", "-c", str(file)) == 5
     told = capsys.readouterr().err
     assert "OperationsUnavailable" in told and "hush-hush" not in told
+
+
+@pytest.fixture
+def aged(config: LifecycleConfig, spark: SparkSession) -> list[int]:
+    """`db.t`: four snapshots, 400, 300, 100 and 0 days old; their ids."""
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t")
+        set_ages(lifecycle, table, [timedelta(days=days) for days in (400, 300, 100, 0)])
+        return ids_of(lifecycle, table)
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path) -> Run:
+    """`run(*arguments)`: what the command prints, on one line; with `--json` among them, what that says."""
+
+    def call(*arguments: object, code: int = 0) -> Any:
+        monkeypatch.setenv("COLUMNS", "220")
+        assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
+        told = capsys.readouterr()
+        if "--json" in arguments:
+            return json.loads(told.out)
+        return " ".join((told.out + told.err).split())
+
+    return call
+
+
+def test_tags_are_made_listed_and_removed_with_who_and_why(run: Run, aged: list[int]) -> None:
+    made = run(
+        "tag", "db.t", "audit", aged[0], "--retain", "90d", "--reason", "the auditor asked", "--owner", "ada", "--json"
+    )
+    assert (made["who"], made["why"], made["snapshot_id"]) == ("ada", "the auditor asked", aged[0])
+    shown = run("tags", "db.t")
+    for what in (
+        "branch main",
+        "tag audit",
+        str(aged[0]),
+        "ada",
+        "the auditor asked",
+        "90d from its creation",
+        "never",
+    ):
+        assert what in shown
+    run("untag", "db.t", "audit", "--reason", "done", "--owner", "bob")
+    assert "tag audit" not in run("tags", "db.t")
+    removed = run("tags", "db.t", "--removed", "--json")["removed"]
+    assert [(was["who"], was["removed_by"], was["removed_why"]) for was in removed] == [("ada", "bob", "done")]
+    assert "Former tags" in run("tags", "db.t", "--removed")
+    assert "BadInput" in run("tag", "db.t", "audit", aged[0], "--retain", "soon", code=2)
+
+
+def test_a_query_is_shown_beside_sparks(run: Run, aged: list[int], config: LifecycleConfig) -> None:
+    live = config.catalogs.live.name
+    statement = f"TAG snapshot {aged[1]} AS 'incident' WITH RETENTION FOREVER;"
+    tagged = run("query", statement, "--owner", "ada", "--json")
+    assert tagged["spark_sql"] == f"ALTER TABLE {live}.db.t CREATE TAG incident AS OF VERSION {aged[1]}"
+    assert (tagged["tag"]["table"], tagged["tag"]["who"], tagged["tag"]["ends_at"]) == ("db.t", "ada", None)
+    sql = "SELECT id FROM db.t FOR TAG 'incident' ORDER BY id"
+    found = run("query", sql, "--json")
+    assert found["rows"] == [{"id": 0}, {"id": 1}]
+    assert found["spark_sql"] == f"SELECT id FROM {live}.db.t VERSION AS OF 'incident' ORDER BY id"
+    assert found["sources"] == [
+        {"table": "db.t", "tier": "live", "snapshot_id": aged[1], "clause": "FOR TAG 'incident'"}
+    ]
+    shown = run("query", sql)
+    assert sql in shown and found["spark_sql"] in shown and "live catalog" in shown
+    assert "rows" not in run("query", sql, "--translate", "--json")
+    assert "does not begin as a query" in run("query", "DROP TABLE db.t", code=2)
+
+
+def test_a_plan_says_what_goes_by_kind_and_why_the_rest_stays(run: Run, aged: list[int]) -> None:
+    shown = run("plan", "db.t")
+    for what in ("2 go, 2 stay", "manifest_list", "in all", "the window's edge", "Why snapshots stay", str(aged[2])):
+        assert what in shown
+    first = run("plan", "db.t", "--json")
+    assert first["expired_snapshots"] == aged[:2]
+    (path,) = {row["path"] for row in run("plan", "db.t", "--files", "--json") if str(aged[0]) in row["path"]}
+    inside = run("plan", "db.t", "--explain", path, "--json")
+    assert inside["in_plan"] and inside["kind"] == "manifest_list"
+    run("tag", "db.t", "audit", aged[0])
+    second = run("plan", "db.t", "--json")
+    outside = run("plan", "db.t", "--explain", path, "--json")
+    assert not outside["in_plan"]
+    assert [keeper["snapshot_id"] for keeper in outside["kept_by"]] == [aged[0]]
+    assert any("tag audit" in why for why in outside["kept_by"][0]["reasons"])
+    difference = run("plan-diff", first["plan_id"], second["plan_id"], "--json")
+    assert [(change["snapshot_id"], change["change"]) for change in difference["snapshots"]] == [(aged[0], "removed")]
+    shown = run("plan-diff", first["plan_id"], second["plan_id"])
+    assert str(aged[0]) in shown and "tag audit" in shown and "manifest_list" in shown
+    files = run("plan-diff", first["plan_id"], second["plan_id"], "--files", "--json")
+    assert path in {row["path"] for row in files} and {row["change"] for row in files} == {"removed"}
+
+
+def test_an_approval_says_for_what(run: Run, aged: list[int]) -> None:
+    plan = run("plan", "db.t", "--json")["plan_id"]
+    by = ("--who", "ada", "--why", "looked")
+    assert "--large, or --lost" in run("approve", plan, *by, code=2)
+    assert run("approve", plan, *by, "--lost", "--json")["approved_by"] is None
+    both = run("approve", plan, "--who", "bob", "--why", "again", "--large", "--json")
+    assert (both["approved_by"], both["lost_approved_by"]) == ("bob", "ada")
+    shown = run("plans", "db.t")
+    assert "large: bob" in shown and "lost: ada" in shown
+
+
+def test_holds_of_every_kind_are_placed_listed_moved_and_released(run: Run, aged: list[int]) -> None:
+    by = ("--owner", "ana", "--reason", "reads", "--json")
+    lease = run("hold", "db.t", *by, "--kind", "lease", "--ttl", "2h", "--snapshot-id", aged[0])
+    consumer = run("hold", "db.t", *by, "--kind", "consumer", "--snapshot-id", aged[1])
+    run("hold", "db.t", *by)
+    assert (lease["kind"], consumer["kind"]) == ("lease", "consumer")
+    shown = run("holds", "db.t")
+    for what in (lease["hold_id"], "consumer", "legal", "the whole table", str(aged[1]), "released"):
+        assert what in shown
+    assert run("renew", lease["hold_id"], "--ttl", "3h", "--json")["until"] > lease["until"]
+    assert run("advance", consumer["hold_id"], aged[2], "--json")["snapshot_ids"] == [aged[2]]
+    assert "must end by itself" in run("hold", "db.t", "--owner", "a", "--reason", "b", "--kind", "lease", code=2)
+    assert "of kind lease, not consumer" in run("advance", lease["hold_id"], aged[2], code=2)
+    run("release", lease["hold_id"])
+    assert lease["hold_id"] not in run("holds", "db.t")
+    assert lease["hold_id"] in {held["hold_id"] for held in run("holds", "db.t", "--ended", "--json")}

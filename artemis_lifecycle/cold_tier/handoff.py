@@ -440,7 +440,7 @@ def _lost_error(plan: HandoffInput, problems: Sequence[Problem]) -> HandoffFaile
         table=plan.table,
         path=problems[0].path,
         untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-        do=f"restore the file and run the handoff again; or approve the loss: artemis approve {plan.plan_id}",
+        do=f"restore the file and run the handoff again; or approve the loss: artemis approve {plan.plan_id} --lost",
     )
 
 

@@ -67,7 +67,10 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
 
 @asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",)))
 def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes."""
+    """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes.
+
+    Deletions of older scans that were interrupted are finished first: no newer scan names their files.
+    """
     with told_to_dagster() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.latest_scan(table)
@@ -75,13 +78,14 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             raise NoSuchPlan(
                 "The table has no scan", table=table, untouched="all files", do="materialise orphan_scan first"
             )
-        report = steps.delete_orphans(scan, dry_run=config.dry_run)
+        begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
+        reports = [steps.delete_orphans(scan_id, dry_run=config.dry_run) for scan_id in [*begun, scan.scan_id]]
     return Materialized(
         metadata={
             "dry_run": config.dry_run,
             "dagster/column_schema": shown.column_schema(shown.DELETED_FILES),
             "scan_id": scan.scan_id,
-            **shown.deletion([report]),
+            **shown.deletion(reports),
             "query": shown.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
             "seconds": watch.seconds,
         }

@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.defs.processes import sign
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -91,8 +92,10 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Remember whose run this is; nothing is opened yet."""
+        """Remember whose run this is, and sign it; nothing is opened yet."""
         run, instance = context.run, context.instance
+        if run is not None and instance is not None:
+            sign(instance, run.run_id)
         self._run_id = run.run_id if run is not None else None
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 

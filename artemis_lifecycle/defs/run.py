@@ -13,6 +13,7 @@ from dagster import AssetCheckEvaluation, AssetMaterialization, DagsterInstance,
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.lifecycle import Lifecycle
 
 Plain = int | float | bool | str
@@ -76,10 +77,12 @@ def materialize_walk(
     """Make a partition of each table and run `job` for one after the other; a table that fails stops no other.
 
     `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
-    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so.
+    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so. Runs whose
+    process was killed are ended first, so that they hold nobody back.
     """
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
+        end_runs_without_process(dagster)
         dagster.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
         return [
             _walk(definitions.resolve_job_def(job), table, dagster, for_real(job, dry_run=dry_run), on_event)

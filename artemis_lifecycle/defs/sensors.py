@@ -21,6 +21,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.night import Step, due_step
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, tables
+from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.schedules import request, schedule_name
@@ -95,18 +96,20 @@ def _pointer(catalog: CatalogReader, table: str) -> str | None:
 
 @sensor(
     name="stuck_runs",
-    description="Fails a STARTED run whose lease lapsed: its process is dead, and the default launcher cannot tell.",
+    description="Fails a STARTED run whose process is over, or whose lease lapsed: the default launcher cannot tell.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """Two looks apart: a worker between a lost lease and its own end is given the time of one tick."""
+    """At once where the process is known to be over. Else two looks apart: a worker between a lost lease and its own
+    end is given the time of one tick."""
+    gone = end_runs_without_process(context.instance)
     lapsed = lifecycle.get().operations.leases.lapsed_runs()
     suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
     ended, waiting = end_stuck_runs(context.instance, lapsed, suspected)
     context.update_cursor(json.dumps(waiting))
-    if ended:
-        return SkipReason(f"ended {', '.join(ended)}")
+    if gone or ended:
+        return SkipReason(f"ended {', '.join([*gone, *ended])}")
     return SkipReason(f"{len(waiting)} runs are suspected" if waiting else "no run is stuck")
 
 

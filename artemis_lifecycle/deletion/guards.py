@@ -61,7 +61,7 @@ def require_approval(
             f"The deletion {job_id} waits for a person: {'; '.join(reasons)}",
             table=table,
             untouched="all files of the job",
-            do=f"look at them, then artemis approve {job_id}",
+            do=f"look at them, then artemis approve {job_id} --large",
         )
 
 

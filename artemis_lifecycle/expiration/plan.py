@@ -10,7 +10,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError
@@ -27,6 +27,8 @@ from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -272,8 +274,9 @@ def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Sto
 
 def milliseconds(instant: datetime) -> int:
     """Milliseconds since the epoch, as Iceberg's metadata counts them."""
-    return int(instant.timestamp() * 1000)
+    # Not by timestamp(): a float loses a millisecond now and then, and a cutoff is inclusive.
+    return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _datetime(milliseconds: int) -> datetime:
-    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
+    return _EPOCH + timedelta(milliseconds=milliseconds)

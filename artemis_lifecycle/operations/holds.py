@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any, Literal
 
 from sqlalchemy import Engine, func, insert, or_, select, update
 
-from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.tables import holds, to_record
 
+HoldKind = Literal["legal", "lease", "consumer"]
+
 
 @dataclass(frozen=True)
 class Hold:
-    """`snapshot_ids` () is the whole table; `until` None is until it is released."""
+    """`snapshot_ids` () is the whole table; `until` None is until it is released.
+
+    A `legal` hold keeps its snapshots; so does a reader's `lease`, which ends unless it is renewed; a `consumer` has
+    read up to its one snapshot, and keeps that and every later one.
+    """
 
     hold_id: str
     table_uuid: str
     table: str
+    kind: HoldKind
     owner: str
     reason: str
     snapshot_ids: tuple[int, ...]
@@ -42,12 +50,16 @@ class Holds:
         snapshot_ids: tuple[int, ...] = (),
         until: datetime | None = None,
         *,
+        kind: HoldKind = "legal",
+        ttl: timedelta | None = None,
         timeout: float = 30.0,
     ) -> Hold:
         """Place a hold, under the table's lock: no deletion batch is between its last look and its deletes.
 
-        Raises Busy when that lock is not free within `timeout` seconds; NaiveDatetime, or BadInput for a past `until`.
+        `ttl` counts by Postgres' clock, and stands for `until`. Raises Busy when that lock is not free within `timeout`
+        seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
         """
+        _require_sense(kind, table, snapshot_ids, until, ttl)
         if until is not None and until.tzinfo is None:
             raise NaiveDatetime(
                 f"until={until.isoformat()} has no time zone",
@@ -69,7 +81,8 @@ class Holds:
                     owner=owner,
                     reason=reason,
                     snapshot_ids=list(snapshot_ids),
-                    until=until,
+                    kind=kind,
+                    until=until if ttl is None else func.clock_timestamp() + ttl,
                 )
                 .returning(holds)
             ).one()
@@ -96,6 +109,47 @@ class Holds:
             raise _no_such(hold_id)
         return to_record(Hold, row)
 
+    def renew(self, hold_id: str, ttl: timedelta) -> Hold:
+        """Let a reader's lease last until `ttl` from now, and never less long than it would.
+
+        Raises BadInput for another kind, Refused when it has ended: what it kept may be gone. Raises NoSuchPlan.
+        """
+        until = func.greatest(holds.c.until, func.clock_timestamp() + ttl)
+        return self._alter(hold_id, "lease", {"until": until}, "a lease that has ended cannot be renewed")
+
+    def advance(self, hold_id: str, snapshot_id: int) -> Hold:
+        """Move a consumer's position to `snapshot_id`, which it has yet to read; the caller sees that it is later.
+
+        Raises BadInput for another kind, Refused when it has ended, NoSuchPlan.
+        """
+        return self._alter(hold_id, "consumer", {"snapshot_ids": [snapshot_id]}, "its position can no longer move")
+
+    def _alter(self, hold_id: str, kind: HoldKind, values: dict[str, Any], refusal: str) -> Hold:
+        in_force = (holds.c.released_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > func.clock_timestamp()))
+        with around("holds.alter"), self._engine.begin() as connection:
+            row = connection.execute(
+                update(holds)
+                .where(holds.c.hold_id == hold_id, holds.c.kind == kind, *in_force)
+                .values(**values)
+                .returning(holds)
+            ).first()
+        if row is not None:
+            return to_record(Hold, row)
+        hold = self.get(hold_id)
+        if hold.kind != kind:
+            raise BadInput(
+                f"Hold {hold_id} is of kind {hold.kind}, not {kind}",
+                table=hold.table,
+                untouched="the hold",
+                do=f"see what there is with: artemis holds {hold.table}",
+            )
+        raise Refused(
+            f"Hold {hold_id} of {hold.owner} has ended: {refusal}",
+            table=hold.table,
+            untouched="the hold",
+            do="place a new one, on snapshots that the table still has",
+        )
+
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
         with self._engine.connect() as connection:
@@ -103,6 +157,12 @@ class Holds:
         if row is None:
             raise _no_such(hold_id)
         return to_record(Hold, row)
+
+    def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
+        """All that there ever were of a table, oldest first."""
+        query = select(holds).where(holds.c.table_uuid == table_uuid).order_by(holds.c.created_at, holds.c.hold_id)
+        with self._engine.connect() as connection:
+            return tuple(to_record(Hold, row) for row in connection.execute(query))
 
     def active(self, table_uuid: str | None = None, now: datetime | None = None) -> tuple[Hold, ...]:
         """Holds in force, of one table or of all, oldest first.
@@ -119,6 +179,22 @@ class Holds:
             query = query.where(holds.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return tuple(to_record(Hold, row) for row in connection.execute(query))
+
+
+def _require_sense(
+    kind: HoldKind, table: str, snapshot_ids: tuple[int, ...], until: datetime | None, ttl: timedelta | None
+) -> None:
+    problem = None
+    if until is not None and ttl is not None:
+        problem = ("The hold has two ends, an instant and a time to live", "give one of them")
+    elif ttl is not None and ttl <= timedelta(0):
+        problem = ("A time to live of nothing holds nothing", "write it as 2h")
+    elif kind == "lease" and until is None and ttl is None:
+        problem = ("A reader's lease must end by itself, when its reader dies", "give a time to live (--ttl 2h)")
+    elif kind == "consumer" and len(snapshot_ids) != 1:
+        problem = ("A consumer has one position", "name the one snapshot that it reads next")
+    if problem is not None:
+        raise BadInput(problem[0], table=table, untouched="everything", do=problem[1])
 
 
 def _no_such(hold_id: str) -> NoSuchPlan:

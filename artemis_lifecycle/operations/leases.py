@@ -1,6 +1,7 @@
 """Leases: one worker per table and step of the walk, fenced by a token that only grows.
 
 A lease that lapsed is lost, even when nobody has taken it over: what watches over runs may have given this one up.
+A lease whose holder is known to be over (`processes`) is free at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock as TableLock
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.locks import table_lock as table_lock
+from artemis_lifecycle.operations.processes import is_over
 from artemis_lifecycle.operations.tables import lease_token, leases, to_record
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +40,7 @@ class LeaseRecord:
     token: int
     acquired_at: datetime
     expires_at: datetime
+    process: str | None = None
 
 
 class Lease:
@@ -152,20 +155,28 @@ class Leases:
         table: str | None = None,
         run_id: str | None = None,
         ttl: timedelta = timedelta(minutes=2),
+        process: str | None = None,
     ) -> Iterator[Lease]:
         """Hold the table's lease inside the block; a thread renews it every third of `ttl`.
 
-        Raises LeaseTaken at once when another holds it; one that lapsed is taken over. On the way out only this token
-        is released.
+        `process` marks every process that works under the lease (`processes.mark`); None when one is not known. Raises
+        LeaseTaken at once when another holds it; one that lapsed, or whose processes are over, is taken over. On the
+        way out only this token is released.
         """
         asked_at = time.monotonic()
-        record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl)
+        record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
         lease = Lease(self._engine, record, ttl, asked_at)
         lease._start()
         try:
             yield lease
         finally:
             lease._end()
+
+    def require_free(self, table_uuid: str) -> None:
+        """Raise LeaseTaken when another holds the table now: before a step does what is dear and needs no lease yet."""
+        for record in self.live(table_uuid):
+            if not is_over(record.process):
+                raise _taken(record)
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Leases held now, oldest first."""
@@ -220,7 +231,14 @@ class Leases:
             return [str(run_id) for run_id in connection.execute(query).scalars()]
 
     def _acquire(
-        self, table_uuid: str, table: str, step: str, owner: str, run_id: str | None, ttl: timedelta
+        self,
+        table_uuid: str,
+        table: str,
+        step: str,
+        owner: str,
+        run_id: str | None,
+        ttl: timedelta,
+        process: str | None,
     ) -> LeaseRecord:
         with around("leases.acquire"), self._engine.begin() as connection:
             # Held for this short transaction only; a live lease is refused, never waited for.
@@ -234,24 +252,23 @@ class Leases:
                 )
                 .with_for_update()
             ).first()
-            if current is not None and current.live:
-                run = f", run {current.run_id}" if current.run_id else ""
-                raise LeaseTaken(
-                    f"{current.owner} holds the table for step {current.step} (token {current.token}{run}) "
-                    f"until {current.expires_at.isoformat()} at least",
-                    table=current.table_name,
-                    untouched="everything",
-                    do="try again later; a holder that died loses it then",
-                )
+            over = current is not None and is_over(current.process)
+            if current is not None and current.live and not over:
+                raise _taken(to_record(LeaseRecord, current))
             token = connection.execute(select(lease_token.next_value())).scalar_one()
             if current is not None:
-                connection.execute(update(leases).where(leases.c.token == current.token).values(taken_over_by=token))
+                connection.execute(
+                    update(leases)
+                    .where(leases.c.token == current.token)
+                    .values(taken_over_by=token, expires_at=func.least(leases.c.expires_at, func.clock_timestamp()))
+                )
                 _LOG.warning(
-                    "Lease %s of %s (%s, step %s) lapsed and is taken over",
+                    "Lease %s of %s (%s, step %s) %s and is taken over",
                     current.token,
                     table,
                     current.owner,
                     current.step,
+                    "is of a process that has ended" if over else "lapsed",
                 )
             # The newest of a table stays, for the fence.
             connection.execute(
@@ -268,8 +285,20 @@ class Leases:
                     step=step,
                     owner=owner,
                     run_id=run_id,
+                    process=process,
                     expires_at=func.clock_timestamp() + ttl,
                 )
                 .returning(leases)
             ).one()
         return to_record(LeaseRecord, row)
+
+
+def _taken(holder: LeaseRecord) -> LeaseTaken:
+    run = f", run {holder.run_id}" if holder.run_id else ""
+    return LeaseTaken(
+        f"{holder.owner} holds the table for step {holder.step} (token {holder.token}{run}) "
+        f"until {holder.expires_at.isoformat()} at least",
+        table=holder.table,
+        untouched="everything",
+        do="try again later; a holder that died loses it then, or at once where it can be seen that it died",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
 
@@ -36,9 +36,18 @@ ENDED = frozenset({PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE, P
 """A plan in one of these can never be open again; the same content needs another id."""
 
 
+Approval = Literal["large", "lost"]
+"""What a person lets a plan do: be larger than the table's guards allow; or leave snapshots out of the cold tier whose
+files are gone. Neither allows the other."""
+
+_APPROVALS: dict[Approval, str] = {"large": "approved", "lost": "lost_approved"}
+
+
 @dataclass(frozen=True)
 class PlanRecord:
     """One plan. `bytes` is the size of its files; `summary` is JSON text; `due_at` is when its files may be deleted.
+
+    `approved_…` is who let it be large, `lost_approved_…` who let it lose snapshots in the handoff.
 
     `content_id` is the digest of what the plan says; `plan_id` differs from it when a plan of equal content has ended.
     """
@@ -71,6 +80,9 @@ class PlanRecord:
     approved_by: str | None = None
     approved_at: datetime | None = None
     approved_why: str | None = None
+    lost_approved_by: str | None = None
+    lost_approved_at: datetime | None = None
+    lost_approved_why: str | None = None
     night: date | None = None
 
 
@@ -158,6 +170,9 @@ class Plans:
                     "approved_by",
                     "approved_at",
                     "approved_why",
+                    "lost_approved_by",
+                    "lost_approved_at",
+                    "lost_approved_why",
                 )
                 row = connection.execute(
                     update(plans)
@@ -255,13 +270,15 @@ class Plans:
                 raise self._refusal(connection, plan_id, f"cannot become {status}", expected)
         return _record(row)
 
-    def approve(self, plan_id: str, who: str, why: str) -> PlanRecord:
-        """Let a plan above its table's guards pass. Raises PlanStateError when it is superseded or over; NoSuchPlan."""
+    def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
+        """Let a plan pass one guard; who, when and why are kept. Raises PlanStateError when it is superseded or over;
+        NoSuchPlan."""
+        column = _APPROVALS[what]
         with around("plans.approve"), self._engine.begin() as connection:
             row = connection.execute(
                 update(plans)
                 .where(plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
-                .values(approved_by=who, approved_why=why, approved_at=func.clock_timestamp())
+                .values({f"{column}_by": who, f"{column}_why": why, f"{column}_at": func.clock_timestamp()})
                 .returning(plans)
             ).first()
             if row is None:

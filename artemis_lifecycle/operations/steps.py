@@ -16,6 +16,9 @@ from artemis_lifecycle.operations.tables import steps
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
 
+ENDED_UNSAID = "its process ended before the step did; the next run of the step goes on from there"
+"""What the record of a step says whose process was killed."""
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -68,8 +71,17 @@ class Steps:
         run_id: str | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Write that the step begins; returns its `step_id`."""
+        """Write that the step begins; returns its `step_id`. Call it under the table's lease, unless it is a dry run.
+
+        A step of the table that is still said to run has lost that lease: its process ended before it could say so.
+        """
         with around("steps.start"), self._engine.begin() as connection:
+            if not dry_run:
+                connection.execute(
+                    update(steps)
+                    .where(steps.c.table_uuid == table_uuid, steps.c.state == "running", steps.c.dry_run.is_(False))
+                    .values(state="failed", error=ENDED_UNSAID, finished_at=func.clock_timestamp())
+                )
             return int(
                 connection.execute(
                     insert(steps)

@@ -102,6 +102,10 @@ plans = Table(
     _text("approved_by", nullable=True),
     _at("approved_at"),
     _text("approved_why", nullable=True),
+    # Another approval than the one of the plan's size: what is lost stays out of the cold tier.
+    _text("lost_approved_by", nullable=True),
+    _at("lost_approved_at"),
+    _text("lost_approved_why", nullable=True),
     Column("night", Date),
     CheckConstraint(
         "status IN ('open', 'superseded', 'handed_off', 'committed', 'deleting', 'done', 'closed')",
@@ -184,6 +188,7 @@ leases = Table(
     Column("expires_at", Utc, nullable=False),
     _at("released_at"),
     Column("taken_over_by", BigInteger),
+    _text("process", nullable=True),
     Index("leases_of_table", "table_uuid", "token"),
     Index("leases_of_run", "run_id", "token"),
     Index(
@@ -203,9 +208,11 @@ holds = Table(
     _text("owner"),
     _text("reason"),
     Column("snapshot_ids", ARRAY(BigInteger), nullable=False),
+    Column("kind", Text, nullable=False, server_default=text("'legal'")),
     _at("created_at", nullable=False),
     _at("until"),
     _at("released_at"),
+    CheckConstraint("kind IN ('legal', 'lease', 'consumer')", name="holds_kind"),
     Index("holds_of_table", "table_uuid"),
 )
 
@@ -297,10 +304,12 @@ tags = Table(
     _text("table_name"),
     _text("name"),
     Column("snapshot_id", BigInteger, nullable=False),
-    _text("who"),
+    # Nobody and no time: the tag was made elsewhere, and only its removal is on record.
+    _text("who", nullable=True),
     _text("why", nullable=True),
     Column("retain", Interval),
-    _at("created_at", nullable=False),
+    Column("max_ref_age_ms", BigInteger),
+    Column("created_at", Utc, server_default=_clock),
     _at("removed_at"),
     _text("removed_by", nullable=True),
     _text("removed_why", nullable=True),

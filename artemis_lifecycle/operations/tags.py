@@ -14,20 +14,31 @@ from artemis_lifecycle.operations.tables import tags, to_record
 
 @dataclass(frozen=True)
 class TagRecord:
-    """`retain` None is for ever. The newest record of a name is the one in force, unless it is removed."""
+    """`retain` None is for ever. The newest record of a name is the one in force, unless it is removed.
+
+    `max_ref_age_ms` is what was written on the ref: a ref that says otherwise was changed by somebody else, and is not
+    this record's. `who` and `created_at` are None when only the removal of a tag is known, which others had made.
+    """
 
     tag_record_id: int
     table_uuid: str
     table: str
     name: str
     snapshot_id: int
-    who: str
+    who: str | None
     why: str | None
     retain: timedelta | None
-    created_at: datetime
+    max_ref_age_ms: int | None
+    created_at: datetime | None
     removed_at: datetime | None
     removed_by: str | None
     removed_why: str | None
+
+
+REPLACED = "replaced by a newer tag of that name"
+NOT_MADE = "its commit failed"
+MOVED = "moved to another snapshot by somebody else"
+"""Why records ended that nobody removed."""
 
 
 class Tags:
@@ -43,13 +54,18 @@ class Tags:
         who: str,
         why: str | None = None,
         retain: timedelta | None = None,
+        *,
+        created_at: datetime | None = None,
+        max_ref_age_ms: int | None = None,
     ) -> TagRecord:
-        """Write that the tag was made; a record in force under that name ends as replaced."""
+        """Write that the tag was made (at Postgres' time, if none is given); a record in force under that name ends as
+        replaced."""
+        made = {} if created_at is None else {"created_at": created_at}
         with around("tags.record"), self._engine.begin() as connection:
             connection.execute(
                 update(tags)
                 .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
-                .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why="replaced")
+                .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why=REPLACED)
             )
             row = connection.execute(
                 insert(tags)
@@ -61,21 +77,66 @@ class Tags:
                     who=who,
                     why=why,
                     retain=retain,
+                    max_ref_age_ms=max_ref_age_ms,
+                    **made,
                 )
                 .returning(tags)
             ).one()
         return to_record(TagRecord, row)
 
-    def removed(self, table_uuid: str, name: str, who: str, why: str | None = None) -> TagRecord | None:
-        """Write that the tag was removed; None when no record of it was in force."""
-        with around("tags.removed"), self._engine.begin() as connection:
-            row = connection.execute(
+    def withdraw(self, record: TagRecord) -> None:
+        """Write that the tag of `record` was not made after all; the record that it replaced is in force again."""
+        mine = (tags.c.table_uuid == record.table_uuid, tags.c.name == record.name)
+        with around("tags.withdraw"), self._engine.begin() as connection:
+            gone = connection.execute(
                 update(tags)
-                .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
-                .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why=why)
-                .returning(tags)
+                .where(tags.c.tag_record_id == record.tag_record_id, tags.c.removed_at.is_(None))
+                .values(removed_at=func.clock_timestamp(), removed_by=record.who, removed_why=NOT_MADE)
+            )
+            if not gone.rowcount:
+                return
+            former = connection.execute(
+                select(tags)
+                .where(*mine, tags.c.tag_record_id < record.tag_record_id)
+                .order_by(tags.c.tag_record_id.desc())
             ).first()
-        return None if row is None else to_record(TagRecord, row)
+            if former is not None and former.removed_why == REPLACED:
+                connection.execute(
+                    update(tags)
+                    .where(tags.c.tag_record_id == former.tag_record_id)
+                    .values(removed_at=None, removed_by=None, removed_why=None)
+                )
+
+    def removed(
+        self, table_uuid: str, table: str, name: str, snapshot_id: int, who: str, why: str | None = None
+    ) -> TagRecord:
+        """Write that the tag was removed. Where no record of it on that snapshot was in force, others had made it: the
+        removal is on record all the same."""
+        with around("tags.removed"), self._engine.begin() as connection:
+            ended = {"removed_at": func.clock_timestamp(), "removed_by": who, "removed_why": why}
+            mine = (tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
+            connection.execute(
+                update(tags)
+                .where(*mine, tags.c.snapshot_id != snapshot_id)
+                .values(removed_at=func.clock_timestamp(), removed_why=MOVED)
+            )
+            row = connection.execute(
+                update(tags).where(*mine, tags.c.snapshot_id == snapshot_id).values(**ended).returning(tags)
+            ).first()
+            if row is None:
+                row = connection.execute(
+                    insert(tags)
+                    .values(
+                        table_uuid=table_uuid,
+                        table_name=table,
+                        name=name,
+                        snapshot_id=snapshot_id,
+                        created_at=None,
+                        **ended,
+                    )
+                    .returning(tags)
+                ).one()
+        return to_record(TagRecord, row)
 
     def of_table(self, table_uuid: str, *, with_removed: bool = False) -> tuple[TagRecord, ...]:
         """Records in force, or all there ever were, oldest first."""

@@ -19,7 +19,7 @@ from typing import Literal
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
-from artemis_lifecycle.retention.reasons import Reason, ReasonLedger, format_instant
+from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, format_instant
 from artemis_lifecycle.retention.snapshot_log import needs_of
 from artemis_lifecycle.retention.thinning import ThinningTier, thinned
 from artemis_lifecycle.retention.views import HistoryView, HoldView, SnapshotView, TagView, view_of
@@ -34,6 +34,8 @@ __all__ = [
     "TagView",
     "ThinningTier",
     "decide",
+    "held_by",
+    "ref_ends",
     "view_of",
 ]
 
@@ -114,6 +116,28 @@ def decide(
     return _Decider(history, settings, now_ms, holds, tags).decide()
 
 
+def ref_ends(
+    history: HistoryView, settings: RetentionSettings, now_ms: int, *, tags: Sequence[TagView] = ()
+) -> Mapping[str, int | None]:
+    """The last instant at which each ref stays under its own terms; None: for ever. `decide` goes by the same.
+
+    A hold on the whole table keeps its refs beyond that. A ref whose snapshot is gone ended before now.
+    """
+    decider = _Decider(history, settings, now_ms, (), tags)
+    return {
+        name: decider.ends(ref) if ref.name == MAIN_BRANCH or ref.snapshot_id in decider.position else now_ms - 1
+        for name, ref in history.refs.items()
+    }
+
+
+def held_by(history: HistoryView, holds: Sequence[HoldView], now_ms: int) -> Mapping[int, tuple[str, ...]]:
+    """The holds on each snapshot that has any, as `decide` gives them among its reasons."""
+    decider = _Decider(history, RetentionSettings(), now_ms, holds, ())
+    decider.keep_held()
+    kept = decider.ledger.collect(decider.ids, set())
+    return {snapshot_id: tuple(map(str, reasons)) for snapshot_id, reasons in kept.items()}
+
+
 class _Decider:
     def __init__(
         self,
@@ -146,7 +170,7 @@ class _Decider:
             return Decision({}, (), (), self.cutoff, unknown)
         retained, expired_refs = self._refs()
         self._keep_heads(retained)
-        self._keep_held()
+        self.keep_held()
         if self.settings.rule == "paimon":
             self._keep_paimon(retained)
         else:
@@ -204,7 +228,7 @@ class _Decider:
         position = self.position.get(ref.snapshot_id)
         if position is None:
             return False
-        ends = self._ends(ref)
+        ends = self.ends(ref)
         return ends is None or self.now <= ends
 
     def _record(self, ref: Ref) -> TagView | None:
@@ -220,9 +244,9 @@ class _Decider:
             ref = retained[name]
             position = self.position.get(ref.snapshot_id)
             if position is not None:
-                self.ledger.add(Reason("ref", f"{ref.type} {name}", name=name, until_ms=self._ends(ref)), (position,))
+                self.ledger.add(Reason("ref", f"{ref.type} {name}", name=name, until_ms=self.ends(ref)), (position,))
 
-    def _ends(self, ref: Ref) -> int | None:
+    def ends(self, ref: Ref) -> int | None:
         """The last instant at which `ref` stays; None: for ever."""
         if ref.name == MAIN_BRANCH:
             return None
@@ -392,21 +416,21 @@ class _Decider:
     def _consumers(self) -> Iterator[tuple[HoldView, int]]:
         """Each consumer's hold with the earliest position that it has yet to read."""
         for hold in self.holds:
-            if hold.kind == "consumer":
+            if hold.kind == "consumer" and hold.snapshot_ids:
                 found = [self.position[i] for i in hold.snapshot_ids if i in self.position]
-                if found:
-                    yield hold, min(found)
+                # A position that is gone cannot be told from those before it: everything stays.
+                yield hold, min(found, default=0)
 
-    def _keep_held(self) -> None:
+    def keep_held(self) -> None:
         count = len(self.ids)
         for hold, start in self._consumers():
-            self.ledger.add(_hold_reason(hold, "consumer"), range(start, count))
+            self.ledger.add(_hold_reason(hold), range(start, count))
         for hold in self.holds:
             if not hold.snapshot_ids:
-                self.ledger.add(_hold_reason(hold, "lease" if hold.kind == "lease" else "hold"), range(count))
+                self.ledger.add(_hold_reason(hold), range(count))
             elif hold.kind != "consumer":
                 held = [self.position[i] for i in hold.snapshot_ids if i in self.position]
-                self.ledger.add(_hold_reason(hold, "lease" if hold.kind == "lease" else "hold"), held)
+                self.ledger.add(_hold_reason(hold), held)
 
     def _keep_thinned(self, retained: Mapping[str, Ref]) -> None:
         main = retained.get(MAIN_BRANCH)
@@ -467,8 +491,15 @@ class _Decider:
         return removed
 
 
-def _hold_reason(hold: HoldView, kind: Literal["hold", "lease", "consumer"]) -> Reason:
-    what = {"hold": "hold", "lease": "reader's lease", "consumer": "consumer's position"}[kind]
+_HOLDS: dict[str, tuple[ReasonKind, str]] = {
+    "legal": ("hold", "legal hold"),
+    "lease": ("lease", "reader's lease"),
+    "consumer": ("consumer", "consumer's position"),
+}
+
+
+def _hold_reason(hold: HoldView) -> Reason:
+    kind, what = _HOLDS[hold.kind]
     return Reason(
         kind,
         f"{what} {hold.hold_id} of {hold.owner}: {hold.reason}",

@@ -85,6 +85,14 @@ def live_session() -> SparkSession | None:
     return active if active is not None and active.sparkContext._jsc is not None else None
 
 
+def driver_pid() -> int | None:
+    """The number of the JVM that this process started for Spark; None when there is none, or another started it."""
+    pyspark = sys.modules.get("pyspark")
+    gateway = None if pyspark is None else pyspark.SparkContext._gateway
+    started = getattr(gateway, "proc", None)
+    return None if started is None else int(started.pid)
+
+
 def open_session(conf: Mapping[str, str]) -> SparkSession:
     """The session of this process: a new one with `conf`, or the one that lives already, with the catalogs of `conf`.
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import uuid
 from typing import TYPE_CHECKING
 
@@ -23,8 +26,10 @@ from sqlalchemy import text
 
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.night import Step
+from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.defs.schedules import schedule_name
 from artemis_lifecycle.defs.sensors import steps_switched_on
+from artemis_lifecycle.operations.processes import mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +140,29 @@ class TestStuckRuns:
                 second = tick(project, sensors.stuck_runs, first.cursor)
                 assert _status(project.instance, run) is ends
                 assert run.run_id in (second.skip_message or "")
+
+    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nobody can tell that a process is over")
+    def test_a_run_whose_process_is_over_is_ended_at_once_lease_or_not(self, project: Project) -> None:
+        killed, alive, foreign = (
+            DagsterRun("commit", str(uuid.uuid4()), status=DagsterRunStatus.STARTED) for _ in range(3)
+        )
+        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        for run in (killed, alive, foreign):
+            project.instance.add_run(run)
+        written = mark([process.pid])
+        assert written is not None
+        project.instance.add_run_tags(killed.run_id, {PROCESS_TAG: written})
+        sign(project.instance, alive.run_id)
+        elsewhere = written.replace(socket.gethostname(), "another-host")
+        project.instance.add_run_tags(foreign.run_id, {PROCESS_TAG: elsewhere})
+        tick(project, sensors.stuck_runs)
+        assert _status(project.instance, killed) is DagsterRunStatus.STARTED
+        process.kill()
+        process.wait()
+        assert killed.run_id in (tick(project, sensors.stuck_runs).skip_message or "")
+        assert _status(project.instance, killed) is DagsterRunStatus.FAILURE
+        for run in (alive, foreign):
+            assert _status(project.instance, run) is DagsterRunStatus.STARTED
 
     def test_a_run_that_ended_by_itself_is_left_alone(self, project: Project) -> None:
         run = DagsterRun("commit", str(uuid.uuid4()), status=DagsterRunStatus.SUCCESS)

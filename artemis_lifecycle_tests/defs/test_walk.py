@@ -11,6 +11,7 @@ from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_fo
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, told
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, said, with_tables, written
 from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
 
@@ -163,6 +164,32 @@ def test_a_red_table_stays_red_when_another_turns_green(make_project: Callable[.
     states = project.instance.event_log_storage.get_asset_check_partition_info([key])
     by_table = {state.partition_key: state.latest_execution_status.value for state in states}
     assert by_table == {TABLE: "FAILED", OTHER: "SUCCEEDED"}
+
+
+class _Died(BaseException):
+    """As a kill would end it: nothing that handles errors may catch it."""
+
+
+def test_the_next_walk_finishes_the_orphan_deletion_that_was_interrupted(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables=AT_ONCE)
+    with no_checksum_files(project.spark):
+        project.create(TABLE, commits=2)
+    root = Path((project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+    litter = root / "artemis" / "passes" / "data" / "litter.parquet"
+    litter.write_bytes(b"nobody's")
+
+    def die(point: str) -> None:
+        if point == "deletion.delete_files:before":
+            raise _Died
+
+    with project.lifecycle() as lifecycle:
+        scan = lifecycle.scan_orphans(TABLE)
+        with pytest.raises(_Died), crash_points.installed(die):
+            lifecycle.delete_orphans(scan)
+        assert litter.exists()
+        assert project.run("orphans", TABLE, dry_run=False).success
+        assert not litter.exists()
+        assert lifecycle.interrupted_scans(TABLE) == []
 
 
 class TestChecksSeeWhatTheyClaim:

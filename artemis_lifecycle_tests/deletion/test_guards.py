@@ -46,7 +46,7 @@ def test_a_job_above_its_limits_waits_for_a_person(
     if passes:
         ask(None)
     else:
-        with pytest.raises(ApprovalNeeded, match="artemis approve plan-1"):
+        with pytest.raises(ApprovalNeeded, match="artemis approve plan-1 --large"):
             ask(None)
 
 

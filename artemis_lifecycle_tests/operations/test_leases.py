@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -13,6 +15,7 @@ from artemis_lifecycle.errors import Busy, LeaseLost, LeaseTaken, OperationsUnav
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.leases import Lease, table_lock
+from artemis_lifecycle.operations.processes import mark
 
 
 def _stop_renewing(lease: Lease) -> None:
@@ -176,6 +179,45 @@ def test_a_killed_process_loses_its_lease_after_its_ttl(
     assert "r-kill" in operations.leases.lapsed_runs()
     with operations.leases.hold(table_uuid, step="deletion", owner="heir") as heir:
         heir.check()
+
+
+def _hold_marked(uri: str, table_uuid: str, ready: object) -> None:
+    operations = Operations.open(uri)
+    with operations.leases.hold(
+        table_uuid, step="deletion", owner="killed", run_id=f"r-{table_uuid}", process=mark([os.getpid()])
+    ):
+        ready.set()  # type: ignore[attr-defined]
+        time.sleep(60)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere nobody can tell that a process is over")
+def test_a_lease_is_free_at_once_when_its_process_is_known_to_be_over(
+    operations: Operations, postgres_uri: str, table_uuid: str
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_hold_marked, args=(postgres_uri, table_uuid, ready))
+    process.start()
+    assert ready.wait(60)
+    with pytest.raises(LeaseTaken), operations.leases.hold(table_uuid, step="deletion", owner="early"):
+        pass
+    with pytest.raises(LeaseTaken, match="killed holds the table for step deletion"):
+        operations.leases.require_free(table_uuid)
+    process.kill()
+    process.join()
+    operations.leases.require_free(table_uuid)
+    with operations.leases.hold(table_uuid, step="deletion", owner="heir") as heir:
+        heir.check()
+        assert [lease.owner for lease in operations.leases.live(table_uuid)] == ["heir"]
+        # What watches over runs need not wait for the two minutes either.
+        assert f"r-{table_uuid}" in operations.leases.lapsed_runs()
+
+
+def test_a_lease_without_a_mark_is_waited_for(operations: Operations, table_uuid: str) -> None:
+    with operations.leases.hold(table_uuid, step="plan", owner="ada", process=None) as lease:
+        _stop_renewing(lease)
+        with pytest.raises(LeaseTaken), operations.leases.hold(table_uuid, step="plan", owner="bob"):
+            pass
 
 
 def test_a_lease_is_released_though_postgres_is_gone_at_the_end(postgres_uri: str, table_uuid: str) -> None:

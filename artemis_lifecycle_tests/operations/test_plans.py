@@ -85,6 +85,7 @@ def test_sealing_a_superseded_plan_opens_it_again_without_its_former_life(
     first = operations.plans.seal(make_plan())
     operations.plans.mark(first.plan_id, {OPEN}, HANDED_OFF, cold_metadata_location="file:/c")
     operations.plans.approve(first.plan_id, "ada", "looked")
+    operations.plans.approve(first.plan_id, "ada", "looked", "lost")
     second = operations.plans.seal(make_plan())
     again = operations.plans.seal(first)
     assert again == first
@@ -194,6 +195,11 @@ def test_an_approval_keeps_who_when_and_why(operations: Operations, make_plan: M
     approved = operations.plans.approve(plan.plan_id, "ada", "the table was rewritten")
     assert (approved.approved_by, approved.approved_why) == ("ada", "the table was rewritten")
     assert approved.approved_at is not None
+    assert (approved.lost_approved_by, approved.lost_approved_at, approved.lost_approved_why) == (None, None, None)
+    both = operations.plans.approve(plan.plan_id, "bob", "the disk is gone", "lost")
+    assert (both.lost_approved_by, both.lost_approved_why) == ("bob", "the disk is gone")
+    assert both.lost_approved_at is not None
+    assert (both.approved_by, both.approved_at) == ("ada", approved.approved_at)
     operations.plans.close(plan.plan_id, "ada", "no longer")
     with pytest.raises(PlanStateError, match="closed"):
         operations.plans.approve(plan.plan_id, "ada", "late")

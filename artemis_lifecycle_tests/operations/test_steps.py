@@ -6,6 +6,7 @@ import pytest
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.steps import ENDED_UNSAID
 
 NIGHT = date(2026, 3, 1)
 
@@ -54,3 +55,17 @@ def test_the_history_is_newest_first_and_limited(operations: Operations, table_u
 def test_an_unknown_step_is_named(operations: Operations) -> None:
     with pytest.raises(NoSuchPlan):
         operations.steps.finish(-1, "done")
+
+
+def test_a_step_whose_process_was_killed_is_not_said_to_run_for_ever(operations: Operations, table_uuid: str) -> None:
+    killed = operations.steps.start(table_uuid, "a.b", "handoff", NIGHT, "ada")
+    looking = operations.steps.start(table_uuid, "a.b", "deletion", NIGHT, "bob", dry_run=True)
+    elsewhere = operations.steps.start(f"other-{table_uuid}", "a.c", "plan", NIGHT, "eve")
+    again = operations.steps.start(table_uuid, "a.b", "handoff", NIGHT, "ada")
+    found = {step.step_id: step for step in operations.steps.history(table_uuid)}
+    assert (found[killed].state, found[killed].error) == ("failed", ENDED_UNSAID)
+    assert found[killed].finished_at is not None
+    assert found[looking].state == found[again].state == "running"
+    other = operations.steps.latest(f"other-{table_uuid}", "plan")
+    assert other is not None
+    assert (other.step_id, other.state) == (elsewhere, "running")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from artemis_lifecycle.retention.rules import (
     SnapshotView,
     ThinningTier,
     decide,
+    held_by,
 )
 from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
 from artemis_lifecycle_tests.retention.histories import MINUTE, TableModel, examples, tables
@@ -83,13 +85,143 @@ def test_they_add_to_every_rule_and_take_nothing(
         if hold.until_ms is not None and hold.until_ms < now:
             assert not any(reason.name == hold.hold_id for why in decision.kept.values() for reason in why)
             continue
-        first = min((ids.index(i) for i in hold.snapshot_ids if i in ids), default=len(ids))
+        # A consumer whose position is gone may have to read anything.
+        first = min((ids.index(i) for i in hold.snapshot_ids if i in ids), default=0)
         must = ids if not hold.snapshot_ids else ids[first:] if kind == "consumer" else hold.snapshot_ids
         for snapshot_id in must:
             if snapshot_id in ids:
                 assert any(
                     reason.name == hold.hold_id and reason.owner == "owner" for reason in decision.kept[snapshot_id]
                 )
+
+
+_holding = st.fixed_dictionaries(
+    {
+        "numbers": st.lists(st.integers(0, 40), max_size=2),
+        "until": st.none() | st.integers(-2, 2),
+        "kind": st.sampled_from(["legal", "lease", "consumer"]),
+    }
+)
+_thinning = st.lists(
+    st.builds(
+        ThinningTier,
+        st.sampled_from(["hour", "day", "week", "month", "year"]),
+        st.none() | st.integers(0, 3 * HOUR // MINUTE).map(lambda minutes: minutes * MINUTE),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@examples(600)
+@given(
+    table=tables(gaps=True),
+    rule=st.sampled_from(RULES),
+    window=st.integers(0, 40),
+    older_than=st.none() | st.integers(-3, 40),
+    least=st.integers(1, 4),
+    most=st.none() | st.integers(0, 4),
+    held=st.lists(_holding, max_size=3),
+    thinning=_thinning,
+    limit=st.none() | st.integers(1, 4),
+    explicit=st.lists(st.integers(0, 40), max_size=2),
+    later=st.integers(0, 10),
+)
+def test_nothing_inside_the_window_is_removed_by_any_of_them(
+    table: TableModel,
+    rule: Literal["as-of", "iceberg", "paimon"],
+    window: int,
+    older_than: int | None,
+    least: int,
+    most: int | None,
+    held: list[dict[str, Any]],
+    thinning: tuple[ThinningTier, ...],
+    limit: int | None,
+    explicit: list[int],
+    later: int,
+) -> None:
+    """Holds, thinning and a limit keep all that the rule keeps without them. Explicit ids, which do remove, remove
+    nothing inside the window either, but for rule iceberg, where RemoveSnapshots lets them."""
+    now, ids, view = table.clock + later * MINUTE, table.ids(), table.view()
+    plain = RetentionSettings(
+        rule=rule,
+        window_ms=window * MINUTE,
+        older_than_ms=None if older_than is None else now - older_than * MINUTE,
+        min_snapshots=least,
+        max_snapshots=least + most if rule == "paimon" and most is not None else None,
+    )
+    holds = [
+        HoldView(
+            f"h{number}",
+            "owner",
+            "reason",
+            tuple(ids[n % len(ids)] for n in terms["numbers"]) if ids else (404,),
+            None if terms["until"] is None else now + terms["until"],
+            terms["kind"],
+        )
+        for number, terms in enumerate(held)
+    ]
+    without = decide(view, plain, now)
+    more = replace(plain, thinning=thinning, expire_limit=limit if rule == "paimon" else None)
+    decision = decide(view, more, now, holds=holds)
+    assert set(without.kept) <= set(decision.kept)
+    assert set(decision.expired_refs) <= set(without.expired_refs)
+    if not ids:
+        return
+    for number in explicit:
+        chosen = ids[number % len(ids)]
+        try:
+            named = decide(view, replace(more, explicit_ids=(chosen,)), now, holds=holds)
+        except Refused:
+            continue
+        assert set(decision.kept) - set(named.kept) <= {chosen}
+        if rule != "iceberg" and chosen not in decision.expired:
+            at = next(s.timestamp_ms for s in view.snapshots if s.snapshot_id == chosen)
+            assert at < decision.cutoff_ms
+            assert not {reason.kind for reason in decision.kept[chosen]} & {"window", "window_edge", "hold", "lease"}
+
+
+@examples(300)
+@given(
+    table=tables(skew=False),
+    window=st.integers(0, 40),
+    least=st.integers(1, 4),
+    limit=st.none() | st.integers(1, 4),
+    later=st.integers(0, 10),
+)
+def test_paimons_next_timestamp_reading_only_keeps_more(
+    table: TableModel, window: int, least: int, limit: int | None, later: int
+) -> None:
+    """Where clocks go forward; it keeps what was current at the window's edge as well."""
+    now, view = table.clock + later * MINUTE, table.view()
+    own = RetentionSettings(rule="paimon", window_ms=window * MINUTE, min_snapshots=least, expire_limit=limit)
+    kept = decide(view, own, now).kept
+    longer = decide(view, replace(own, next_timestamp=True), now).kept
+    assert set(kept) <= set(longer)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_consumer_whose_position_is_gone_keeps_everything(rule: Literal["as-of", "iceberg", "paimon"]) -> None:
+    consumer = HoldView("c", "flink", "reads on", (404,), kind="consumer")
+    decision = decide(on_main([0, 1, 2]), RetentionSettings(rule=rule, window_ms=0), 10 * DAY, holds=[consumer])
+    assert decision.expired == ()
+    assert str(decision.kept[1][-1]) == "consumer's position c of flink: reads on"
+
+
+def test_the_holds_on_each_snapshot_are_told_by_kind() -> None:
+    holds = [
+        HoldView("h1", "legal", "case 12", (1,)),
+        HoldView("h2", "ana", "reads", (2,), 11 * DAY, "lease"),
+        HoldView("h3", "flink", "reads on", (2,), kind="consumer"),
+        HoldView("h4", "ana", "read", (1,), 9 * DAY, "lease"),
+    ]
+    assert held_by(on_main([0, 1, 2]), holds, 10 * DAY) == {
+        1: ("legal hold h1 of legal: case 12",),
+        2: (
+            "consumer's position h3 of flink: reads on",
+            "reader's lease h2 of ana: reads, until 1970-01-12 00:00:00 UTC",
+        ),
+        3: ("consumer's position h3 of flink: reads on",),
+    }
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -107,7 +239,7 @@ def test_a_hold_on_the_whole_table_keeps_its_refs_too(rule: Literal["as-of", "ic
 def test_an_explicit_id_under_a_hold_is_refused_by_name(rule: Literal["as-of", "iceberg", "paimon"]) -> None:
     hold = HoldView("h-7", "legal", "case 12", (1,), until_ms=20 * DAY)
     options = RetentionSettings(rule=rule, window_ms=0, explicit_ids=(1,))
-    with pytest.raises(Refused, match=r"Cannot expire 1: hold h-7 of legal: case 12, until 1970-01-21"):
+    with pytest.raises(Refused, match=r"Cannot expire 1: legal hold h-7 of legal: case 12, until 1970-01-21"):
         decide(on_main([0, 1, 2]), options, 10 * DAY, holds=[hold])
 
 

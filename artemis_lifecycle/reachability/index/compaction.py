@@ -74,6 +74,7 @@ def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[R
         return
     segment = state.segments[number]
     hashes, owners = index.columns_of(state, number)
+    sizes = index.sizes_of(state, number)
     held = np.zeros(segment.manifests, np.int64)
     expected = state.manifests.existing[members] + state.manifests.added[members]
     if not count_by_owner(owners, held) or (held[state.place_of[members]] != expected).any():
@@ -96,4 +97,5 @@ def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[R
             int(state.manifests.added[manifest]),
             int(state.manifests.deleted[manifest]),
         )
-        yield ReadManifest(manifest, block, hashes[order[ends[place] : ends[place + 1]]], counts)
+        rows = order[ends[place] : ends[place + 1]]
+        yield ReadManifest(manifest, block, hashes[rows], sizes[rows], counts)

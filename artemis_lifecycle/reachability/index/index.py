@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
+    from artemis_lifecycle.reachability.index.held import Held
+
 FORMAT = 1
 """Raised whenever the layout or the meaning of the index's files changes: others are rebuilt."""
 
@@ -166,7 +168,9 @@ class ManifestIndex:
         if not view.in_order():
             # The metadata tells its snapshots in another order than it did: lanes would not rise any more.
             return self.rebuild(metadata, spark)
-        if changed or lists or len(unread):
+        # An older metadata file (a plan's base, say) is looked at, and what newer ones said is not forgotten for it.
+        if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
+            state.as_of_ms = metadata.last_updated_ms
             self._store(state, generation + 1)
         return view
 
@@ -332,6 +336,12 @@ class ManifestIndex:
             raise DamagedIndex(f"{path} has {len(hashes)} hashes and {len(owners)} owners, and {segment.rows} rows")
         return hashes, owners
 
+    def sizes_of(self, state: IndexState, number: int) -> NDArray[np.int64]:
+        """The sizes in bytes of a segment's files, in the order of its hashes. Raises DamagedIndex."""
+        segment = state.segments[number]
+        sizes: NDArray[np.int64] = read_section(self.files, self.segment_path(segment), segment.sizes)
+        return sizes
+
 
 @dataclass(frozen=True)
 class IndexView:
@@ -408,6 +418,12 @@ class IndexView:
         Raises UnreadableMetadata.
         """
         require_files(self.index, known_files(self))
+
+    def held(self, choices: Sequence[Sequence[int]]) -> list[Held]:
+        """What each choice of snapshots (ids) reaches: distinct files and their bytes, counted without naming one."""
+        from artemis_lifecycle.reachability.index.held import held
+
+        return self._settled(lambda view: held(view, choices))
 
     def holders(self, location: str) -> tuple[int, ...]:
         """Ids of the snapshots that reach the file at `location`, in the order of the history."""

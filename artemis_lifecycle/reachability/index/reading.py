@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from artemis_lifecycle.reachability.index.index import ManifestIndex
 
-SEGMENT_ROWS = 1_000_000
-"""A segment is closed at so many rows: what one writer holds in memory, about 100 MB."""
+SEGMENT_ROWS = 500_000
+"""A segment is closed at so many rows: what one writer holds in memory, about 70 MB."""
 
 
 # --- manifest lists -------------------------------------------------------------------------------------------------
@@ -227,13 +227,25 @@ def _disagreement(path: str) -> UnreadableMetadata:
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's file, by its name in the index's folder; its rows and manifests, and where its two columns stand."""
+    """A segment's file, by its name in the index's folder; its rows and manifests, and where its columns stand.
+
+    All columns are in the order of the hashes: `owners` are places of manifests, `sizes` bytes.
+    """
 
     name: str
     rows: int
     manifests: int
     hashes: Section
     owners: Section
+    sizes: Section
+
+    @property
+    def columns(self) -> tuple[Section, Section, Section]:
+        return self.hashes, self.owners, self.sizes
+
+
+COLUMNS = ("<u8", "<u4", "<i8")
+"""The dtypes of a segment's columns."""
 
 
 @dataclass(frozen=True)
@@ -273,11 +285,13 @@ class Rows:
 
 @dataclass(frozen=True)
 class ReadManifest:
-    """One manifest, read: its block, its sorted hashes, its counts by status (existing, added, deleted)."""
+    """One manifest, read: its block, its hashes, sorted, with the sizes of their files, its counts by status (existing,
+    added, deleted)."""
 
     number: int
     block: bytes
     hashes: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
     counts: tuple[int, int, int]
 
 
@@ -287,8 +301,8 @@ def read_manifest(stores: Stores, number: int, entry: ManifestListEntry, rules: 
 
     live = live_files(stores, entry)
     hashes = hash_paths(live.data, live.starts, live.lengths, rules)
-    hashes.sort()
-    return ReadManifest(number, _block(live, entry.manifest_path), np.ascontiguousarray(hashes), live.counts)
+    order = np.argsort(hashes)
+    return ReadManifest(number, _block(live, entry.manifest_path), hashes[order], live.sizes[order], live.counts)
 
 
 def _block(live: LiveFiles, path: str) -> bytes:
@@ -398,6 +412,7 @@ class SegmentWriter:
             {
                 "hashes": hashes[order],
                 "owners": owners[order],
+                "sizes": np.concatenate([manifest.sizes for manifest in manifests])[order],
                 "blocks": b"".join(manifest.block for manifest in manifests),
             },
         )
@@ -410,7 +425,8 @@ class SegmentWriter:
             np.array([checksum_of(manifest.block) for manifest in manifests], np.uint64),
             np.array([manifest.counts for manifest in manifests], np.int64).reshape(-1, 3),
         )
-        return Segment(name, rows, len(manifests), sections["hashes"], sections["owners"]), blocks
+        columns = (sections[name] for name in ("hashes", "owners", "sizes"))
+        return Segment(name, rows, len(manifests), *columns), blocks
 
 
 def write_segments(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.reading import (
+    COLUMNS,
     Blocks,
     ListChunk,
     Manifests,
@@ -73,6 +74,8 @@ class IndexState:
     stretch_start: NDArray[np.int32]
     stretch_end: NDArray[np.int32]
     segments: list[Segment] = field(default_factory=list)
+    as_of_ms: int = 0
+    """`last-updated-ms` of the metadata file that the state was brought up to."""
 
     @classmethod
     def empty(cls) -> IndexState:
@@ -302,17 +305,18 @@ class IndexState:
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)}
         found |= {f"manifest_{name}": getattr(self.manifests, name) for name in _MANIFESTS if name != "data"}
         found["manifest_data"] = self.manifests.data
+        found["as_of_ms"] = np.array([self.as_of_ms], np.int64)
         found["segment_names"] = "\n".join(segment.name for segment in self.segments).encode()
         found["segment_numbers"] = np.array(
             [
                 [segment.rows, segment.manifests]
-                + [value for part in (segment.hashes, segment.owners) for value in (part.offset, part.length)]
+                + [value for part in segment.columns for value in (part.offset, part.length)]
                 for segment in self.segments
             ],
             np.int64,
         ).reshape(-1)
         found["segment_checksums"] = np.array(
-            [part.checksum for segment in self.segments for part in (segment.hashes, segment.owners)], np.uint64
+            [part.checksum for segment in self.segments for part in segment.columns], np.uint64
         )
         return found
 
@@ -324,27 +328,29 @@ class IndexState:
         try:
             manifests = Manifests(**{name: arrays[f"manifest_{name}"] for name in _MANIFESTS})
             names = arrays["segment_names"].decode().split("\n") if len(arrays["segment_names"]) else []
-            numbers = arrays["segment_numbers"].reshape(-1, 6).tolist()
-            checksums = arrays["segment_checksums"].reshape(-1, 2).tolist()
+            numbers = arrays["segment_numbers"].reshape(-1, 2 + 2 * len(COLUMNS)).tolist()
+            checksums = arrays["segment_checksums"].reshape(-1, len(COLUMNS)).tolist()
             segments = [
                 Segment(
                     name,
                     rows,
                     count,
-                    Section("<u8", hashes_at, hashes_length, hashes_checksum),
-                    Section("<u4", owners_at, owners_length, owners_checksum),
+                    *(
+                        Section(dtype, offset, length, checksum)
+                        for dtype, offset, length, checksum in zip(
+                            COLUMNS, places[::2], places[1::2], sums, strict=True
+                        )
+                    ),
                 )
-                for name, (rows, count, hashes_at, hashes_length, owners_at, owners_length), (
-                    hashes_checksum,
-                    owners_checksum,
-                ) in zip(names, numbers, checksums, strict=True)
+                for name, (rows, count, *places), sums in zip(names, numbers, checksums, strict=True)
             ]
             state = cls(
                 manifests=manifests,
                 segments=segments,
+                as_of_ms=int(arrays["as_of_ms"][0]),
                 **{name: arrays[name] for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)},
             )
-        except (KeyError, ValueError, UnicodeDecodeError) as error:
+        except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
             raise DamagedIndex(f"the state does not fit together: {error!r}") from error
         sound = (
             len({len(manifests), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1

@@ -1,0 +1,421 @@
+"""SQL that reads a table where its history is: `SELECT … FROM db.t FOR TAG 'x'`, and the same at a version or an
+instant, become Spark SQL on the live or the cold catalog; and the statement that tags a snapshot. Belongs here:
+understanding the statement. Does not belong: running it, and which tier answers (`reads.py`).
+
+Spark's own parser says where a table and its `AS OF` stand; only `FOR TAG`, which Spark does not know, is found by its
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.cold_tier.reads import Route, Selector
+from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.metadata.types import FOREVER_MS
+from artemis_lifecycle.spark.sql import Token, literal, name, tokens, value_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TAG_FORM = "TAG SNAPSHOT <id> [OF <namespace.table>] AS '<name>' WITH RETENTION FOREVER | <n> DAYS"
+
+_UNITS = {
+    "MILLISECOND": "ms",
+    "SECOND": "s",
+    "MINUTE": "m",
+    "HOUR": "h",
+    "DAY": "d",
+    "WEEK": "w",
+    "YEAR": "y",
+}
+
+# What begins a statement that only reads.
+_READS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+
+# Stands in the clause that was FOR TAG: Spark reads a version of digits as a snapshot's id, and a tag may be so named.
+_MARK = "/*for tag*/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that a query reads: from which tier, and at which snapshot (None: it has none yet). `clause` is as it was
+    written, empty for the table as it is now."""
+
+    table: str
+    tier: str
+    snapshot_id: int | None
+    clause: str = ""
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query as it was given, and the Spark SQL that answers it."""
+
+    sql: str
+    spark_sql: str
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class TagStatement:
+    """`TAG SNAPSHOT …`, read. `table` is None where the statement names none; `retain` None is for ever.
+
+    `spark_sql` says the same to Spark, as far as Spark can: its RETAIN counts from the snapshot's commit, in whole
+    minutes, and has no word for FOREVER.
+    """
+
+    sql: str
+    snapshot_id: int
+    name: str
+    retain: timedelta | None
+    table: str | None
+    spark_sql: str = ""
+
+
+def parse_tag(sql: str) -> TagStatement | None:
+    """`sql` as a TAG statement; None when it begins with another word. Raises BadInput, with the right form."""
+    found = tokens(sql)
+    if not found or not found[0].is_word("TAG"):
+        return None
+    rest = _Rest(sql, [*found])
+    rest.word("TAG")
+    rest.word("SNAPSHOT")
+    snapshot_id = int(rest.take("a snapshot's id", "number").text)
+    table = None
+    if rest.next_is("OF", "ON", "IN"):
+        rest.skip()
+        if rest.next_is("TABLE"):
+            rest.skip()
+        table = rest.table()
+    rest.word("AS")
+    named = rest.take("the tag's name, as a string", "string", "quoted")
+    retain = None
+    if rest.next_is("WITH"):
+        rest.skip()
+        rest.word("RETENTION")
+        retain = rest.retention()
+    rest.end()
+    tag = value_of(named)
+    if not tag:
+        raise rest.error("the tag's name is empty")
+    return TagStatement(sql, snapshot_id, tag, retain, table)
+
+
+class _Rest:
+    """What is left of a statement."""
+
+    def __init__(self, sql: str, left: list[Token]) -> None:
+        self.sql = sql
+        self.left = left
+
+    def error(self, what: str) -> BadInput:
+        return BadInput(f"This is no TAG statement: {what}", untouched="everything", do=f"write it as {TAG_FORM}")
+
+    def next_is(self, *words: str) -> bool:
+        return bool(self.left) and self.left[0].is_word(*words)
+
+    def skip(self) -> Token:
+        return self.left.pop(0)
+
+    def take(self, what: str, *kinds: str) -> Token:
+        if not self.left or self.left[0].kind not in kinds:
+            raise self.error(f"{what} must follow, and there is {self._here()}")
+        return self.left.pop(0)
+
+    def word(self, word: str) -> None:
+        if not self.next_is(word):
+            raise self.error(f"{word} must follow, and there is {self._here()}")
+        self.left.pop(0)
+
+    def _here(self) -> str:
+        return self.left[0].text if self.left else "nothing more"
+
+    def table(self) -> str:
+        parts = [self._part()]
+        while self.left and self.left[0].text == ".":
+            self.left.pop(0)
+            parts.append(self._part())
+        return ".".join(parts)
+
+    def _part(self) -> str:
+        token = self.take("the table's name", "word", "quoted")
+        return value_of(token) if token.kind == "quoted" else token.text
+
+    def retention(self) -> timedelta | None:
+        if self.next_is("FOREVER"):
+            self.skip()
+            return None
+        first = self.take("FOREVER, or a duration such as 90 DAYS,", "number", "string", "word")
+        text = value_of(first) if first.kind == "string" else first.text
+        if first.kind == "number":
+            unit = self.take("the unit of the retention", "word").text.upper()
+            short = _UNITS.get(unit.removesuffix("S"))
+            if short is None:
+                raise self.error(f"{unit} is no unit; those are {', '.join(f'{known}S' for known in _UNITS)}")
+            text += short
+        try:
+            duration = parse_duration(text)
+        except ValueError as error:
+            raise self.error(str(error)) from error
+        if not duration:
+            raise self.error("a retention of nothing keeps nothing")
+        return duration
+
+    def end(self) -> None:
+        while self.left and self.left[0].text == ";":
+            self.left.pop(0)
+        if self.left:
+            raise self.error(f"{self._here()} comes too late")
+
+
+def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms: int) -> TagStatement:
+    """`statement` on `table`, with the Spark SQL that comes nearest to it."""
+    minutes = -(-max_ref_age_ms // 60_000)
+    retain = "" if max_ref_age_ms >= FOREVER_MS else f" RETAIN {minutes} MINUTES"
+    target = f"ALTER TABLE {name(catalog, *table.split('.'))} CREATE TAG {name(statement.name)}"
+    return replace(statement, table=table, spark_sql=f"{target} AS OF VERSION {statement.snapshot_id}{retain}")
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `translate` asks of the catalogs: their names in Spark, whether the live one has a table, who answers for
+    it, and its name in the cold one."""
+
+    live: str
+    cold: str
+    exists: Callable[[str], bool]
+    route: Callable[[str, Selector], Route]
+    cold_name: Callable[[str], str]
+
+
+def translate(spark: SparkSession, sql: str, tables: Tables) -> Query:
+    """The Spark SQL that answers `sql`: names of live tables get their catalog, and each table read at a tag, a version
+    or an instant is read from the tier that has it.
+
+    Raises BadInput for what is no query, what Spark cannot parse, and what names no table of ours but asks for its
+    history; what `tables.route` raises.
+    """
+    cut = tokens(sql)
+    while cut and cut[-1].text == ";":
+        cut.pop()
+    if not cut or not (cut[0].is_word(*_READS) or cut[0].text == "("):
+        raise BadInput(
+            f"This statement does not begin as a query: {' '.join(token.text for token in cut[:4]) or 'it is empty'}",
+            untouched="everything",
+            do=f"write SELECT … FROM namespace.table FOR TAG 'name', or {TAG_FORM}",
+        )
+    text = _with_versions(sql[: cut[-1].end], cut)
+    plan = _parsed(spark, text)
+    relations = list(_relations(spark, plan))
+    if relations and relations[0].text is not None:
+        # Spark may have put variables in; positions are in what it parsed.
+        text = relations[0].text
+    changes: list[tuple[int, int, str]] = []
+    sources: list[Source] = []
+    for relation in relations:
+        put, source = _resolved(spark, text, relation, tables)
+        if put is not None:
+            changes.append((relation.start, relation.end, put))
+        if source is not None:
+            sources.append(source)
+    for start, end, put in sorted(changes, reverse=True):
+        text = text[:start] + put + text[end:]
+    return Query(sql, text.replace(_MARK, ""), tuple(sources))
+
+
+def _with_versions(text: str, cut: Sequence[Token]) -> str:
+    """FOR TAG 'x' as VERSION AS OF 'x', marked."""
+    parts: list[str] = []
+    at = 0
+    for before, first, second, third in zip(cut, cut[1:], cut[2:], cut[3:], strict=False):
+        tag = first.is_word("FOR") and second.is_word("TAG") and third.kind in ("string", "quoted")
+        if tag and before.kind in ("word", "quoted"):
+            spelled = literal(value_of(third)) if third.kind == "quoted" else third.text
+            parts += [text[at : first.start], f"VERSION AS OF {_MARK}{spelled}"]
+            at = third.end
+    return "".join([*parts, text[at:]])
+
+
+def _parsed(spark: SparkSession, text: str) -> Any:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    except (PySparkException, Py4JJavaError) as error:
+        raise BadInput(
+            f"Spark cannot parse the query: {' '.join(str(error).split())[:600]}",
+            untouched="everything",
+            do="mend it; a tag is read with FROM namespace.table FOR TAG 'name'",
+        ) from error
+    kinds = [_class(spark, kind) for kind in ("Command", "ParsedStatement")]
+    for node in _nodes(spark, plan):
+        if any(kind.isInstance(node) for kind in kinds):
+            raise BadInput(
+                f"The statement does more than read ({node.getClass().getSimpleName()})",
+                untouched="everything",
+                do="give a query, or run it with Spark",
+            )
+    return plan
+
+
+def _class(spark: SparkSession, simple: str) -> Any:
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return loader.loadClass(f"org.apache.spark.sql.catalyst.plans.logical.{simple}")
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """A table in the query: its name, where that and its AS OF stand, and what was asked for."""
+
+    parts: tuple[str, ...]
+    start: int
+    name_end: int
+    end: int
+    text: str | None
+    version: str | None = None
+    timed: bool = False
+    aliased: bool = False
+
+
+def _relations(spark: SparkSession, plan: Any) -> Iterator[_Relation]:
+    for node, parent in _family(spark, plan):
+        kind = node.getClass().getSimpleName()
+        if kind == "UnresolvedRelation":
+            start, end, text = _place(node)
+            yield _Relation(_parts(node), start, end, end, text)
+        elif kind == "RelationTimeTravel" and node.relation().getClass().getSimpleName() == "UnresolvedRelation":
+            start, name_end, text = _place(node.relation())
+            version = node.version()
+            yield _Relation(
+                _parts(node.relation()),
+                start,
+                name_end,
+                _place(node)[1],
+                text,
+                version=str(version.get()) if version.isDefined() else None,
+                timed=bool(node.timestamp().isDefined()),
+                aliased=parent is not None and parent.getClass().getSimpleName() in ("SubqueryAlias", "Sample"),
+            )
+
+
+def _place(node: Any) -> tuple[int, int, str | None]:
+    origin = node.origin()
+    text = origin.sqlText()
+    return origin.startIndex().get(), origin.stopIndex().get() + 1, str(text.get()) if text.isDefined() else None
+
+
+def _parts(relation: Any) -> tuple[str, ...]:
+    return tuple(str(part) for part in _each(relation.multipartIdentifier()))
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def _nodes(spark: SparkSession, plan: Any) -> Iterator[Any]:
+    for node, _ in _family(spark, plan):
+        yield node
+
+
+def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
+    """Every node of the plan with its parent, those of subqueries and common table expressions too."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    with_plan = loader.loadClass("org.apache.spark.sql.catalyst.expressions.PlanExpression")
+
+    def plans_in(expression: Any) -> Iterator[Any]:
+        if with_plan.isInstance(expression):
+            yield expression.plan()
+        for child in _each(expression.children()):
+            yield from plans_in(child)
+
+    waiting: list[tuple[Any, Any | None]] = [(plan, None)]
+    while waiting:
+        node, parent = waiting.pop()
+        yield node, parent
+        waiting += [(child, node) for child in _each(node.children())]
+        waiting += [(child, node) for child in _each(node.innerChildren())]
+        for expression in _each(node.expressions()):
+            waiting += [(inner, node) for inner in plans_in(expression)]
+
+
+def _resolved(spark: SparkSession, text: str, relation: _Relation, tables: Tables) -> tuple[str | None, Source | None]:
+    """What to put in the relation's place, and what it reads; None where it is left as it is."""
+    parts = relation.parts
+    spelled, clause = text[relation.start : relation.name_end], text[relation.name_end : relation.end].strip()
+    asked = relation.version is not None or relation.timed
+    if len(parts) == 1:
+        if not asked:
+            # A common table expression, or a view of the session.
+            return None, None
+        raise BadInput(
+            f"Which table is {spelled}? It has no namespace",
+            untouched="everything",
+            do=f"write FROM namespace.{spelled} {_as_written(clause)}",
+        )
+    if parts[0] == tables.cold:
+        return None, None
+    own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
+    qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
+    table = ".".join(own)
+    if not tables.exists(table):
+        if len(own) > 2 and tables.exists(".".join(own[:-1])):
+            # One of Iceberg's metadata tables.
+            return f"{qualified} {clause}".rstrip(), None
+        return None, None
+    if not asked:
+        return qualified, Source(table, "live", tables.route(table, Selector()).snapshot_id)
+    return _placed(spark, relation, tables, table, qualified, clause)
+
+
+def _placed(
+    spark: SparkSession, relation: _Relation, tables: Tables, table: str, qualified: str, clause: str
+) -> tuple[str, Source]:
+    version = relation.version
+    by_name = version is not None and (_MARK in clause or not version.isdigit())
+    if version is None:
+        selector = Selector(as_of=_instant(spark, clause))
+    else:
+        selector = Selector(tag=version) if by_name else Selector(snapshot_id=int(version))
+    route = tables.route(table, selector)
+    # A name of digits would be read as an id, and an instant is answered from more of the log than Spark has.
+    spelled = literal(version) if by_name and version is not None and not version.isdigit() else str(route.snapshot_id)
+    source = Source(table, route.tier, route.snapshot_id, _as_written(clause))
+    if route.tier == "live":
+        return f"{qualified} VERSION AS OF {spelled}", source
+    cold = tables.cold_name(table)
+    alias = f" AS {name(table.rpartition('.')[2])}" if cold != table and not relation.aliased else ""
+    return f"{name(tables.cold, *cold.split('.'))} VERSION AS OF {spelled}{alias}", source
+
+
+def _as_written(clause: str) -> str:
+    return clause.replace(f"VERSION AS OF {_MARK}", "FOR TAG ")
+
+
+def _instant(spark: SparkSession, clause: str) -> datetime:
+    """The instant of a TIMESTAMP AS OF clause, as Spark understands it: in the session's time zone."""
+    from pyspark.errors import PySparkException
+
+    of = next(token for token in tokens(clause) if token.is_word("OF"))
+    expression = clause[of.end :].strip()
+    try:
+        row = spark.sql(f"SELECT unix_millis(try_cast(({expression}) AS TIMESTAMP)) AS at").first()
+    except PySparkException as error:
+        raise BadInput(
+            f"{expression} is no instant: {' '.join(str(error).split())[:300]}",
+            untouched="everything",
+            do="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'",
+        ) from error
+    if row is None or row["at"] is None:
+        raise BadInput(
+            f"{expression} is no instant", untouched="everything", do="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'"
+        )
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row["at"])

@@ -1,0 +1,228 @@
+"""What people promised about a table: its refs with their terms and their authors, and records as the rules see them.
+Belongs here: joining what the metadata says with what Postgres remembers of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.config import Thin, format_duration
+from artemis_lifecycle.expiration.plan import milliseconds
+from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
+from artemis_lifecycle.operations.holds import Hold
+from artemis_lifecycle.operations.tags import NOT_MADE, REPLACED, TagRecord
+from artemis_lifecycle.retention.rules import (
+    HoldView,
+    RetentionSettings,
+    TagView,
+    ThinningTier,
+    ref_ends,
+    view_of,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MS = timedelta(milliseconds=1)
+_MAX_REF_AGE = "history.expire.max-ref-age-ms"
+
+_UNITS: Mapping[str, Literal["hour", "day", "week", "month", "year"]] = {
+    "hourly": "hour",
+    "daily": "day",
+    "weekly": "week",
+    "monthly": "month",
+    "yearly": "year",
+}
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """A branch or tag, and what is known of it. `who`, `created_at` and `why` are None where no record speaks for it:
+    it was made, moved or altered by other means. `retention` says how long it stays and from when that counts;
+    `ends_at` is its last instant, None for ever. `keeps` says what a branch keeps of its ancestors."""
+
+    name: str
+    type: Literal["branch", "tag"]
+    snapshot_id: int
+    committed_at: datetime | None
+    who: str | None
+    created_at: datetime | None
+    why: str | None
+    retention: str
+    ends_at: datetime | None
+    keeps: str | None = None
+
+
+@dataclass(frozen=True)
+class TableRefs:
+    """A table's refs, by name, pinned to one metadata file; `removed` are records of tags that are no more."""
+
+    table: str
+    metadata_location: str
+    refs: tuple[TableRef, ...]
+    removed: tuple[TagRecord, ...] = ()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per ref.
+
+        Columns: name, type object; snapshot_id int64; committed_at, created_at, ends_at datetime64[ms, UTC] (NaT where
+        unknown; an ends_at of NaT is for ever); who, why, retention, keeps object (None where unknown).
+        """
+        import pandas as pd
+
+        def times(name: str) -> pd.Series[pd.Timestamp]:
+            return pd.Series(pd.to_datetime([getattr(ref, name) for ref in self.refs], utc=True)).astype(
+                "datetime64[ms, UTC]"
+            )
+
+        def texts(name: str) -> pd.Series[str]:
+            return pd.Series([getattr(ref, name) for ref in self.refs], dtype="object")
+
+        return pd.DataFrame(
+            {
+                "name": texts("name"),
+                "type": texts("type"),
+                "snapshot_id": pd.Series([ref.snapshot_id for ref in self.refs], dtype="int64"),
+                "committed_at": times("committed_at"),
+                "who": texts("who"),
+                "created_at": times("created_at"),
+                "why": texts("why"),
+                "retention": texts("retention"),
+                "ends_at": times("ends_at"),
+                "keeps": texts("keeps"),
+            }
+        )
+
+
+def table_refs(
+    table: str,
+    metadata: TableMetadata,
+    records: Sequence[TagRecord],
+    settings: RetentionSettings,
+    now_ms: int,
+    *,
+    with_removed: bool = False,
+) -> TableRefs:
+    """The refs of `metadata`, main first. `records` are all that there ever were of this table, oldest first."""
+    ends = ref_ends(view_of(metadata), settings, now_ms, tags=tag_views(records))
+    found = []
+    for name in sorted(metadata.refs, key=lambda name: (name != MAIN_BRANCH, name)):
+        ref = metadata.refs[name]
+        snapshot = metadata.snapshot(ref.snapshot_id)
+        record = record_of(ref, records)
+        found.append(
+            TableRef(
+                name=name,
+                type=ref.type,
+                snapshot_id=ref.snapshot_id,
+                committed_at=None if snapshot is None else _instant(snapshot.timestamp_ms),
+                who=None if record is None else record.who,
+                created_at=None if record is None else record.created_at,
+                why=None if record is None else record.why or None,
+                retention=_retention(ref, record, metadata.properties.get(_MAX_REF_AGE)),
+                ends_at=_instant(ends[name]),
+                keeps=_keeps(ref),
+            )
+        )
+    removed = tuple(record for record in records if record.removed_at is not None) if with_removed else ()
+    return TableRefs(table, metadata.metadata_location, tuple(found), removed)
+
+
+def record_of(ref: Ref, records: Iterable[TagRecord]) -> TagRecord | None:
+    """The record that speaks for `ref`: the newest under its name, while the ref is as it was made."""
+    if ref.is_branch:
+        return None
+    found = None
+    for record in records:
+        # What replaced a record may never have been committed: then the older one still tells the truth.
+        ended = record.removed_at is not None and record.removed_why not in (REPLACED, NOT_MADE)
+        as_made = (record.snapshot_id, record.max_ref_age_ms) == (ref.snapshot_id, ref.max_ref_age_ms)
+        if record.name == ref.name and as_made and not ended and record.created_at is not None:
+            found = record
+    return found
+
+
+def tag_views(records: Iterable[TagRecord]) -> tuple[TagView, ...]:
+    """Records in force, as the rules see them."""
+    return tuple(
+        TagView(
+            name=record.name,
+            snapshot_id=record.snapshot_id,
+            created_at_ms=milliseconds(record.created_at),
+            retain_ms=None if record.retain is None else record.retain // _MS,
+            max_ref_age_ms=record.max_ref_age_ms,
+        )
+        for record in records
+        if record.removed_at is None and record.created_at is not None
+    )
+
+
+def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
+    """Holds, as the rules see them."""
+    return tuple(
+        HoldView(
+            hold_id=hold.hold_id,
+            owner=hold.owner,
+            reason=hold.reason,
+            snapshot_ids=hold.snapshot_ids,
+            until_ms=None if hold.until is None else milliseconds(hold.until),
+            kind=hold.kind,
+        )
+        for hold in holds
+    )
+
+
+def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
+    """What lifecycle.yaml says of thinning, as the rules see it."""
+    return tuple(
+        ThinningTier(_UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
+    )
+
+
+def max_ref_age_ms(retain: timedelta | None, created_at: datetime, committed_ms: int) -> int:
+    """What to write on a tag so that Iceberg, which counts from the snapshot's commit, lets it live `retain` from
+    `created_at`; None is for ever."""
+    if retain is None:
+        return FOREVER_MS
+    return min(max(milliseconds(created_at) - committed_ms + retain // _MS, 1), FOREVER_MS)
+
+
+def _retention(ref: Ref, record: TagRecord | None, by_property: str | None) -> str:
+    if ref.name == MAIN_BRANCH or (ref.max_ref_age_ms is not None and ref.max_ref_age_ms >= FOREVER_MS):
+        return "forever"
+    if record is not None and record.retain is not None:
+        return f"{format_duration(record.retain)} from its creation"
+    if ref.max_ref_age_ms is not None:
+        return f"{_duration(ref.max_ref_age_ms)} from its snapshot's commit"
+    if by_property is None or int(by_property) >= FOREVER_MS:
+        return "forever (nothing says otherwise)"
+    return f"{_duration(int(by_property))} from its snapshot's commit (table property)"
+
+
+def _keeps(ref: Ref) -> str | None:
+    parts = []
+    if ref.min_snapshots_to_keep is not None:
+        parts.append(f"its newest {ref.min_snapshots_to_keep}")
+    if ref.max_snapshot_age_ms is not None:
+        parts.append(f"what is younger than {_duration(ref.max_snapshot_age_ms)}")
+    return " and ".join(parts) or ("by the table's rule" if ref.is_branch else None)
+
+
+def _duration(age_ms: int) -> str:
+    try:
+        return format_duration(age_ms * _MS)
+    except OverflowError:
+        return f"{age_ms} ms"
+
+
+def _instant(at_ms: int | None) -> datetime | None:
+    """None for ever, and for what is later than the calendar."""
+    if at_ms is None:
+        return None
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + at_ms * _MS
+    except OverflowError:
+        return None

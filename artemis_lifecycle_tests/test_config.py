@@ -1,0 +1,85 @@
+"""lifecycle.yaml: what may be said of retention, and what is refused with its line."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from artemis_lifecycle.config import LifecycleConfig, Thin, load_config, parse_duration
+from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.expiration.promises import thinning_tiers
+from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
+
+THINNED = """
+defaults:
+  retention:
+    thin: [{keep: hourly, for: 1d}, {keep: daily, for: 30d}, {keep: monthly, for: forever}]
+tables:
+  a.b: {retention: {window: 7d}}
+  a.c: {retention: {thin: []}}
+"""
+
+
+def _load(folder: Path, text: str) -> LifecycleConfig:
+    file = folder / "lifecycle.yaml"
+    file.write_text(text)
+    return load_config(file, {})
+
+
+def test_thinning_is_typed_inherited_and_means_what_the_rules_know(tmp_path: Path) -> None:
+    config = _load(tmp_path, THINNED)
+    thin = config.policy("a.b").retention.thin
+    assert [(tier.keep, tier.lasting) for tier in thin] == [
+        ("hourly", timedelta(days=1)),
+        ("daily", timedelta(days=30)),
+        ("monthly", "forever"),
+    ]
+    assert thinning_tiers(thin) == HOURLY_DAILY_MONTHLY
+    assert config.policy("a.c").retention.thin == ()
+    assert config.policy("elsewhere.t").retention.thin == thin
+
+
+def test_a_configuration_reads_back_from_its_own_json(tmp_path: Path) -> None:
+    config = _load(tmp_path, THINNED)
+    again = _load(tmp_path, config.model_dump_json(by_alias=True))
+    assert again.defaults == config.defaults
+
+
+def test_paimons_keys_are_taken_under_paimons_rule(tmp_path: Path) -> None:
+    text = (
+        "defaults:\n  retention: {rule: paimon, min_snapshots: 2, max_snapshots: 5, "
+        "expire_limit: 10, next_timestamp: true}\n"
+    )
+    retention = _load(tmp_path, text).policy("a.b").retention
+    assert (retention.expire_limit, retention.next_timestamp) == (10, True)
+
+
+@pytest.mark.parametrize(
+    ("retention", "says"),
+    [
+        ("{thin: [{keep: hourly}]}", "line 4.*for"),
+        ("{thin: [{keep: fortnightly, for: 1d}]}", "line 4"),
+        ("{thin: [{keep: daily, for: ever}]}", "line 4"),
+        ("{thin: [{keep: daily, for: 1d}, {keep: daily, for: 2d}]}", "line 4.*daily is there twice"),
+        ("{thin: [{keep: daily, for: 1d, until: 2d}]}", "unknown key 'until'"),
+        ("{expire_limit: 10}", "expire_limit has a meaning only under rule paimon"),
+        ("{next_timestamp: true}", "next_timestamp has a meaning only under rule paimon"),
+        ("{rule: paimon, expire_limit: 0}", "line 4.*expire_limit"),
+        ("{rule: paimon, min_snapshots: 3, max_snapshots: 2}", "must not be less than min_snapshots"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, retention: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _load(tmp_path, f"tables:\n  a.b:\n    # this one\n    retention: {retention}\n")
+
+
+def test_a_tier_may_be_given_by_its_python_name() -> None:
+    assert Thin(keep="daily", lasting="forever") == Thin.model_validate({"keep": "daily", "for": "forever"})
+
+
+@pytest.mark.parametrize("text", ["30", "30 days", "-1d", "1.5h", "", "99999999999999999d", None, 30])
+def test_a_duration_that_is_none_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"duration|calendar"):
+        parse_duration(text)
