@@ -238,6 +238,8 @@ class _Compiler:
         if not isinstance(items, dict) or items.get("type") != "record" or len(items["fields"]) != 2:
             return None
         first, second = (field["type"] for field in items["fields"])
+        if not isinstance(first, str) or not isinstance(second, str):
+            return None
         if first not in _LONGS or second not in _LONGS | _TEXTS:
             return None
         self._define(items)

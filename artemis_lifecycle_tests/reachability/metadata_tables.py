@@ -25,7 +25,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import FOREVER_MS, Ref, TableMetadata
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.storage.types import StoredFile
+from artemis_lifecycle.storage.types import Children, StoredFile
 from artemis_lifecycle_tests.metadata.metadata_json import metadata_node, snapshot_node
 from artemis_lifecycle_tests.reachability.avro_by_hand import CHUNKS, CODECS
 from artemis_lifecycle_tests.reachability.writers import (
@@ -112,6 +112,9 @@ class FolderStores(Stores):
 
     def head(self, path: str) -> StoredFile | None:
         return super().head(self.on_disk(path))
+
+    def children(self, prefix: str) -> Children:
+        return super().children(self.on_disk(prefix))
 
     def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
         if self.dies_at is not None:
@@ -219,14 +222,14 @@ _LOOKALIKES = (
     "{n}#frag?version=2.parquet",
     "/{n}/deep/er/x.parquet",
 )
-_OPERATIONS = (
+OPERATIONS = (
     *["append"] * 6,
     *["delete"] * 3,
     *["overwrite", "rewrite", "rewrite", "row_delta", "row_delta", "row_delta", "compact", "readd", "twice"],
     *["replace", "stage", "cherry_pick", "rollback", "rollback", "branch", "branch", "tag", "append_branch"],
     *["append_branch", "forward", "drop_ref", "expire", "expire", "upgrade", "upgrade", "evolve_spec"],
     *["evolve_schema", "writer", "writer", "statistics", "statistics", "statistics", "data_path", "properties"],
-    *["empty", "vectors", "vectors"],
+    *["empty", "vectors", "vectors", "reorder"],
 )
 
 
@@ -283,6 +286,7 @@ class MetadataTable(TableModel):
         os.makedirs(f"{self.disk_home}/{self.odd_folder}")
         self.stores = FolderStores(self.folder)
         self.encrypted: str | None = None
+        self.may_reorder = True
 
     def _some_writer(self, tape: Tape) -> Writer:
         return Writer(
@@ -520,7 +524,7 @@ class MetadataTable(TableModel):
     def step(self, decisions: bytes) -> bool:
         """One operation. Whether the table's metadata is another than before, and must be written."""
         tape = Tape(decisions)
-        operation = tape.of(_OPERATIONS)
+        operation = tape.of(OPERATIONS)
         self.clock += (tape.below(4) or 1) * MINUTE
         branches = sorted(name for name, ref in self.refs.items() if ref.is_branch and name != "main")
         target: str | None = "main"
@@ -563,7 +567,11 @@ class MetadataTable(TableModel):
         elif operation == "drop_ref" and len(self.refs) > 1:
             self.refs.pop(tape.of(sorted(name for name in self.refs if name != "main")), None)
         elif operation == "expire" and ids:
-            self.expire([i for i in ids if not tape.once_in(2)])
+            self.expire([i for i in ids if not tape.once_in(2)], dangling=tape.once_in(2))
+        elif operation == "reorder" and self.may_reorder:
+            # Writers that keep snapshots by id need not write them in the order of their commits.
+            turn = tape.below(len(ids) or 1)
+            self.snapshots = self.snapshots[turn:] + self.snapshots[:turn]
         elif operation == "upgrade":
             self.version = min(self.version + 1, 3)
         elif operation == "evolve_spec":
@@ -632,6 +640,9 @@ class MetadataTable(TableModel):
             number = len(self.files)
             suffix = "puffin" if kind == "statistics" else "parquet"
             file = self._new_file(kind, self.home, f"/{self.odd_folder}/{number} stats%.{suffix}", 500 + number)
+        if tape.once_in(6):
+            # A careless writer leaves the entry of a snapshot that has gone.
+            snapshot_id = 77
         self.statistics.append(Statistics(snapshot_id, file, file.path(tape), kind))
 
     def expire(self, gone: Iterable[int], *, dangling: bool = False) -> None:

@@ -3,20 +3,25 @@ one does, every one of them and no other. 2,000 histories; `make soak` walks 100
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import ManifestIndex
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, reading, settle, state
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location_hash import hash_location
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.answers import (
+    by_file,
     check_deletable,
     check_reachable,
     examples,
@@ -28,8 +33,9 @@ from artemis_lifecycle_tests.retention import oracle as retention
 from artemis_lifecycle_tests.retention.histories import MINUTE
 
 
-def opened(table: MetadataTable, folder: str) -> ManifestIndex:
-    return ManifestIndex.open(table.stores, f"{folder}/index", table.table_uuid, table.rules)
+def opened(table: MetadataTable, folder: str, threads: int = 2) -> ManifestIndex:
+    settings = IndexSettings(threads=threads)
+    return ManifestIndex.open(table.stores, f"{folder}/index", table.table_uuid, table.rules, settings)
 
 
 @dataclass
@@ -82,6 +88,14 @@ class Retention:
         return self._decided(settings, kept)
 
 
+@contextmanager
+def small_parts(tape: Tape) -> Iterator[None]:
+    """Tiny tables would fill one segment of the index and no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "SEGMENT_ROWS", tape.of((1_000_000, 1, 4)))
+        yield
+
+
 @examples(2_000)
 @given(opening=OPENINGS, steps=STEPS, rules=st.sampled_from(RULES), choices=st.binary(min_size=32, max_size=32))
 def test_exactly_what_only_expired_snapshots_reach_is_deletable(
@@ -90,8 +104,10 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
     with folders() as folder:
         table = built(opening, steps, folder, rules)
         metadata = table.read_metadata()
-        view = opened(table, folder).refresh(metadata)
-        known, tape = mentions(table), Tape(choices)
+        tape = Tape(choices)
+        with small_parts(tape):
+            view = opened(table, folder, tape.of((1, 1, 1, 8))).refresh(metadata)
+        known = mentions(table)
         some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
         for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
             check_deletable(table, view, expired, known)
@@ -99,6 +115,35 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         if known:
             path = tape.of(sorted(known))
             assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])
+
+
+@examples(200)
+@given(
+    opening=OPENINGS,
+    steps=STEPS,
+    rules=st.sampled_from(RULES),
+    bits=st.integers(0, 4),
+    choices=st.binary(min_size=8, max_size=8),
+)
+def test_a_hash_that_many_locations_share_keeps_files_and_deletes_none(
+    folders: Folders, opening: bytes, steps: list[bytes], rules: Any, bits: int, choices: bytes
+) -> None:
+    """With 64 bits no test would ever meet a collision: here there are at most 16 hashes."""
+    mask = (1 << bits) - 1
+    with folders() as folder, pytest.MonkeyPatch.context() as patch:
+        for module in (reading, settle, state):
+            whole = module.hash_paths
+            patch.setattr(module, "hash_paths", lambda *args, whole=whole: whole(*args) & np.uint64(mask))
+        patch.setattr(settle, "hash_location", lambda location: hash_location(location) & mask)
+        table, tape = built(opening, steps, folder, rules), Tape(choices)
+        view = opened(table, folder).refresh(table.read_metadata())
+        known = mentions(table)
+        some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
+        found = by_file(view.deletable(some), known)
+        assert found.keys() <= oracle.deletable(table, some).keys()
+        check_reachable(table, view, some, known)
+        for path, file in list(known.items())[:3]:
+            assert view.holders(normalise(path, rules)) == oracle.holders(table, file)
 
 
 def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:

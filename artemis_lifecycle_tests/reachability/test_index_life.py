@@ -7,9 +7,11 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import ManifestIndex
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, compaction, files, reading
 from artemis_lifecycle.reachability.index import index as index_module
+from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage import location
 from artemis_lifecycle_tests.reachability.answers import check_deletable, examples, mentions, same
 from artemis_lifecycle_tests.reachability.avro_by_hand import block_ends, records_before
@@ -26,6 +29,7 @@ from artemis_lifecycle_tests.reachability.conftest import Folders
 from artemis_lifecycle_tests.reachability.damage import Damage, contents, restore
 from artemis_lifecycle_tests.reachability.metadata_tables import (
     OPENINGS,
+    OPERATIONS,
     RULES,
     STEPS,
     STRICT_RULES,
@@ -38,6 +42,13 @@ from artemis_lifecycle_tests.reachability.metadata_tables import (
 
 
 @pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny tables would never fill a segment of the index, nor give it enough of them to join."""
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 6)
+    monkeypatch.setattr(compaction, "SMALL_SEGMENTS", 2)
+
+
+@pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Each rebuild is a warning; here they come by the thousand."""
     caplog.set_level(logging.ERROR, logger="artemis_lifecycle.reachability.index")
@@ -47,7 +58,8 @@ LIVES = st.lists(st.tuples(st.binary(min_size=64, max_size=64), st.binary(min_si
 
 
 def opened(table: MetadataTable, root: str, rules: Any = None) -> ManifestIndex:
-    return ManifestIndex.open(table.stores, root, table.table_uuid, rules or table.rules)
+    settings = IndexSettings(threads=1)
+    return ManifestIndex.open(table.stores, root, table.table_uuid, rules or table.rules, settings)
 
 
 def some(tape: Tape, table: MetadataTable) -> tuple[int, ...]:
@@ -134,6 +146,8 @@ def test_a_healthy_index_reads_each_manifest_and_list_once_ever(
 ) -> None:
     with folders() as folder:
         table = built(opening, first[:4], folder, rules)
+        # Snapshots in another order than before have to be laid out anew, and are read for it.
+        table.may_reorder = False
         root, known = f"{folder}/index", {}
         opened_files: Counter[File] = Counter()
         for number, (decisions, fate) in enumerate([(b"", b""), *life]):
@@ -253,6 +267,105 @@ def test_no_flipped_cut_swapped_or_foreign_byte_of_the_index_is_believed(folders
 
         strike()
         assert len(struck) == 11
+
+
+def lost(rows: Any, at: int) -> Any:
+    return np.delete(rows, at)
+
+
+def doubled(rows: Any, at: int) -> Any:
+    return np.insert(rows, at, rows[at])
+
+
+def moved(rows: Any, at: int) -> Any:
+    """Only of owners: the row is now another manifest's."""
+    changed = rows.copy()
+    if rows.dtype.itemsize == 4:
+        changed[at] = (changed[at] + 1) % (changed.max() + 1)
+    return changed
+
+
+@pytest.mark.parametrize("change", [lost, doubled, moved])
+def test_a_row_lost_doubled_or_moved_is_noticed_although_the_segment_is_sound_in_itself(
+    folders: Folders, change: Callable[[Any, int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a kept file of a rewritten manifest would go. The segment's own checksums hold; it is not the one that the
+    index has written."""
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 1_000)
+    with folders() as folder:
+        table, index, metadata = rewritten_table(folder)
+        expired = table.ids()[:2]
+        whole = opened(table, f"{folder}/new").refresh(metadata)
+        assert whole.deletable(expired).num_rows > 0
+        rows = rows_of(index.refresh(metadata))
+        healthy = contents(index.folder)
+        for number, row in rows:
+            restore(index.folder, healthy)
+            if forge(index, number, row, change, in_state=False):
+                same(opened(table, f"{folder}/index").refresh(metadata), whole, table.ids(), expired)
+
+
+@pytest.mark.parametrize("change", [lost, doubled, moved])
+def test_joining_segments_counts_their_rows_against_their_manifests(
+    folders: Folders, change: Callable[[Any, int], Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Also where every checksum holds, of the segment and in what names it: a fault is not handed on."""
+    monkeypatch.setattr(reading, "SEGMENT_ROWS", 5)
+    with folders() as folder:
+        table, index, metadata = rewritten_table(folder)
+        whole = opened(table, f"{folder}/new").refresh(metadata)
+        rows = rows_of(index.refresh(metadata))
+        healthy = contents(index.folder)
+        for number, row in rows:
+            restore(index.folder, healthy)
+            if not forge(index, number, row, change, in_state=True):
+                continue
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, logger="artemis_lifecycle.reachability.index"):
+                index.compact(metadata)
+            assert "is rebuilt" in caplog.text
+            same(opened(table, f"{folder}/index").refresh(metadata), whole, table.ids(), table.ids()[:2])
+
+
+def rewritten_table(folder: str) -> tuple[MetadataTable, ManifestIndex, TableMetadata]:
+    """Two manifests, then one that was written anew of both, and another."""
+    append, rewrite = b"\x00\x00\x00\x02", bytes([OPERATIONS.index("rewrite")])
+    table = built(b"", [append, append, rewrite, append], folder)
+    assert len(table.snapshots) == 4
+    return table, opened(table, f"{folder}/index"), table.read_metadata()
+
+
+def rows_of(view: Any) -> list[tuple[int, int]]:
+    """Every row of the index, as (segment, place)."""
+    found = [(number, row) for number, segment in enumerate(view.state.segments) for row in range(segment.rows)]
+    assert len(found) > 8
+    return found
+
+
+def forge(index: ManifestIndex, number: int, row: int, change: Callable[[Any, int], Any], *, in_state: bool) -> bool:
+    """Change one row of a segment, with every checksum and place in it anew; `in_state`, also in what names it.
+
+    False when nothing has changed by it.
+    """
+    folder = Path(index.folder)
+    newest = max(folder.glob("state-*"))
+    state = IndexState.of_arrays(files.decode(newest.read_bytes(), index.identity))
+    segment = state.segments[number]
+    arrays = files.decode((folder / segment.name).read_bytes(), index.identity)
+    changed = {**arrays, **{name: change(arrays[name], row) for name in ("hashes", "owners")}}
+    if all(np.array_equal(changed[name], arrays[name]) for name in ("hashes", "owners")):
+        return False
+    _, before = files.encode(index.identity, arrays)
+    data, places = files.encode(index.identity, changed)
+    (folder / segment.name).write_bytes(data)
+    if in_state:
+        state.segments[number] = replace(
+            segment, rows=len(changed["hashes"]), hashes=places["hashes"], owners=places["owners"]
+        )
+        shift = places["blocks"].offset - before["blocks"].offset
+        state.block_offsets = state.block_offsets + np.where(state.segment_of == number, shift, 0)
+        newest.write_bytes(files.encode(index.identity, state.arrays())[0])
+    return True
 
 
 # --- damage to the metadata -------------------------------------------------------------------------------------------

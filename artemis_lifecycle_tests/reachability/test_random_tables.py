@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import fastavro
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artemis_lifecycle.metadata import avro
@@ -62,6 +62,8 @@ def test_the_writer_by_hand_writes_what_fastavro_reads(folders: Folders, opening
                 if b"avro.codec" in data and not any(codec in data for codec in (b"\x08null", b"\x0edeflate")):
                     # fastavro needs packages more for the others; there the project's own readers must do.
                     continue
+                # fastavro makes dates of days, and has none before the year 1.
+                data = data.replace(b'"logicalType":"date"', b'"logicalType":"days"')
                 found = [dict(_values(record)) for record in fastavro.reader(io.BytesIO(data))]
                 for record, (entry, _) in zip(found, manifest.entries, strict=True):
                     assert entry.path in record.values() and entry.size in record.values()
@@ -92,7 +94,8 @@ def test_the_random_tables_have_everything_that_the_proofs_promise(folders: Fold
     """Coverage: each of these must come up in a few hundred histories, or the proofs prove less than they say."""
     seen: Counter[str] = Counter()
 
-    @examples(500)
+    # The same histories each time: what is rare must not come up missing by chance.
+    @settings(examples(500), derandomize=True, database=None)
     @given(opening=OPENINGS, steps=STEPS, rules=st.sampled_from(RULES))
     def collect(opening: bytes, steps: list[bytes], rules: Any) -> None:
         with folders() as folder:
@@ -122,6 +125,9 @@ def test_the_random_tables_have_everything_that_the_proofs_promise(folders: Fold
             seen["lists without counts"] += any(not held.counts_recorded for held in table.held.values())
             seen["shared statistics"] += len({each.file for each in table.statistics}) < len(table.statistics)
             seen["statistics beside vectors"] += any(each.file.format == "puffin" for each in table.statistics)
+            seen["statistics of nobody"] += any(each.snapshot_id not in table.ids() for each in table.statistics)
+            by_number = sorted(table.snapshots, key=lambda each: each.timestamp_ms)
+            seen["out of order"] += by_number != table.snapshots
             seen["branches"] += any(ref.is_branch and name != "main" for name, ref in table.refs.items())
             seen["tags"] += any(not ref.is_branch for ref in table.refs.values())
             seen["rolled back"] += len({entry.snapshot_id for entry in table.log}) < len(table.log)
@@ -133,7 +139,6 @@ def test_the_random_tables_have_everything_that_the_proofs_promise(folders: Fold
             seen[f"codec {table.writer.codec}"] += 1
 
     collect()
-    print(sorted((n, w) for w, n in seen.items()))
     wanted = {
         *(f"v{first} now v{now}" for first in (1, 2, 3) for now in (1, 2, 3) if first <= now),
         *(f"status {status}" for status in range(3)),
@@ -146,6 +151,8 @@ def test_the_random_tables_have_everything_that_the_proofs_promise(folders: Fold
         "a Puffin file shared by entries",
         "a live file in several manifests",
         "inline manifests",
+        "out of order",
+        "statistics of nobody",
         "lists without counts",
         "shared statistics",
         "statistics beside vectors",
