@@ -6,7 +6,8 @@ metadata only. Everything follows from the parameters, and a finished table is k
 
 Shapes:
 - `daily`: 96 appends of 600 files a day, and a compaction that replaces the day's files by 225; no manifest merging.
-- `many-small-commits`: a commit of one to three files each minute, manifests merged as by default, no compaction.
+- `many-small-commits`: a commit of one to three files each minute, manifests merged at Iceberg's defaults, and a
+  compaction a day. Without the compaction the merged manifests alone would hold 20 million entries.
 - `merged-manifests`: as `daily`, with manifest merging at Iceberg's defaults.
 - `fleet`: one of many small tables: 39 appends of 8 files and a compaction a day.
 
@@ -62,7 +63,7 @@ class Shape:
 
     @property
     def key(self) -> str:
-        files = self.files if isinstance(self.files, int) else "x"
+        files = self.files if isinstance(self.files, int) else f"few-{self.compacted}c"
         tags = f"-tags{self.tags}" if self.tags else ""
         return (
             f"{self.name}-{self.days}d-{self.appends}x{files}-{self.expire}e{self.further_days}f-s{self.seed}{tags}"
@@ -89,15 +90,16 @@ def daily(scale: float, *, further_days: int = 5, merge: bool = False, tags: int
 
 
 def many_small_commits(snapshots: int = 50_400, *, further_days: int = 5) -> Shape:
-    """A commit a minute for 35 days; fewer snapshots mean fewer a day."""
+    """A commit a minute for 35 days, the day's last one a compaction; fewer snapshots mean fewer a day."""
+    a_day = max(3, round(snapshots / 35))
     return Shape(
         "many-small-commits",
         days=35,
         expire=5,
         further_days=further_days,
-        appends=max(2, round(snapshots / 35)),
+        appends=a_day - 1,
         files=(0.75, 0.20, 0.05),
-        compacted=0,
+        compacted=max(1, a_day // 180),
         merge=True,
     )
 
@@ -226,9 +228,7 @@ class Files:
         records, sizes = self.sizes(_SMALL, day)
         starts = np.arange(self.shape.compacted, dtype=np.int64) * len(records) // self.shape.compacted
         merged, size = np.add.reduceat(records, starts), np.add.reduceat(sizes, starts) * 9 // 10
-        if self.shape.files == 600 or self.shape.name == "fleet":
-            return merged, size
-        # Days scaled down for tests: their compacted files are small; varints must have their width all the same.
+        # Only days scaled down for tests have compacted files below this; varints must have their width all the same.
         return np.maximum(merged, 1 << 20), np.maximum(size, 1 << 27)
 
     def body(self, kind: int, day: int) -> Bytes:

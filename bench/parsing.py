@@ -1,5 +1,7 @@
 """Two limits, each measured in a process of its own: reading a metadata file of very many snapshots, and decoding
-manifests on one core. `python -m bench.parsing metadata FILE` and `python -m bench.parsing decode TABLE_FOLDER` print JSON."""
+manifests on one core. `python -m bench.parsing metadata FILE` and `python -m bench.parsing decode TABLE_FOLDER` print
+JSON.
+"""
 
 from __future__ import annotations
 
