@@ -89,6 +89,7 @@ from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import ROWS_HERE, indexed, reachable_files, tidy
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
 from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
@@ -262,12 +263,12 @@ class Lifecycle:
     @cached_property
     def live_stores(self) -> Stores:
         """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.live))
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.live, self.config.defaults.budgets))
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold))
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold, self.config.defaults.budgets))
 
     @cached_property
     def _live(self) -> CatalogReader:
@@ -292,6 +293,10 @@ class Lifecycle:
         read_at = self.operations.clock.now()
         entry = self._live.entry(table)
         return _Table(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
+
+    def _index(self, table: str, metadata: TableMetadata) -> IndexView:
+        settings = IndexSettings.from_config(self.config, table)
+        return indexed(self.spark, self.live_stores, metadata, self.rules(table), self.root, settings)
 
     def _instant(self, name: str, given: datetime | None) -> datetime:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
@@ -394,7 +399,7 @@ class Lifecycle:
             view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
         )
         folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = indexed(self.spark, self.live_stores, look.metadata, self.rules(table), self.root)
+        view = self._index(table, look.metadata)
         with worker_errors():
             if view.entries_of(decision.kept) <= ROWS_HERE:
                 write_table(view.reachable(list(decision.kept)), folder, self.live_stores)
@@ -423,7 +428,7 @@ class Lifecycle:
         holds, tags = self._guards(look.metadata.table_uuid)
         return curve_of(
             table,
-            indexed(self.spark, self.live_stores, look.metadata, self.rules(table), self.root),
+            self._index(table, look.metadata),
             self._settings(table, instant),
             milliseconds(instant),
             holds=holds,
@@ -467,6 +472,7 @@ class Lifecycle:
                 root=self.root,
                 rules=self.rules(table),
                 night=step.night,
+                index=IndexSettings.from_config(self.config, table),
             )
             publish_plan(self.spark, self.config.catalogs.live.name, plan)
             # When nobody waits for it any more.
@@ -569,7 +575,7 @@ class Lifecycle:
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
             )
         base = read_table_metadata(self.live_stores, found.base_metadata_location)
-        holders = holders_of(indexed(self.spark, self.live_stores, base, rules, self.root), location)
+        holders = holders_of(self._index(found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
@@ -1082,7 +1088,7 @@ class Lifecycle:
         look = self._look(table)
         metadata, rules = look.metadata, self.rules(table)
         location = normalise(path, rules)
-        holders = holders_of(indexed(self.spark, self.live_stores, metadata, rules, self.root), location)
+        holders = holders_of(self._index(table, metadata), location)
         plans = [
             record
             for record in self.operations.plans.holding(metadata.table_uuid)
