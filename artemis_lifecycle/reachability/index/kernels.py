@@ -117,3 +117,15 @@ def equal_slices(one: Any, offsets: Any, rows: Any, other: Any, others: Any, oth
                     equal = False
                     break
         same[index] = equal
+
+
+@njit(types.int64[::1](_LONGS), cache=True, nogil=True)
+def sorted_once(values: Any) -> Any:
+    """The values in order, each once."""
+    ordered = np.sort(values)
+    count = 0
+    for row in range(len(ordered)):
+        if row == 0 or ordered[row] != ordered[row - 1]:
+            ordered[count] = ordered[row]
+            count += 1
+    return ordered[:count]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.avro import ListedManifests, LiveFiles, listed_manifests, live_files
+from artemis_lifecycle.metadata.avro import LiveFiles, listed_manifests, live_files
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, encode
 from artemis_lifecycle.storage.location import LocationRules
@@ -128,19 +128,48 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot]) -> ListChunk:
         column("added"),
         column("deleted"),
     )
+    distinct, numbers = _distinct(every)
+    sizes = np.array([listed.size_in_bytes for listed in lists], np.int64)
+    return ListChunk(sizes, bounds, numbers, distinct)
+
+
+def merged(chunks: Sequence[ListChunk]) -> ListChunk:
+    """All lists of the chunks, in order, as one chunk. Raises UnreadableMetadata when their lists do not agree."""
+    import numpy as np
+
+    every = joined(*(chunk.manifests for chunk in chunks))
+    distinct, numbers = _distinct(every)
+    manifests = np.cumsum([0, *(len(chunk.manifests) for chunk in chunks)])
+    entries = np.cumsum([0, *(len(chunk.numbers) for chunk in chunks)])
+    return ListChunk(
+        np.concatenate([chunk.sizes for chunk in chunks]),
+        np.concatenate(
+            [[0], *(chunk.bounds[1:] + start for chunk, start in zip(chunks, entries[:-1], strict=True))]
+        ).astype(np.int64),
+        np.concatenate([numbers[chunk.numbers + start] for chunk, start in zip(chunks, manifests[:-1], strict=True)]),
+        distinct,
+    )
+
+
+def _distinct(every: Manifests) -> tuple[Manifests, NDArray[np.int64]]:
+    """Each manifest once, and which of them every row is. Raises UnreadableMetadata when two rows do not agree."""
+    import numpy as np
+
     _, first, numbers = np.unique(every.keys(), return_index=True, return_inverse=True)
-    _require_agreement(every, first[numbers], lists)
-    distinct = taken(every, first)
-    known = {}
+    same = same_manifests(every, np.arange(len(every), dtype=np.int64), every, first[numbers])
+    if not same.all():
+        raise _disagreement(every.path(int(np.flatnonzero(~same)[0])))
+    found = taken(every, first)
+    counts: dict[str, Any] = {}
     for name in ("existing", "added", "deleted"):
         # A list of an old writer may leave a count out that another list has.
-        best = np.full(len(first), -1, np.int64)
-        np.maximum.at(best, numbers, getattr(every, name))
-        known[name] = best
-    distinct = Manifests(distinct.offsets, distinct.data, distinct.lengths, distinct.contents, **known)
-    _require_counts(every, distinct, numbers)
-    sizes = np.array([listed.size_in_bytes for listed in lists], np.int64)
-    return ListChunk(sizes, bounds, numbers.astype(np.int64), distinct)
+        given, best = getattr(every, name), np.full(len(first), -1, np.int64)
+        np.maximum.at(best, numbers, given)
+        differing = np.flatnonzero((given >= 0) & (given != best[numbers]))
+        if len(differing):
+            raise _disagreement(every.path(int(differing[0])))
+        counts[name] = best
+    return replace(found, **counts), numbers.astype(np.int64)
 
 
 def taken(manifests: Manifests, rows: NDArray[np.int64]) -> Manifests:
@@ -164,16 +193,18 @@ def taken(manifests: Manifests, rows: NDArray[np.int64]) -> Manifests:
     )
 
 
-def joined(first: Manifests, second: Manifests) -> Manifests:
-    """The rows of both, one behind the other."""
+def joined(*parts: Manifests) -> Manifests:
+    """The rows of all, one behind the other."""
     import numpy as np
 
+    starts = np.cumsum([0, *(int(part.offsets[-1]) for part in parts)])
     return Manifests(
-        np.concatenate([first.offsets, second.offsets[1:] + first.offsets[-1]]),
-        np.concatenate([first.data, second.data]),
+        np.concatenate(
+            [np.zeros(1, np.int64), *(part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True))]
+        ),
         *(
-            np.concatenate([getattr(first, name), getattr(second, name)])
-            for name in ("lengths", "contents", "existing", "added", "deleted")
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("data", "lengths", "contents", "existing", "added", "deleted")
         ),
     )
 
@@ -192,25 +223,6 @@ def same_manifests(
         same & (one.lengths[rows] == other.lengths[others]) & (one.contents[rows] == other.contents[others])
     )
     return alike
-
-
-def _require_agreement(every: Manifests, leaders: NDArray[np.int64], lists: Sequence[ListedManifests]) -> None:
-    import numpy as np
-
-    same = same_manifests(every, np.arange(len(every), dtype=np.int64), every, leaders)
-    if not same.all():
-        row = int(np.flatnonzero(~same)[0])
-        raise _disagreement(every.path(row))
-
-
-def _require_counts(every: Manifests, distinct: Manifests, numbers: NDArray[np.int64]) -> None:
-    import numpy as np
-
-    for name in ("existing", "added", "deleted"):
-        given, settled = getattr(every, name), getattr(distinct, name)[numbers]
-        differing = np.flatnonzero((given >= 0) & (given != settled))
-        if len(differing):
-            raise _disagreement(every.path(int(differing[0])))
 
 
 def _disagreement(path: str) -> UnreadableMetadata:

@@ -23,6 +23,7 @@ from artemis_lifecycle.reachability.index.reading import (
     Manifests,
     Segment,
     joined,
+    merged,
     same_manifests,
     taken,
 )
@@ -185,14 +186,17 @@ class IndexState:
 
     def add_lists(self, found: Iterable[tuple[Sequence[Snapshot], ListChunk]], rules: LocationRules) -> None:
         """Take over the lists of new snapshots, in the history's order. Raises as `number` does."""
-        import numpy as np
+        from artemis_lifecycle.reachability.index.kernels import sorted_once
 
-        lanes = Lanes(self)
-        for snapshots, chunk in found:
-            numbers = self.number(chunk.manifests, rules)
-            for index, snapshot in enumerate(snapshots):
-                rows = chunk.numbers[chunk.bounds[index] : chunk.bounds[index + 1]]
-                lanes.place(np.unique(numbers[rows]), snapshot, int(chunk.sizes[index]))
+        parts = list(found)
+        chunk = merged([chunk for _, chunk in parts])
+        numbers = self.number(chunk.manifests, rules)
+        lanes, listed = Lanes(self), numbers[chunk.numbers]
+        snapshots = [snapshot for part, _ in parts for snapshot in part]
+        for snapshot, start, end, size in zip(
+            snapshots, chunk.bounds[:-1].tolist(), chunk.bounds[1:].tolist(), chunk.sizes.tolist(), strict=True
+        ):
+            lanes.place(sorted_once(listed[start:end]), snapshot, size)
         lanes.store()
 
     # --- shrinking --------------------------------------------------------------------------------------------------
