@@ -99,6 +99,10 @@ lock: $(VENV)/.project  ## Write requirements.lock anew from pyproject.toml; new
 	@$(VENV)/bin/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--universal --python-version 3.11 --custom-compile-command "make lock" --quiet $(UPGRADE) -o requirements.lock
 
+.PHONY: bench
+bench: setup  ## Iceberg's own expire action and this project's planner, side by side: see bench/README.md.
+	@$(PY) -m bench $(ARGS)
+
 .PHONY: stop
 stop:  ## Stop the embedded Postgres.
 	@if [ -x $(PY) ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.local stop; fi

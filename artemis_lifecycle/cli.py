@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
+from artemis_lifecycle.config import parse_duration
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
 
 if TYPE_CHECKING:
@@ -222,6 +224,60 @@ def reachable(
             json=json,
             title=f"Reachable set of {table}",
         )
+
+
+@app.command("retention-curve")
+def retention_curve(
+    table: TableArgument,
+    window: Annotated[
+        list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png or .svg).")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What the table would hold under other windows, and what each tag and branch costs to keep. Changes nothing."""
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"{plot} is no .png or .svg", untouched="everything", do="name a picture")
+    windows = None if not window else [parse_duration(text) for text in window]
+    with opened(config, "comparing windows") as lifecycle:
+        curve = lifecycle.retention_curve(table, windows=windows)
+    if plot is not None:
+        plot.write_bytes(curve.plot(plot.suffix[1:]))
+    if json:
+        show(curve, json=True, title="")
+        return
+    most = max((point.size_in_bytes for point in curve.points), default=0) or 1
+    show_table(
+        f"What {table} would hold",
+        ("window", "snapshots", "files", "bytes", ""),
+        [
+            (
+                f"{timedelta(milliseconds=point.window_ms) / timedelta(days=1):.1f} d" + " ◀ policy" * point.is_policy,
+                f"{point.snapshots:,}",
+                f"{point.files:,}",
+                decimal(point.size_in_bytes),
+                "█" * round(24 * point.size_in_bytes / most),
+            )
+            for point in curve.points
+        ],
+    )
+    show_table(
+        "What each ref costs: freed if it were removed",
+        ("ref", "snapshot", "snapshots", "files", "bytes"),
+        [
+            (
+                f"{cost.type} {cost.ref}",
+                cost.snapshot_id,
+                cost.snapshots,
+                f"{cost.files:,}",
+                decimal(cost.size_in_bytes),
+            )
+            for cost in curve.refs
+        ],
+    )
+    if plot is not None:
+        out.print(f"Drawn into {escape(str(plot))}", style="dim")
 
 
 @app.command()

@@ -110,6 +110,16 @@ class Spark(_Model):
     conf: dict[str, str] = {}
 
 
+class Reachability(_Model):
+    """How metadata is read: threads of this process, Spark tasks at once (null: as many as there are cores), and a
+    Redis
+    in front of the manifest index (redis://…)."""
+
+    threads: int = Field(default=8, ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
+    cache: str | None = None
+
+
 class Thin(_Model):
     """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
 
@@ -292,6 +302,7 @@ class LifecycleConfig(_Model):
     catalogs: Catalogs = Catalogs()
     operations: Operations = Operations()
     spark: Spark = Spark()
+    reachability: Reachability = Reachability()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}
     home: Path = Path(".artemis")

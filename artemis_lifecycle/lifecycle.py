@@ -49,6 +49,8 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
+from artemis_lifecycle.expiration.curve import RetentionCurve
+from artemis_lifecycle.expiration.curve import retention_curve as curve_of
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
@@ -87,11 +89,12 @@ from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.reachability.holders import holders_of
-from artemis_lifecycle.reachability.walk import indexed, reachable_files
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.walk import ROWS_HERE, indexed, reachable_files, tidy
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
 from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame, write_frame
+from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker
@@ -260,12 +263,12 @@ class Lifecycle:
     @cached_property
     def live_stores(self) -> Stores:
         """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.live))
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.live, self.config.defaults.budgets))
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold))
+        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold, self.config.defaults.budgets))
 
     @cached_property
     def _live(self) -> CatalogReader:
@@ -290,6 +293,10 @@ class Lifecycle:
         read_at = self.operations.clock.now()
         entry = self._live.entry(table)
         return _Table(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
+
+    def _index(self, table: str, metadata: TableMetadata) -> IndexView:
+        settings = IndexSettings.from_config(self.config, table)
+        return indexed(self.spark, self.live_stores, metadata, self.rules(table), self.root, settings)
 
     def _instant(self, name: str, given: datetime | None) -> datetime:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
@@ -392,10 +399,12 @@ class Lifecycle:
             view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
         )
         folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = indexed(self.spark, self.live_stores, look.metadata, self.rules(table), self.root)
-        files = reachable_files(self.spark, view, decision.kept)
+        view = self._index(table, look.metadata)
         with worker_errors():
-            write_frame(files, folder, self.live_stores)
+            if view.entries_of(decision.kept) <= ROWS_HERE:
+                write_table(view.reachable(list(decision.kept)), folder, self.live_stores)
+            else:
+                write_frame(reachable_files(self.spark, view, decision.kept), folder, self.live_stores)
         frame = read_frame(self.spark, folder, self.live_stores)
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(
@@ -405,6 +414,26 @@ class Lifecycle:
             counts={row["kind"]: row["count(path)"] for row in sorted(totals, key=lambda row: str(row["kind"]))},
             size_in_bytes=sum(row["sum(size_in_bytes)"] for row in totals),
             _frame=frame,
+        )
+
+    def retention_curve(
+        self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
+    ) -> RetentionCurve:
+        """What the table would hold under other windows (None: some over its whole age), and what each ref costs.
+
+        Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
+        """
+        look = self._look(table)
+        instant = self._instant("now", now)
+        holds, tags = self._guards(look.metadata.table_uuid)
+        return curve_of(
+            table,
+            self._index(table, look.metadata),
+            self._settings(table, instant),
+            milliseconds(instant),
+            holds=holds,
+            tags=tags,
+            windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
         )
 
     # --- expiration -------------------------------------------------------------------------------------------------
@@ -443,8 +472,11 @@ class Lifecycle:
                 root=self.root,
                 rules=self.rules(table),
                 night=step.night,
+                index=IndexSettings.from_config(self.config, table),
             )
             publish_plan(self.spark, self.config.catalogs.live.name, plan)
+            # When nobody waits for it any more.
+            tidy(self.live_stores, look.metadata, self.rules(table), self.root)
             step.counts = {
                 "snapshots_kept": plan.summary.snapshots_kept,
                 "snapshots_expired": plan.summary.snapshots_expired,
@@ -543,7 +575,7 @@ class Lifecycle:
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
             )
         base = read_table_metadata(self.live_stores, found.base_metadata_location)
-        holders = holders_of(indexed(self.spark, self.live_stores, base, rules, self.root), location)
+        holders = holders_of(self._index(found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
@@ -1056,7 +1088,7 @@ class Lifecycle:
         look = self._look(table)
         metadata, rules = look.metadata, self.rules(table)
         location = normalise(path, rules)
-        holders = holders_of(indexed(self.spark, self.live_stores, metadata, rules, self.root), location)
+        holders = holders_of(self._index(table, metadata), location)
         plans = [
             record
             for record in self.operations.plans.holding(metadata.table_uuid)

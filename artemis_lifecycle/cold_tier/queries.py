@@ -211,7 +211,9 @@ def translate(spark: SparkSession, sql: str, tables: Tables) -> Query:
         )
     text = _with_versions(sql[: cut[-1].end], cut)
     plan = _parsed(spark, text)
-    relations = list(_relations(spark, plan))
+    # A subquery may be met on two ways; it stands at one place.
+    relations = list({(found.start, found.end): found for found in _relations(spark, plan)}.values())
+    relations.sort(key=lambda relation: relation.start)
     if relations and relations[0].text is not None:
         # Spark may have put variables in; positions are in what it parsed.
         text = relations[0].text

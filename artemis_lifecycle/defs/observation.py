@@ -58,6 +58,8 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
         frame = health.to_pandas()
+        curve = steps.retention_curve(table)
+        policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
         metadata={
             "files": health.data_files,
@@ -70,6 +72,13 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "manifests": health.manifests,
             "metadata_bytes": health.metadata_bytes,
             "metadata_location": shown.place(health.metadata_location),
+            "bytes_held_by_policy": policy.size_in_bytes,
+            "files_held_by_policy": policy.files,
+            "retention_curve": shown.picture(curve.plot(), f"Held by window, and by ref, of {table}"),
+            "held_by_ref": shown.table(
+                ["ref", "snapshot", "files", "bytes"],
+                [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
+            ),
             "figures": shown.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,
         }

@@ -72,12 +72,16 @@ class RunLifecycle(Lifecycle):
     @cached_property
     def live_stores(self) -> Stores:
         """The stores of the live warehouse."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.live), self.s3_client_factory)
+        return Stores(
+            StoreSettings.from_catalog(self.config.catalogs.live, self.config.defaults.budgets), self.s3_client_factory
+        )
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The stores of the cold warehouse."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold), self.s3_client_factory)
+        return Stores(
+            StoreSettings.from_catalog(self.config.catalogs.cold, self.config.defaults.budgets), self.s3_client_factory
+        )
 
 
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]

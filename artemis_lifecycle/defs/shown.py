@@ -1,5 +1,6 @@
 """How results look in the UI: column schemas, Markdown tables, places. Numbers keep their keys, so that they plot."""
 
+import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -79,6 +80,11 @@ def _cell(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
     return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def picture(png: bytes, what: str) -> MetadataValue:
+    """A picture within Markdown; `what` is said where it is not shown."""
+    return MetadataValue.md(f"![{what}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 
 def place(location: str) -> MetadataValue:

@@ -30,7 +30,6 @@ from artemis_lifecycle.deletion.batches import (
 )
 from artemis_lifecycle.deletion.last_look import Grounds, LastLook, Sight
 from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
-from artemis_lifecycle.deletion.pace import TokenBucket
 from artemis_lifecycle.errors import Busy, Refused, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -39,6 +38,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules, split
+from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_table
@@ -116,6 +117,7 @@ def plan_expiration(
     root: str,
     rules: LocationRules,
     night: date | None = None,
+    index: IndexSettings = DEFAULT_SETTINGS,
 ) -> ExpirationPlan:
     """Decide, walk and seal. Reads the table's metadata only; writes under `root` and in Postgres.
 
@@ -128,7 +130,7 @@ def plan_expiration(
         view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    files = indexed(spark, stores, metadata, rules, root).deletable(decision.expired)
+    files = indexed(spark, stores, metadata, rules, root, index).deletable(decision.expired)
     sealed = write_table(files, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, sealed.digest)
     generation = operations.plans.generation(content_id)

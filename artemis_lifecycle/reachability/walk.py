@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import IndexSettings, IndexView, ManifestIndex
+from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"
 
-_DEFAULTS = IndexSettings()
-_ROWS_HERE = 200_000
+ROWS_HERE = 200_000
 """Up to as many entries are put together in this process: about 100 MB."""
 
 
@@ -30,7 +29,7 @@ def indexed(
     metadata: TableMetadata,
     rules: LocationRules,
     root: str,
-    settings: IndexSettings = _DEFAULTS,
+    settings: IndexSettings = DEFAULT_SETTINGS,
     files: Stores | None = None,
 ) -> IndexView:
     """The table's manifest index under `root`, as of `metadata`; reads only what it does not know yet.
@@ -44,8 +43,13 @@ def indexed(
     return index.refresh(metadata, spark)
 
 
+def tidy(stores: Stores, metadata: TableMetadata, rules: LocationRules, root: str) -> int:
+    """Join and rewrite segments of the table's index where that is worth it; returns how many were replaced."""
+    return ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules).compact(metadata)
+
+
 def reachable_files(
-    spark: SparkSession, view: IndexView, snapshot_ids: Collection[int], *, rows_here: int = _ROWS_HERE
+    spark: SparkSession, view: IndexView, snapshot_ids: Collection[int], *, rows_here: int = ROWS_HERE
 ) -> DataFrame:
     """All that the given snapshots reach: DataFrame[path, kind, size_in_bytes, location], one row per location.
 

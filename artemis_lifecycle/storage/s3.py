@@ -30,6 +30,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_afte
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.types import CHUNK, Children, DeleteOutcome, Outcomes, StoredFile
 
@@ -102,6 +103,16 @@ def shared_client(settings: StoreSettings) -> Any:
         if key not in _clients:
             _clients[key] = make_client(settings)
         return _clients[key]
+
+
+_paces: dict[tuple[float | None, int], TokenBucket] = {}
+
+
+def _reading_pace(settings: StoreSettings) -> TokenBucket:
+    """The one bucket of this process for its rate: every store that reads here draws from it."""
+    key = (settings.requests_per_second, os.getpid())
+    with _clients_lock:
+        return _paces.setdefault(key, TokenBucket(settings.requests_per_second))
 
 
 class _Redact(logging.Filter):
@@ -560,8 +571,14 @@ class S3Store:
             stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
             reraise=True,
         )
+        pace = _reading_pace(settings)
+
+        def paced() -> T:
+            pace.take(1)
+            return operation()
+
         try:
-            return retrying(operation)
+            return retrying(paced)
         except (ClientError, BotoCoreError, FlexibleChecksumError, OSError) as error:
             self._fail(what, path, error)
 

@@ -4,13 +4,13 @@ belong: a client."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.config import Catalog
+    from artemis_lifecycle.config import Budgets, Catalog
 
 MIB = 1 << 20
 
@@ -42,6 +42,8 @@ class StoreSettings:
     max_wait_seconds: float = 10.0
     deadline_seconds: float = 60.0
     copy_attempts: int = 3
+    requests_per_second: float | None = None
+    """What the readers of one process may ask of S3 together; None is no limit. Deletes have a pace of their own."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:
@@ -62,7 +64,7 @@ class StoreSettings:
                 raise ConfigError(f"{name} must be at least 1", untouched="everything", do="give a positive number")
 
     @classmethod
-    def from_catalog(cls, catalog: Catalog) -> StoreSettings:
+    def from_catalog(cls, catalog: Catalog, budgets: Budgets | None = None) -> StoreSettings:
         """The settings that a catalog's properties give, spelled as pyiceberg spells them (`s3.endpoint`, …; for
         credentials and region `client.…` stands in). Raises ConfigError for a value of the wrong kind."""
         properties = _Properties(catalog.properties)
@@ -76,7 +78,13 @@ class StoreSettings:
             s3_session_token=properties.text("s3.session-token", "client.session-token"),
             s3_path_style=path_style if path_style is not None or virtual is None else not virtual,
             storage_class=catalog.storage_class,
+            requests_per_second=None if budgets is None else budgets.read_share * budgets.object_store_iops,
         )
+
+    def shared_by(self, tasks: int) -> StoreSettings:
+        """The settings for each of so many processes that read at once: together they keep to the budget."""
+        rate = self.requests_per_second
+        return self if rate is None else replace(self, requests_per_second=rate / max(1, tasks))
 
     def secrets(self) -> tuple[str, ...]:
         """What must never be shown."""

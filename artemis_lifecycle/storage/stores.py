@@ -52,6 +52,10 @@ class Stores:
     def __repr__(self) -> str:
         return f"Stores({self.settings!r})"
 
+    def shared_by(self, tasks: int) -> Stores:
+        """The stores for each of so many tasks that read at once, so that together they keep to the read budget."""
+        return Stores(self.settings.shared_by(tasks), self._s3_client_factory)
+
     def list(self, prefix: str) -> Iterator[StoredFile]:
         """All files below the folder `prefix`, hidden ones too, in `prefix`'s own spelling; none when it is missing.
 

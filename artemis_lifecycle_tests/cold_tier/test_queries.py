@@ -250,7 +250,7 @@ def test_what_expired_is_read_from_the_cold_catalog(lifecycle: Lifecycle, spark:
         ("SELECT * FROM db.t; DROP TABLE db.t", "cannot parse"),
         ("SELECT * FROM db.t FOR TAG incident", "FOR TAG 'name'"),
         ("SELECT * FROM t FOR TAG 'x'", "write FROM namespace.t FOR TAG 'x'"),
-        ("SELECT * FROM db.t WHERE", "cannot parse"),
+        ("SELECT * FROM db.t WHERE id =", "cannot parse"),
     ],
 )
 def test_what_does_not_only_read_or_cannot_be_read_is_refused(lifecycle: Lifecycle, sql: str, says: str) -> None:

@@ -87,8 +87,10 @@ def test_a_ref_that_somebody_else_changed_is_not_judged_by_our_record(
         "moved": f"REPLACE TAG audit AS OF VERSION {ids[0]} RETAIN 401 DAYS",
         "shortened": f"REPLACE TAG audit AS OF VERSION {ids[1]} RETAIN 301 DAYS",
         "lengthened": f"REPLACE TAG audit AS OF VERSION {ids[1]} RETAIN 1000 DAYS",
-        "made anew": f"CREATE OR REPLACE TAG audit AS OF VERSION {ids[1]}",
+        "made anew": f"CREATE TAG audit AS OF VERSION {ids[1]}",
     }[change]
+    if change == "made anew":
+        spark.sql(f"ALTER TABLE {name} DROP TAG audit")
     spark.sql(f"ALTER TABLE {name} {statement}")
     ends = {"moved": now + DAY, "shortened": now + DAY, "lengthened": now + 700 * DAY, "made anew": None}[change]
     (seen,) = (ref for ref in lifecycle.tags(table).refs if ref.name == "audit")

@@ -3,6 +3,6 @@ say, and settling which files kept and expired snapshots reach. Does not belong:
 deleting.
 """
 
-from artemis_lifecycle.reachability.index.index import IndexSettings, IndexView, ManifestIndex
+from artemis_lifecycle.reachability.index.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
 
-__all__ = ["IndexSettings", "IndexView", "ManifestIndex"]
+__all__ = ["DEFAULT_SETTINGS", "IndexSettings", "IndexView", "ManifestIndex"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.reachability.index.files import DamagedIndex
 from artemis_lifecycle.reachability.index.reading import ReadManifest, SegmentWriter, checksum_of
 
@@ -82,14 +81,9 @@ def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[R
     # Sorted by owner and, being stable, within it by hash.
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(segment.manifests + 1))
-    path = index.segment_path(segment)
     for manifest in members[np.argsort(state.block_offsets[members])].tolist():
         place = int(state.place_of[manifest])
-        try:
-            offset, length = int(state.block_offsets[manifest]), int(state.block_lengths[manifest])
-            block = index.files.read_range(path, offset, length)
-        except StorageError as error:
-            raise DamagedIndex(f"{path}: {error.what}") from error
+        block = index.read_segment(segment, int(state.block_offsets[manifest]), int(state.block_lengths[manifest]))
         if checksum_of(block) != int(state.block_checksums[manifest]):
             raise DamagedIndex("a block does not have its checksum")
         counts = (

@@ -67,16 +67,7 @@ def decode(data: bytes, identity: Mapping[str, object]) -> dict[str, Any]:
     sections, end = _header(data, identity)
     if end != len(data):
         raise DamagedIndex(f"the file has {len(data)} bytes, and its header says {end}")
-    return {name: _array(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
-
-
-def read_section(stores: Stores, path: str, section: Section) -> Any:
-    """One array, read alone. Raises DamagedIndex."""
-    try:
-        data = stores.read_range(path, section.offset, section.length) if section.length else b""
-    except StorageError as error:
-        raise DamagedIndex(f"{path}: {error.what}") from error
-    return _array(data, section)
+    return {name: checked(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
 
 
 def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
@@ -108,7 +99,8 @@ def _header(data: bytes, identity: Mapping[str, object]) -> tuple[dict[str, Sect
     return sections, max((part.offset + part.length for part in sections.values()), default=start)
 
 
-def _array(data: bytes, section: Section) -> Any:
+def checked(data: bytes, section: Section) -> Any:
+    """A section's bytes as its array. Raises DamagedIndex when they are not what was written."""
     import numpy as np
     import xxhash
 

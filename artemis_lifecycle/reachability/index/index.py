@@ -14,17 +14,19 @@ import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
-from artemis_lifecycle.reachability.index.files import DamagedIndex, encode, read_section, read_whole
+from artemis_lifecycle.reachability.index.cache import cached
+from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, checked, encode, read_whole
 from artemis_lifecycle.reachability.index.presence import known_files, require_files
 from artemis_lifecycle.reachability.index.reading import (
     Blocks,
-    ListChunk,
     Rows,
     Segment,
     SegmentWriter,
@@ -32,7 +34,7 @@ from artemis_lifecycle.reachability.index.reading import (
     read_lists,
     read_manifest,
 )
-from artemis_lifecycle.reachability.index.state import UNREAD, IndexState
+from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import HASH_NAME
 from artemis_lifecycle.storage.stores import Stores
@@ -66,6 +68,21 @@ class IndexSettings:
     lists_here: int = 1_500
     bytes_here: int = 16 << 20
     concurrency: int | None = None
+    cache: str | None = None
+    """A Redis (redis://host:port/db) in front of segments on an object store. Nothing in it is believed unchecked."""
+    cache_seconds: int = 7 * 86_400
+
+    @classmethod
+    def from_config(cls, config: LifecycleConfig, table: str) -> IndexSettings:
+        """What lifecycle.yaml says. Nothing stays in the cache for longer than the table's window."""
+        window = config.policy(table).retention.window
+        given = config.reachability
+        return cls(
+            threads=given.threads,
+            concurrency=given.concurrency,
+            cache=given.cache,
+            cache_seconds=max(1, min(cls.cache_seconds, int(window.total_seconds()))),
+        )
 
 
 DEFAULT_SETTINGS = IndexSettings()
@@ -135,7 +152,7 @@ class ManifestIndex:
     ) -> IndexView:
         import numpy as np
 
-        keys = {snapshot.snapshot_id: _list_key(snapshot) for snapshot in metadata.snapshots}
+        keys = {snapshot.snapshot_id: list_key(snapshot) for snapshot in metadata.snapshots}
         known = np.array(
             [keys.get(i) == key for i, key in zip(state.snapshot_ids.tolist(), state.list_keys.tolist(), strict=True)],
             np.bool_,
@@ -147,7 +164,7 @@ class ManifestIndex:
         new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in held]
         lists = len(new)
         if new:
-            self._read_new_lists(state, new, keys, spark)
+            self._read_new_lists(state, new, spark)
         empty = state.empty_unread()
         require_files(self, {state.manifests.path(n): int(state.manifests.lengths[n]) for n in empty.tolist()})
         state.skip(empty)
@@ -174,9 +191,7 @@ class ManifestIndex:
             self._store(state, generation + 1)
         return view
 
-    def _read_new_lists(
-        self, state: IndexState, new: Sequence[Snapshot], keys: dict[int, int], spark: SparkSession | None
-    ) -> None:
+    def _read_new_lists(self, state: IndexState, new: Sequence[Snapshot], spark: SparkSession | None) -> None:
         settings = self.settings
         if spark is None or len(new) <= settings.lists_here:
             per_chunk = max(1, -(-len(new) // (settings.threads * 2)))
@@ -187,16 +202,7 @@ class ManifestIndex:
 
             chunks = _chunks(new, 500)
             read = read_lists_there(spark, self.stores, chunks, settings.concurrency)
-        found: ListChunk
-        for chunk, found in zip(chunks, read, strict=True):
-            numbers = state.number(found.manifests, self.rules)
-            state.add_lists(
-                [snapshot.snapshot_id for snapshot in chunk],
-                [keys[snapshot.snapshot_id] for snapshot in chunk],
-                [snapshot.parent_snapshot_id for snapshot in chunk],
-                found,
-                numbers,
-            )
+        state.add_lists(zip(chunks, read, strict=True), self.rules)
 
     def _read_new_manifests(
         self, state: IndexState, unread: NDArray[np.int64], spark: SparkSession | None
@@ -296,6 +302,29 @@ class ManifestIndex:
 
     # --- rows -------------------------------------------------------------------------------------------------------
 
+    def shared_by(self, tasks: int) -> ManifestIndex:
+        """The index for each of so many tasks that read at once."""
+        shared = copy(self)
+        shared.stores, shared.files = self.stores.shared_by(tasks), self.files.shared_by(tasks)
+        return shared
+
+    def read_segment(self, segment: Segment, offset: int, length: int) -> bytes:
+        """Bytes of a segment's file, from the cache where they are there. Raises DamagedIndex; check what comes."""
+        path = self.segment_path(segment)
+        if not length:
+            return b""
+        try:
+            if self.settings.cache is None:
+                return self.files.read_range(path, offset, length)
+            return cached(
+                self.settings.cache,
+                f"artemis:{path}:{offset}:{length}",
+                self.settings.cache_seconds,
+                lambda: self.files.read_range(path, offset, length),
+            )
+        except StorageError as error:
+            raise DamagedIndex(f"{path}: {error.what}") from error
+
     def segment_path(self, segment: Segment) -> str:
         return f"{self.folder}/{segment.name}"
 
@@ -309,11 +338,7 @@ class ManifestIndex:
             first, last = stretch[0], stretch[-1]
             start = int(state.block_offsets[first])
             length = int(state.block_offsets[last] + state.block_lengths[last]) - start
-            path = self.segment_path(state.segments[int(state.segment_of[first])])
-            try:
-                data = self.files.read_range(path, start, length)
-            except StorageError as error:
-                raise DamagedIndex(f"{path}: {error.what}") from error
+            data = self.read_segment(state.segments[int(state.segment_of[first])], start, length)
             for number in stretch:
                 at = int(state.block_offsets[number]) - start
                 block = data[at : at + int(state.block_lengths[number])]
@@ -329,18 +354,21 @@ class ManifestIndex:
         They were counted against their manifests when they were written; the checksum says that they are still those.
         """
         segment = state.segments[number]
-        path = self.segment_path(segment)
-        hashes = read_section(self.files, path, segment.hashes)
-        owners = read_section(self.files, path, segment.owners)
+        hashes, owners = (self._column(segment, part) for part in (segment.hashes, segment.owners))
         if not len(hashes) == len(owners) == segment.rows:
-            raise DamagedIndex(f"{path} has {len(hashes)} hashes and {len(owners)} owners, and {segment.rows} rows")
+            raise DamagedIndex(
+                f"{segment.name} has {len(hashes)} hashes and {len(owners)} owners, and {segment.rows} rows"
+            )
         return hashes, owners
 
     def sizes_of(self, state: IndexState, number: int) -> NDArray[np.int64]:
         """The sizes in bytes of a segment's files, in the order of its hashes. Raises DamagedIndex."""
         segment = state.segments[number]
-        sizes: NDArray[np.int64] = read_section(self.files, self.segment_path(segment), segment.sizes)
+        sizes: NDArray[np.int64] = self._column(segment, segment.sizes)
         return sizes
+
+    def _column(self, segment: Segment, section: Section) -> Any:
+        return checked(self.read_segment(segment, section.offset, section.length), section)
 
 
 @dataclass(frozen=True)
@@ -437,16 +465,6 @@ class IndexView:
         except DamagedIndex as damage:
             _log.warning("The manifest index in %s is rebuilt: %s", self.index.folder, damage)
             return question(self.index.rebuild(self.metadata, self.spark))
-
-
-def _list_key(snapshot: Snapshot) -> int:
-    """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
-    import xxhash
-
-    inline = "\0".join(("", *snapshot.manifests))
-    named = inline if snapshot.manifest_list is None else snapshot.manifest_list
-    key: int = xxhash.xxh3_64_intdigest(named.encode("utf-8", "surrogatepass"))
-    return key
 
 
 def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:

@@ -43,7 +43,12 @@ def read_lists_there(
     spark: SparkSession, stores: Stores, chunks: Sequence[Sequence[Snapshot]], concurrency: int | None
 ) -> Iterator[ListChunk]:
     """`read_lists` of each chunk, in order. Raises UnreadableMetadata, EncryptedTable."""
-    done = _run(spark, _ListTask(stores), [pickle.dumps(tuple(chunk)) for chunk in chunks], concurrency)
+    done = _run(
+        spark,
+        _ListTask(stores.shared_by(_at_once(spark, len(chunks)))),
+        [pickle.dumps(tuple(chunk)) for chunk in chunks],
+        concurrency,
+    )
     for _, result in sorted(done):
         yield pickle.loads(result)
 
@@ -63,8 +68,16 @@ def write_segments_there(
     ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, int(lengths.sum()), tasks + 1)[1:-1])
     groups = np.split(np.arange(len(entries)), ends)
     payloads = [pickle.dumps([entries[row] for row in group.tolist()]) for group in groups if len(group)]
-    for _, result in sorted(_run(spark, _ManifestTask(index), payloads, index.settings.concurrency)):
+    for _, result in sorted(
+        _run(
+            spark, _ManifestTask(index.shared_by(_at_once(spark, len(payloads)))), payloads, index.settings.concurrency
+        )
+    ):
         yield from pickle.loads(result)
+
+
+def _at_once(spark: SparkSession, tasks: int) -> int:
+    return min(tasks, int(spark.sparkContext.defaultParallelism))
 
 
 def _run(spark: SparkSession, task: Any, payloads: Sequence[bytes], concurrency: int | None) -> list[tuple[int, bytes]]:

@@ -14,7 +14,7 @@ from artemis_lifecycle.storage.location import parent
 if TYPE_CHECKING:
     from artemis_lifecycle.reachability.index.index import IndexView, ManifestIndex
 
-_ONE_BY_ONE = 64
+_ONE_BY_ONE = 256
 """Of more files in a folder than this, the folder is listed: a thousand names for the price of one question."""
 
 

@@ -9,11 +9,12 @@ own way gets a lane of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.types import Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.reading import (
     COLUMNS,
@@ -76,6 +77,7 @@ class IndexState:
     segments: list[Segment] = field(default_factory=list)
     as_of_ms: int = 0
     """`last-updated-ms` of the metadata file that the state was brought up to."""
+    _keys: NDArray[np.uint64] | None = None
 
     @classmethod
     def empty(cls) -> IndexState:
@@ -96,7 +98,7 @@ class IndexState:
         """
         import numpy as np
 
-        known, keys = self.manifests.keys(), found.keys()
+        known, keys = self._known_keys(), found.keys()
         order = np.argsort(known, kind="stable")
         at = np.searchsorted(known[order], keys)
         candidate = order[np.minimum(at, len(order) - 1)] if len(order) else np.zeros(len(keys), np.int64)
@@ -112,6 +114,7 @@ class IndexState:
         numbers[new] = len(self.manifests) + np.arange(len(new))
         count, fresh = len(new), taken(found, new)
         self.manifests = joined(self.manifests, fresh)
+        self._keys = np.concatenate([known, keys[new]])
         hashes = hash_paths(fresh.data, fresh.offsets[:-1], np.diff(fresh.offsets), rules)
         self.locations = np.concatenate([self.locations, hashes])
         self.segment_of = np.concatenate([self.segment_of, np.full(count, UNREAD, np.int64)])
@@ -119,6 +122,11 @@ class IndexState:
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(count, np.int64)]))
         self.block_checksums = np.concatenate([self.block_checksums, np.zeros(count, np.uint64)])
         return numbers
+
+    def _known_keys(self) -> NDArray[np.uint64]:
+        if self._keys is None or len(self._keys) != len(self.manifests):
+            self._keys = self.manifests.keys()
+        return self._keys
 
     def _require_counts(self, found: Manifests, numbers: NDArray[np.int64]) -> None:
         import numpy as np
@@ -175,27 +183,16 @@ class IndexState:
             counts[numbers] = blocks.counts[:, column]
             self.manifests = replace(self.manifests, **{name: counts})
 
-    def add_lists(
-        self,
-        snapshot_ids: Sequence[int],
-        keys: Sequence[int],
-        parents: Sequence[int | None],
-        chunk: ListChunk,
-        numbers: NDArray[np.int64],
-    ) -> None:
-        """Take over the lists of new snapshots, in the history's order; `numbers` are those of the chunk's rows."""
+    def add_lists(self, found: Iterable[tuple[Sequence[Snapshot], ListChunk]], rules: LocationRules) -> None:
+        """Take over the lists of new snapshots, in the history's order. Raises as `number` does."""
         import numpy as np
 
-        lanes = _Lanes(self)
-        placed: list[tuple[int, int]] = []
-        for index, parent in enumerate(parents):
-            rows = chunk.numbers[chunk.bounds[index] : chunk.bounds[index + 1]]
-            placed.append(lanes.place(np.unique(numbers[rows]), snapshot_ids[index], parent))
-        self.snapshot_ids = np.concatenate([self.snapshot_ids, np.array(snapshot_ids, np.int64)])
-        self.list_keys = np.concatenate([self.list_keys, np.array(keys, np.uint64)])
-        self.list_sizes = np.concatenate([self.list_sizes, chunk.sizes])
-        self.lanes = np.concatenate([self.lanes, np.array([lane for lane, _ in placed], np.int32)])
-        self.positions = np.concatenate([self.positions, np.array([at for _, at in placed], np.int32)])
+        lanes = Lanes(self)
+        for snapshots, chunk in found:
+            numbers = self.number(chunk.manifests, rules)
+            for index, snapshot in enumerate(snapshots):
+                rows = chunk.numbers[chunk.bounds[index] : chunk.bounds[index + 1]]
+                lanes.place(np.unique(numbers[rows]), snapshot, int(chunk.sizes[index]))
         lanes.store()
 
     # --- shrinking --------------------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ class IndexState:
             return
         self.stretch_manifest = (np.cumsum(listed) - 1)[self.stretch_manifest]
         numbers = np.flatnonzero(listed)
-        self.manifests = taken(self.manifests, numbers)
+        self.manifests, self._keys = taken(self.manifests, numbers), None
         for name in _BY_MANIFEST:
             setattr(self, name, getattr(self, name)[numbers])
 
@@ -373,7 +370,17 @@ _BY_LIST = ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions")
 _STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end")
 
 
-class _Lanes:
+def list_key(snapshot: Snapshot) -> int:
+    """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
+    import xxhash
+
+    inline = "\0".join(("", *snapshot.manifests))
+    named = inline if snapshot.manifest_list is None else snapshot.manifest_list
+    key: int = xxhash.xxh3_64_intdigest(named.encode("utf-8", "surrogatepass"))
+    return key
+
+
+class Lanes:
     """The lanes' last snapshots, while new ones are placed."""
 
     def __init__(self, state: IndexState) -> None:
@@ -404,13 +411,14 @@ class _Lanes:
         self._recent = sorted(self._last, key=lambda lane: self._last[lane][0])
         self._ends = state.stretch_end.copy()
         self._new: list[list[int]] = []
+        self._placed: list[tuple[int, int, int, int, int]] = []
 
-    def place(self, manifests: NDArray[np.int64], snapshot_id: int, parent: int | None) -> tuple[int, int]:
-        """The lane and the position of a snapshot that lists `manifests` (sorted, no doubles)."""
+    def place(self, manifests: NDArray[np.int64], snapshot: Snapshot, list_size: int) -> None:
+        """Give a snapshot, which lists `manifests` (sorted, no doubles), its lane and its position there."""
         from artemis_lifecycle.reachability.index.kernels import difference
 
         best: tuple[int, int, Any, Any] | None = None
-        for lane in self._candidates(parent):
+        for lane in self._candidates(snapshot.parent_snapshot_id):
             added, removed = difference(self._tails[lane], manifests)
             cost = len(added) + len(removed)
             if best is None or cost < best[0]:
@@ -437,10 +445,10 @@ class _Lanes:
             self._new.append([manifest, lane, position, OPEN])
         self._tails[lane] = manifests
         self._next[lane] = position + 1
-        self._last[lane] = position, snapshot_id
+        self._last[lane] = position, snapshot.snapshot_id
         if not self._recent or self._recent[-1] != lane:
             self._recent = [other for other in self._recent if other != lane] + [lane]
-        return lane, position
+        self._placed.append((snapshot.snapshot_id, list_key(snapshot), list_size, lane, position))
 
     def _candidates(self, parent: int | None) -> Iterator[int]:
         tried = 0
@@ -458,6 +466,12 @@ class _Lanes:
         import numpy as np
 
         state = self._state
+        ids, keys, sizes, lanes, positions = zip(*self._placed, strict=True) if self._placed else ((),) * 5
+        state.snapshot_ids = np.concatenate([state.snapshot_ids, np.array(ids, np.int64)])
+        state.list_keys = np.concatenate([state.list_keys, np.array(keys, np.uint64)])
+        state.list_sizes = np.concatenate([state.list_sizes, np.array(sizes, np.int64)])
+        state.lanes = np.concatenate([state.lanes, np.array(lanes, np.int32)])
+        state.positions = np.concatenate([state.positions, np.array(positions, np.int32)])
         new = np.array(self._new, np.int64).reshape(-1, 4)
         state.stretch_end = np.concatenate([self._ends, new[:, 3].astype(np.int32)])
         state.stretch_manifest = np.concatenate([state.stretch_manifest, new[:, 0]])

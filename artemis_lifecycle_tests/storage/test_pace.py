@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from artemis_lifecycle.config import TablePolicy
-from artemis_lifecycle.deletion.pace import TokenBucket, requests_per_second
+from artemis_lifecycle.storage.pace import TokenBucket, requests_per_second
 
 
 class _Time:

@@ -1,6 +1,5 @@
-"""How fast files may be deleted: a token bucket, one token a file.
-
-A bulk delete of 1,000 keys is one HTTP request and 1,000 writes against the store's limits, so each key costs a token.
+"""How fast a store may be asked: a token bucket, one token a request; a bulk delete costs one for each key, as the
+store's own limits count it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,178 @@
+"""What-if: how much a table would hold under other windows, and what each ref costs to keep. Changes nothing.
+
+Every point is a whole decision by the table's own rule, with its holds and tags, under another window; the files that
+its kept snapshots reach are counted in the manifest index, each once.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_DAY_MS = 86_400_000
+POINTS = 24
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What the table holds under a window: snapshots kept, distinct files that they reach, their bytes.
+
+    `is_policy` marks the window of the table's own policy.
+    """
+
+    window_ms: int
+    snapshots: int
+    files: int
+    size_in_bytes: int
+    is_policy: bool
+
+
+@dataclass(frozen=True)
+class RefCost:
+    """What one branch or tag keeps that nothing else would: snapshots, files and bytes that removing it would free."""
+
+    ref: str
+    type: str
+    snapshot_id: int
+    snapshots: int
+    files: int
+    size_in_bytes: int
+
+
+@dataclass(frozen=True)
+class RetentionCurve:
+    """Files and bytes held as a function of the window, and per ref under the policy's own window."""
+
+    table: str
+    metadata_location: str
+    points: tuple[CurvePoint, ...]
+    refs: tuple[RefCost, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per window: window_days float64, snapshots, files, size_in_bytes int64, is_policy bool."""
+        import pandas as pd
+
+        rows = [{"window_days": point.window_ms / _DAY_MS, **asdict(point)} for point in self.points]
+        columns = ["window_days", "snapshots", "files", "size_in_bytes", "is_policy"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def refs_to_pandas(self) -> pd.DataFrame:
+        """One row per ref, the dearest first: ref, type object; snapshot_id, snapshots, files, size_in_bytes int64."""
+        import pandas as pd
+
+        columns = ["ref", "type", "snapshot_id", "snapshots", "files", "size_in_bytes"]
+        return pd.DataFrame([asdict(cost) for cost in self.refs], columns=columns)
+
+    def plot(self, kind: str = "png") -> bytes:
+        """The curve, and beside it what each ref costs, as a picture (`png` or `svg`)."""
+        from matplotlib.figure import Figure
+
+        frame = self.to_pandas()
+        figure = Figure(figsize=(10, 4), layout="constrained")
+        panels = figure.subplots(1, 2 if self.refs else 1, squeeze=False, width_ratios=(3, 2) if self.refs else None)
+        curve = panels[0][0]
+        unit, name = _unit(max(frame["size_in_bytes"], default=0))
+        curve.step(frame["window_days"], frame["size_in_bytes"] / unit, where="post", color="#1f6f8b")
+        chosen = frame[frame["is_policy"]]
+        curve.plot(chosen["window_days"], chosen["size_in_bytes"] / unit, "o", color="#c0392b", label="the policy")
+        curve.set(xlabel="window (days)", ylabel=f"held ({name})", title=f"{self.table}: held by window")
+        curve.set_ylim(bottom=0)
+        curve.legend(loc="lower right")
+        if not self.refs:
+            return _drawn(figure, kind)
+        costs, dearest = panels[0][1], self.refs[:12][::-1]
+        part, part_name = _unit(max((cost.size_in_bytes for cost in dearest), default=0))
+        costs.barh([cost.ref for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b")
+        costs.set(xlabel=f"freed by its removal ({part_name})", title="What each ref costs")
+        costs.tick_params(axis="y", labelsize=8)
+        return _drawn(figure, kind)
+
+
+def retention_curve(
+    table: str,
+    view: IndexView,
+    settings: RetentionSettings,
+    now_ms: int,
+    *,
+    holds: Sequence[HoldView] = (),
+    tags: Sequence[TagView] = (),
+    windows_ms: Sequence[int] | None = None,
+) -> RetentionCurve:
+    """The curve over `windows_ms` (None: POINTS of them over the table's age, closer together where they are short).
+
+    The policy's own window is always among them. Raises what `decide` raises.
+    """
+    metadata = view.metadata
+
+    def under(window_ms: int, of: TableMetadata = metadata) -> Decision:
+        chosen = replace(settings, window_ms=window_ms, older_than_ms=None, explicit_ids=(), explicit_window=True)
+        return decide(view_of(of), chosen, now_ms, holds=holds, tags=tags)
+
+    policy = settings.window_ms
+    windows = sorted({policy, *(_windows(metadata, now_ms) if windows_ms is None else windows_ms)})
+    decisions = [under(window) for window in windows]
+    whole = decide(
+        view_of(metadata), replace(settings, older_than_ms=None, explicit_ids=()), now_ms, holds=holds, tags=tags
+    )
+    removable = [
+        ref for name, ref in sorted(metadata.refs.items()) if name != "main" and name not in whole.expired_refs
+    ]
+    without = []
+    for ref in removable:
+        rest = replace(metadata, refs={name: other for name, other in metadata.refs.items() if name != ref.name})
+        base = replace(settings, older_than_ms=None, explicit_ids=())
+        without.append(decide(view_of(rest), base, now_ms, holds=holds, tags=tags))
+    every = [decision.kept.keys() for decision in (*decisions, whole, *without)]
+    # Windows between two commits keep the same: each set is counted once.
+    distinct = list(dict.fromkeys(frozenset(kept) for kept in every))
+    counted = dict(zip(distinct, view.held([sorted(kept) for kept in distinct]), strict=True))
+    points = []
+    for window, decision in zip(windows, decisions, strict=True):
+        held = counted[frozenset(decision.kept)]
+        points.append(CurvePoint(window, len(decision.kept), held.files, held.size_in_bytes, window == policy))
+    full, costs = counted[frozenset(whole.kept)], []
+    for ref, decision in zip(removable, without, strict=True):
+        rest_held = counted[frozenset(decision.kept)]
+        costs.append(
+            RefCost(
+                ref.name,
+                ref.type,
+                ref.snapshot_id,
+                len(whole.kept) - len(decision.kept),
+                full.files - rest_held.files,
+                full.size_in_bytes - rest_held.size_in_bytes,
+            )
+        )
+    costs.sort(key=lambda cost: (-cost.size_in_bytes, cost.ref))
+    return RetentionCurve(table, metadata.metadata_location, tuple(points), tuple(costs))
+
+
+def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
+    """POINTS windows from nothing to the table's age; squares, so that short ones stand closer together."""
+    if not metadata.snapshots:
+        return [0]
+    age = max(now_ms - min(snapshot.timestamp_ms for snapshot in metadata.snapshots), 0)
+    return [round(age * (step / (POINTS - 1)) ** 2) for step in range(POINTS)]
+
+
+def _drawn(figure: Figure, kind: str) -> bytes:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, dpi=110)
+    return drawn.getvalue()
+
+
+def _unit(size: int) -> tuple[float, str]:
+    for factor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= factor:
+            return factor, name
+    return 1.0, "B"

@@ -1,0 +1,62 @@
+"""A Redis in front of the index's segments, for object stores that answer slowly. Belongs here: asking it and filling
+it. Does not belong: believing it; whoever reads through it compares checksums that came from elsewhere.
+
+A Redis that is away, full or wrong costs time, never an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from artemis_lifecycle.errors import ConfigError
+
+_LARGEST = 64 << 20
+_TIMEOUT_SECONDS = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+def cached(address: str, key: str, seconds: int, read: Callable[[], bytes]) -> bytes:
+    """What Redis has under `key`; else what `read` gives, kept there for so many seconds.
+
+    Raises what `read` raises; ConfigError when the client is not installed or the address is none.
+    """
+    client, refused = _client(address)
+    try:
+        found = client.get(key)
+        if isinstance(found, bytes):
+            return found
+    except refused as error:
+        _log.warning("Redis did not answer, and the store is read instead: %s", error)
+        return read()
+    data = read()
+    if len(data) <= _LARGEST:
+        try:
+            client.set(key, data, ex=seconds)
+        except refused as error:
+            _log.warning("Redis did not take a segment: %s", error)
+    return data
+
+
+@lru_cache(maxsize=8)
+def _client(address: str) -> tuple[Any, type[Exception]]:
+    try:
+        import redis
+    except ImportError as error:
+        raise ConfigError(
+            "reachability.cache names a Redis, and its client is not installed",
+            untouched="everything",
+            do="pip install 'artemis-lifecycle[redis]', or take the key out",
+        ) from error
+    try:
+        client = redis.Redis.from_url(address, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS)
+    except ValueError as error:
+        raise ConfigError(
+            f"reachability.cache is no address of a Redis: {error}",
+            untouched="everything",
+            do="write it as redis://host:6379/0",
+        ) from error
+    return client, redis.RedisError

@@ -1,0 +1,306 @@
+"""One side of the comparison, in a process of its own: a session, a warm-up on a small table, then the timed plans.
+
+`python -m bench.side JOB.json` writes one JSON line per event to the job's `events` file: `idle` (the warm session at
+rest, from `begin` to `end`), `plan` (one timed plan with what it named), `commit` (the peer's commit alone). Instants
+are of the monotonic clock, which all processes share.
+
+The peer is `ExpireSnapshotsSparkAction.expireFiles()`. Inside its time, as Iceberg has it: the commit that removes the
+snapshots, and the dataset that it returns, counted and hashed by Spark so that every row is made; nothing is collected
+to the driver, which `execute()` would do. Outside: loading the table. It works on a HadoopTables copy of the metadata
+file, because the commit changes the table; manifests and lists are the same files.
+
+Ours is `plan_expiration`: decide, read, settle and seal, with its record in Postgres. Outside: reading the metadata
+file, as for the peer.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.spark.session import open_session, session_conf
+from bench import metadata
+from bench.metadata import Stage, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process does. `conf` is laid over the session's settings; a value of None takes a setting out."""
+
+    side: str
+    work: str
+    home: str
+    jars: str
+    cores: int
+    events: str
+    warm: str
+    tables: tuple[str, ...]
+    full: int
+    nights: int
+    conf: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Named:
+    """The files that a plan names: how many, and two sums of hashes of their paths, which no order changes."""
+
+    files: int
+    hash1: str
+    hash2: str
+
+
+class Events:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w")
+
+    def write(self, event: str, **fields: object) -> None:
+        self._file.write(json.dumps({"event": event, **fields}) + "\n")
+        self._file.flush()
+
+
+def run(job: Job) -> None:
+    events = Events(Path(job.events))
+    config = LifecycleConfig.model_validate({"home": job.home, "spark": {"master": f"local[{job.cores}]"}})
+    conf = session_conf(config, {}, resolve(Path(job.jars)))
+    for key, value in job.conf.items():
+        if value is None:
+            conf.pop(key, None)
+        else:
+            conf[key] = value
+    spark = open_session(conf)
+    side: _Side = _Peer(spark, job) if job.side == "peer" else _Ours(spark, job)
+    try:
+        tables = [metadata.load(Path(folder)) for folder in job.tables]
+        warm = metadata.load(Path(job.warm))
+        began = time.monotonic()
+        for _ in range(3):
+            for stage in warm.stages[: 1 + min(job.nights, 2)] if job.nights else warm.stages[:1] * 2:
+                side.plan(warm, stage)
+            side.forget(warm)
+        for table in tables:
+            _read_all(Path(table.folder))
+        events.write("warm", seconds=time.monotonic() - began, java=_java(spark), spark=spark.version)
+        _rest(spark)
+        begin = time.monotonic()
+        time.sleep(2)
+        events.write("idle", begin=begin, end=time.monotonic())
+        for table in tables:
+            for repetition in range(job.full):
+                side.forget(table)
+                events.write("plan", **_timed(spark, side, table, 0, repetition))
+            if job.nights:
+                if job.side == "ours" and not job.full:
+                    side.forget(table)
+                    events.write("plan", **_timed(spark, side, table, 0, 0))
+                for night in range(1, job.nights + 1):
+                    events.write("plan", **_timed(spark, side, table, night, night - 1))
+        side.finish(tables, events)
+    finally:
+        side.close()
+        spark.stop()
+
+
+def _timed(spark: SparkSession, side: _Side, table: Table, number: int, repetition: int) -> dict[str, object]:
+    stage = table.stages[number]
+    loading = time.monotonic()
+    ready = side.load(table, stage)
+    loaded = time.monotonic()
+    _rest(spark)
+    processor = _processor()
+    begin = time.monotonic()
+    done = ready()
+    end = time.monotonic()
+    used = _processor() - processor
+    return {
+        "table": table.shape.key,
+        "stage": number,
+        "repetition": repetition,
+        "begin": begin,
+        "end": end,
+        "seconds": end - begin,
+        "load_seconds": loaded - loading,
+        "cpu_seconds": used,
+        "load_average": psutil.getloadavg()[0],
+        **done(),
+    }
+
+
+def _rest(spark: SparkSession) -> None:
+    gc.collect()
+    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
+    time.sleep(0.5)
+
+
+def _processor() -> float:
+    """Processor seconds of this process and all that it started and that still live."""
+    total = 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def _java(spark: SparkSession) -> str:
+    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    return f"{system.getProperty('java.vm.name')} {system.getProperty('java.version')}"
+
+
+def _read_all(folder: Path) -> None:
+    # Neither side is to be the one that brings the files into the system's cache.
+    for path in (folder / "metadata").iterdir():
+        path.read_bytes()
+
+
+def named(frame: DataFrame) -> Named:
+    """Count and hashes of the frame's `path`, in one pass without a grouping."""
+    row = frame.selectExpr(
+        "count(*) AS files",
+        "coalesce(sum(cast(xxhash64(path) AS decimal(20, 0))), 0) AS hash1",
+        "coalesce(sum(cast(xxhash64(1, path) AS decimal(20, 0))), 0) AS hash2",
+    ).collect()[0]
+    return Named(row["files"], str(row["hash1"]), str(row["hash2"]))
+
+
+class _Side:
+    def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
+        """Everything before the clock starts; then what is timed; then what it found, after the clock stopped."""
+        raise NotImplementedError
+
+    def plan(self, table: Table, stage: Stage) -> None:
+        self.load(table, stage)()()
+
+    def forget(self, table: Table) -> None:
+        """Drop what earlier plans of the table left behind."""
+
+    def finish(self, tables: list[Table], events: Events) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Peer(_Side):
+    def __init__(self, spark: SparkSession, job: Job) -> None:
+        self.spark = spark
+        self.copies = Path(job.work) / "copies" / uuid.uuid4().hex
+        jvm: Any = spark._jvm
+        assert jvm is not None
+        self.jvm = jvm
+        self.hadoop = jvm.org.apache.iceberg.hadoop.HadoopTables(spark._jsc.hadoopConfiguration())
+
+    def _table(self, stage: Stage) -> Any:
+        folder = self.copies / uuid.uuid4().hex
+        (folder / "metadata").mkdir(parents=True)
+        shutil.copyfile(stage.metadata_location.removeprefix("file://"), folder / "metadata" / "v1.metadata.json")
+        (folder / "metadata" / "version-hint.text").write_text("1")
+        return self.hadoop.load(f"file://{folder}")
+
+    def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
+        from pyspark.sql import DataFrame
+
+        loaded = self._table(stage)
+        actions = self.jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)
+
+        def work() -> Callable[[], dict[str, object]]:
+            action = actions.expireSnapshots(loaded).expireOlderThan(stage.cutoff_ms).retainLast(1)
+            found = named(DataFrame(action.expireFiles().toDF(), self.spark))
+            return lambda: asdict(found)
+
+        return work
+
+    def finish(self, tables: list[Table], events: Events) -> None:
+        """How much of the peer's time its commit is, which ours does not have."""
+        for table in tables[:1]:
+            for number, stage in enumerate(table.stages[:2]):
+                for _ in range(3):
+                    loaded = self._table(stage)
+                    begin = time.monotonic()
+                    removal = loaded.expireSnapshots().expireOlderThan(stage.cutoff_ms).retainLast(1)
+                    removal.cleanExpiredFiles(False).commit()
+                    events.write("commit", stage=number, seconds=time.monotonic() - begin)
+
+    def close(self) -> None:
+        shutil.rmtree(self.copies, ignore_errors=True)
+
+
+class _Ours(_Side):
+    def __init__(self, spark: SparkSession, job: Job) -> None:
+        from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
+        from artemis_lifecycle.operations.database import Operations
+        from artemis_lifecycle.storage.stores import Stores
+
+        self.spark = spark
+        self.operations = Operations.open(EmbeddedPostgres(Path(job.home)).uri(CATALOGS))
+        self.stores = Stores()
+        self.copies = Path(job.work) / "copies" / uuid.uuid4().hex
+        self.copies.mkdir(parents=True)
+        self.folder = Path(job.work) / "state" / uuid.uuid4().hex
+        self.root = f"file://{self.folder}"
+
+    def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
+        from artemis_lifecycle.expiration.plan import PlanRequest, plan_expiration
+        from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+        from artemis_lifecycle.retention.rules import RetentionSettings
+        from artemis_lifecycle.storage.location import DEFAULT_RULES
+
+        # Another metadata file is another plan: one that is sealed already would only be found again.
+        copy = self.copies / f"{uuid.uuid4().hex}.metadata.json"
+        shutil.copyfile(stage.metadata_location.removeprefix("file://"), copy)
+        request = PlanRequest(
+            table="bench.events",
+            metadata=read_table_metadata(self.stores, f"file://{copy}"),
+            settings=RetentionSettings(rule="iceberg", older_than_ms=stage.cutoff_ms, retain_last=1),
+            now=datetime.fromtimestamp(stage.now_ms / 1000, UTC),
+        )
+
+        def work() -> Callable[[], dict[str, object]]:
+            plan = plan_expiration(
+                self.spark, self.stores, self.operations, request, root=self.root, rules=DEFAULT_RULES
+            )
+
+            def found() -> dict[str, object]:
+                by_kind = {total.kind: total.files for total in plan.summary.by_kind}
+                index = self.folder / "index" / table.table_uuid
+                size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+                return {**asdict(named(plan.files())), "by_kind": by_kind, "index_bytes": size}
+
+            return found
+
+        return work
+
+    def forget(self, table: Table) -> None:
+        shutil.rmtree(self.folder / "index" / table.table_uuid, ignore_errors=True)
+
+    def close(self) -> None:
+        self.operations.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.copies, ignore_errors=True)
+
+
+def main() -> None:
+    content = json.loads(Path(sys.argv[1]).read_text())
+    run(replace(Job(**content), tables=tuple(content["tables"])))
+
+
+if __name__ == "__main__":
+    main()
