@@ -73,8 +73,11 @@ test: setup lint types  ## Everything that must hold: lint, import rules, types,
 	@$(PY) -m pytest $(ARGS)
 
 .PHONY: soak
-soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, and the like (half an hour).
+soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).
 	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
+	@ARTEMIS_SOAK=50 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)
+	@ARTEMIS_SOAK=10 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_index_life.py \
+		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## Style, and which room may import which.

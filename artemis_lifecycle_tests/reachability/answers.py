@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.metadata_tables import File, MetadataTable
@@ -85,6 +86,18 @@ def check_reachable(table: MetadataTable, view: Any, ids: Collection[int], known
     _check_rows(table, found, expected)
     for file, row in found.items():
         assert row.last == normalise(file.path(), table.rules)
+
+
+def check_held(table: MetadataTable, view: Any, choices: Sequence[Collection[int]]) -> None:
+    """The counts of what each choice of snapshots holds, statistics files apart."""
+    for ids, held in zip(choices, view.held([tuple(ids) for ids in choices]), strict=True):
+        reached = oracle.reachable(table, ids)
+        metadata = [file for file, kinds in reached.items() if kinds & {MANIFEST, MANIFEST_LIST}]
+        content = [file for file, kinds in reached.items() if kinds & CONTENT_KINDS]
+        assert (held.files, held.metadata_files) == (len(content) + len(metadata), len(metadata))
+        if all(each.list_file is not None for each in table.held.values()):
+            assert held.metadata_size_in_bytes == sum(file.size for file in metadata)
+            assert held.size_in_bytes == sum(file.size for file in [*metadata, *content])
 
 
 def _check_rows(table: MetadataTable, found: dict[File, Row], expected: oracle.Reached) -> None:

@@ -23,6 +23,7 @@ from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.answers import (
     by_file,
     check_deletable,
+    check_held,
     check_reachable,
     examples,
     mentions,
@@ -112,6 +113,7 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
             check_deletable(table, view, expired, known)
         check_reachable(table, view, some, known)
+        check_held(table, view, [(), some, table.ids()])
         if known:
             path = tape.of(sorted(known))
             assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])
