@@ -349,16 +349,25 @@ class ManifestIndex:
                 yield number, rows
 
     def columns_of(self, state: IndexState, number: int) -> tuple[Any, Any]:
-        """A segment's (hashes, owners), each with its checksum. Raises DamagedIndex.
+        """A segment's (hashes, owners): each has its checksum, and each manifest the rows that its list counts.
 
-        They were counted against their manifests when they were written; the checksum says that they are still those.
+        Raises DamagedIndex.
         """
+        import numpy as np
+
+        from artemis_lifecycle.reachability.index.kernels import count_by_owner
+
         segment = state.segments[number]
         hashes, owners = (self._column(segment, part) for part in (segment.hashes, segment.owners))
         if not len(hashes) == len(owners) == segment.rows:
             raise DamagedIndex(
                 f"{segment.name} has {len(hashes)} hashes and {len(owners)} owners, and {segment.rows} rows"
             )
+        held = np.zeros(segment.manifests, np.int64)
+        members = np.flatnonzero(state.segment_of == number)
+        expected = state.manifests.existing[members] + state.manifests.added[members]
+        if not count_by_owner(owners, held) or (held[state.place_of[members]] != expected).any():
+            raise DamagedIndex(f"{segment.name} does not have the rows that its manifests have")
         return hashes, owners
 
     def sizes_of(self, state: IndexState, number: int) -> NDArray[np.int64]:
