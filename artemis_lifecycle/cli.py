@@ -501,7 +501,7 @@ def explain(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Who holds this file, or which plan or scan took it."""
+    """Who holds this file, since when and until when; or which plan or scan took it."""
     with opened(config, "looking for the file") as lifecycle:
         show(lifecycle.explain(table, path), json=json, title=path)
 

@@ -54,6 +54,7 @@ from artemis_lifecycle.expiration.curve import retention_curve as curve_of
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
+from artemis_lifecycle.expiration.lifetime import held_until
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.promises import (
@@ -158,12 +159,18 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds."""
+    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds.
+
+    `since` is the commit of the first snapshot that still holds it; `until` the first instant at which a plan would let
+    it go if nothing were committed until then (None: while a branch or a tag has it, or nobody holds it).
+    """
 
     path: str
     verdict: str
     reasons: tuple[str, ...]
     holders: tuple[str, ...]
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -1103,7 +1110,8 @@ class Lifecycle:
             names = tuple(str(holder) for holder in holders) + held
             verdict = "planned" if planned else "kept"
             reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
-            return Explanation(path, verdict, reasons, names)
+            since, until = self._lifetime(look, [h.snapshot_id for h in holders if h.snapshot_id is not None])
+            return Explanation(path, verdict, reasons, names, since, until)
         if planned:
             return Explanation(path, "planned", planned, planned)
         fate = self._fate(metadata.table_uuid, location, rules)
@@ -1115,6 +1123,17 @@ class Lifecycle:
         beats = self.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
         return Explanation(path, "unknown", ("no snapshot, open plan, journal or scan of the table names it",), writers)
+
+    def _lifetime(self, look: _Table, snapshot_ids: Sequence[int]) -> tuple[datetime | None, datetime | None]:
+        held = [snapshot for snapshot in look.metadata.snapshots if snapshot.snapshot_id in set(snapshot_ids)]
+        if not held:
+            return None, None
+        instant = self._instant("now", None)
+        holds, tags = self._guards(look.metadata.table_uuid)
+        settings = self._settings(look.name, instant)
+        until = held_until(look.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
+        since = datetime.fromtimestamp(min(snapshot.timestamp_ms for snapshot in held) / 1000, UTC)
+        return since, None if until is None else datetime.fromtimestamp(until / 1000, UTC)
 
     def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
         ended = [(record.plan_id, "plan") for record in self.operations.plans.of_table(table_uuid)]
