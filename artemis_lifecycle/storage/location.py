@@ -1,6 +1,5 @@
 """Paths and locations (docs/architecture.md, "Words"). Belongs here: the one rule by which two paths name the same
-file, as a Python function, over a polars Series and as a Spark column; a property test holds the three equal. Pure: it
-opens nothing.
+file, as a Python function and as a Spark column; a property test holds the two equal. Pure: it opens nothing.
 
 A path is the string exactly as metadata records it. A location is its normal form:
 
@@ -26,8 +25,6 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.errors import ConfigError
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from artemis_lifecycle.config import Orphans
 
 NORMALISER_VERSION = 1
@@ -157,49 +154,6 @@ def _resolve_dots(path: str) -> str:
         elif segment != ".":
             kept.append(segment)
     return "/" + "/".join(kept)
-
-
-def normalise_series(paths: pl.Series, rules: LocationRules = DEFAULT_RULES) -> pl.Series:
-    """`normalise` over a polars Series of strings, nulls kept: for Arrow workers."""
-    import polars as pl
-
-    named = paths.alias("path").to_frame()
-    path = pl.col("path")
-    has_scheme = path.str.contains(rf"\A{_SCHEME}:/")
-    scheme = (
-        pl.when(has_scheme).then(path.str.extract(rf"\A({_SCHEME}):/", 1).str.to_lowercase()).otherwise(pl.lit("file"))
-    )
-    bare = pl.when(has_scheme).then(path.str.replace(rf"\A{_SCHEME}:", "")).otherwise(path)
-    has_authority = has_scheme & bare.str.starts_with("//")
-    authority = pl.when(has_authority).then(bare.str.extract(r"\A//([^/]*)", 1)).otherwise(pl.lit(""))
-    rest = pl.when(has_authority).then(bare.str.replace(r"\A//[^/]*", "")).otherwise(bare)
-    parts = named.select(
-        path, has_scheme.alias("has_scheme"), scheme.alias("scheme"), authority.alias("authority"), rest.alias("rest")
-    ).with_columns(pl.col("rest").str.replace_all("/{2,}", "/"))
-    located = parts.with_columns(
-        location=pl.when(pl.col("has_scheme") | pl.col("path").str.starts_with("/"))
-        .then(
-            pl.concat_str(
-                _mapped(pl.col("scheme"), rules.equal_schemes),
-                pl.lit("://"),
-                _mapped(pl.col("authority"), rules.equal_authorities),
-                pl.col("rest"),
-            )
-        )
-        .otherwise(pl.col("path")),
-        dots=(pl.col("scheme") == "file") & pl.col("rest").str.contains(r"/\.\.?(?:/|\z)"),
-    )
-    result = located["location"]
-    rows = located["dots"].arg_true()
-    if len(rows):
-        # Seldom, and a loop in any language: the few rows with dot segments go through the Python rule.
-        settled = [normalise(text, rules) for text in paths.gather(rows).to_list()]
-        result = result.scatter(rows, pl.Series(settled, dtype=pl.String))
-    return result.alias(paths.name)
-
-
-def _mapped(column: pl.Expr, equal: Mapping[str, str]) -> pl.Expr:
-    return column.replace(dict(equal)) if equal else column
 
 
 def normalise_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +16,6 @@ from artemis_lifecycle.storage.location import (
     is_under,
     normalise,
     normalise_column,
-    normalise_series,
     overlap,
     parent,
     relative_to,
@@ -85,14 +83,6 @@ def test_normalising_again_changes_nothing(path: str) -> None:
     for rules in (DEFAULT_RULES, OWN_RULES):
         location = normalise(path, rules)
         assert normalise(location, rules) == location
-
-
-@given(st.lists(st.one_of(st.none(), paths), max_size=30))
-def test_the_polars_form_is_the_python_form(texts: list[str | None]) -> None:
-    series = pl.Series("path", texts, dtype=pl.String)
-    for rules in (DEFAULT_RULES, OWN_RULES):
-        expected = [None if text is None else normalise(text, rules) for text in texts]
-        assert normalise_series(series, rules).to_list() == expected
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

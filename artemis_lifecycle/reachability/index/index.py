@@ -4,7 +4,7 @@ Belongs here: opening, bringing up to date, storing and throwing away. Does not 
 The index is a cache. It is keyed by table-uuid, holds nothing that the metadata does not say, and can be deleted at any
 time. What of it is believed has its checksum and belongs to this table, this hash and these rules; anything else is
 read again. Metadata that the index knows is not opened again: manifests and lists never change, and are known by path
-and length. `docs/decisions/0007-manifest-index.md` has the whole reasoning.
+and length. `docs/decisions/0008-manifest-index.md` has the whole reasoning.
 """
 
 from __future__ import annotations
