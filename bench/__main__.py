@@ -26,7 +26,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DEFAULTS: Mapping[str, str | None] = {"spark.sql.shuffle.partitions": None}
 """The peer as a user has it who sets nothing: Spark's 200 shuffle partitions."""
 
-CANDIDATES: Sequence[Mapping[str, str | None]] = [
+CANDIDATES: Sequence[Mapping[str, str]] = [
     {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}
     for partitions in (1, 2, 4, 8)
     for adaptive in ("true", "false")
@@ -40,8 +40,9 @@ def main() -> None:
     if arguments.report:
         report.publish(work, _machine(arguments), REPOSITORY / "docs" / "performance.md" if arguments.write else None)
         return
-    bench = Bench(arguments, work)
-    bench.run()
+    Bench(arguments, work).run()
+    if arguments.generate:
+        return
     report.publish(work, _machine(arguments), REPOSITORY / "docs" / "performance.md" if arguments.write else None)
 
 
@@ -82,7 +83,7 @@ class Bench:
         if self.arguments.generate:
             return
         # Small days of the same shape, so that both sides have run each step before the clock does.
-        warm = self._generate(metadata.daily(0.05, further_days=2, merge=tables[0].shape.merge))
+        warm = self._generate(metadata.warm_up(merge=tables[0].shape.merge))
         sides = self.arguments.sides.split(",")
         best = self._best(tables, warm, "tune" in sides)
         result: dict[str, Any] = {
@@ -137,12 +138,11 @@ class Bench:
 
     def _shapes(self) -> list[Shape]:
         a = self.arguments
-        nights = self.repetitions
         if a.shape == "many-small-commits":
-            return [metadata.many_small_commits(a.snapshots, further_days=nights)]
+            return [metadata.many_small_commits(a.snapshots)]
         if a.shape == "fleet":
             return metadata.fleet(a.tables)
-        return [metadata.daily(a.scale, further_days=nights, merge=a.shape == "merged-manifests", tags=a.tags)]
+        return [metadata.daily(a.scale, merge=a.shape == "merged-manifests", tags=a.tags)]
 
     def _generate(self, shape: Shape) -> Table:
         table = metadata.generate(shape, self.work, processes=self.arguments.cores)
@@ -154,18 +154,17 @@ class Bench:
         return table
 
     def _best(self, tables: Sequence[Table], warm: Table, anew: bool) -> Mapping[str, str | None]:
-        """The peer's fastest settings on this machine, by one full plan each of the first table."""
+        """The peer's fastest settings on this machine, by one full plan each of the first table, in one
+        warm session."""
         if self.arguments.best:
             return dict(pair.split("=", 1) for pair in self.arguments.best.split(","))
         path = self.work / "results" / "tuning.json"
         if path.exists() and not anew:
             return json.loads(path.read_text())["best"]  # type: ignore[no-any-return]
-        tried = []
-        for conf in CANDIDATES:
-            found = self._process("peer", conf, tables[:1], warm, full=2, nights=0)
-            seconds = min(plan["seconds"] for plan in found["plans"])
-            _say(f"  {conf}: {seconds:.1f} s")
-            tried.append({"conf": conf, "seconds": seconds, "cpu_seconds": found["plans"][-1]["cpu_seconds"]})
+        found = self._process("peer", {}, tables[:1], warm, full=0, nights=0, tuning=CANDIDATES)
+        tried = [{key: one[key] for key in ("conf", "seconds", "cpu_seconds")} for one in found["tuning"]]
+        for one in tried:
+            _say(f"  {one['conf']}: {one['seconds']:.1f} s")
         best = min(tried, key=lambda one: one["seconds"])["conf"]
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"best": best, "tried": tried, "table": tables[0].shape.key}, indent=1))
@@ -179,7 +178,7 @@ class Bench:
             tables,
             warm,
             full=0 if many else self.repetitions,
-            nights=1 if many else self.repetitions,
+            nights=1 if many else min(self.repetitions, len(tables[0].stages) - 1),
         )
         for stage in sorted({min(plan["stage"], 1) for plan in found["plans"]}):
             seconds = [plan["seconds"] for plan in found["plans"] if min(plan["stage"], 1) == stage]
@@ -195,9 +194,10 @@ class Bench:
         *,
         full: int,
         nights: int,
+        tuning: Sequence[Mapping[str, str]] = (),
     ) -> dict[str, Any]:
         """Run one side in a fresh process, watched; its plans, each with its peak memory above the idle session."""
-        _say(f"{side} {dict(conf) or ''}")
+        _say(f"{side} {dict(conf) if conf else ''}")
         stamp = f"{side}-{time.time_ns()}"
         folder = self.work / "runs" / stamp
         folder.mkdir(parents=True)
@@ -213,6 +213,7 @@ class Bench:
             full=full,
             nights=nights,
             conf={**conf, **self.memory},
+            tuning=tuple(tuning),
         )
         (folder / "job.json").write_text(json.dumps(asdict(job)))
         with (folder / "log").open("w") as log:
@@ -254,6 +255,7 @@ def _with_memory(
         "warm": next(event for event in events if event["event"] == "warm"),
         "plans": plans,
         "commits": [event for event in events if event["event"] == "commit"],
+        "tuning": [event for event in events if event["event"] == "tuning"],
     }
 
 

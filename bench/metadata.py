@@ -89,6 +89,11 @@ def daily(scale: float, *, further_days: int = 5, merge: bool = False, tags: int
     )
 
 
+def warm_up(*, merge: bool = False) -> Shape:
+    """A small table of the daily shape, on which both sides warm up: every kind of step, little of each."""
+    return Shape("warm-up", days=3, expire=1, further_days=2, appends=24, files=600, compacted=56, merge=merge)
+
+
 def many_small_commits(snapshots: int = 50_400, *, further_days: int = 5) -> Shape:
     """A commit a minute for 35 days, the day's last one a compaction; fewer snapshots mean fewer a day."""
     a_day = max(3, round(snapshots / 35))

@@ -275,7 +275,7 @@ def _tuning(results: Mapping[str, Any]) -> Grid:
         for one in results.get("tuning", {}).get("tried", [])
     ]
     title = f"The peer's settings tried, {results['tuning']['table']}" if rows else ""
-    return Grid(title, ("settings", "full plan, faster of two", "processor time"), tuple(rows))
+    return Grid(title, ("settings", "full plan", "processor time"), tuple(rows))
 
 
 def _print(grids: Sequence[Grid]) -> None:

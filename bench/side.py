@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does. `conf` is laid over the session's settings; a value of None takes a setting out."""
+    """What one process does. `conf` is laid over the session's settings; a value of None takes a setting out. `tuning`:
+    settings of a running session, under each of which the first table is planned in full before anything else."""
 
     side: str
     work: str
@@ -54,6 +55,7 @@ class Job:
     full: int
     nights: int
     conf: Mapping[str, str | None]
+    tuning: tuple[Mapping[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ def run(job: Job) -> None:
         tables = [metadata.load(Path(folder)) for folder in job.tables]
         warm = metadata.load(Path(job.warm))
         began = time.monotonic()
-        for _ in range(3):
-            for stage in warm.stages[: 1 + min(job.nights, 2)] if job.nights else warm.stages[:1] * 2:
+        for _ in range(2):
+            for stage in warm.stages:
                 side.plan(warm, stage)
             side.forget(warm)
         for table in tables:
@@ -100,6 +102,10 @@ def run(job: Job) -> None:
         begin = time.monotonic()
         time.sleep(2)
         events.write("idle", begin=begin, end=time.monotonic())
+        for conf in job.tuning:
+            for key, value in conf.items():
+                spark.conf.set(key, value)
+            events.write("tuning", conf=conf, **_timed(spark, side, tables[0], 0, 0))
         for table in tables:
             for repetition in range(job.full):
                 side.forget(table)
@@ -299,7 +305,7 @@ class _Ours(_Side):
 
 def main() -> None:
     content = json.loads(Path(sys.argv[1]).read_text())
-    run(replace(Job(**content), tables=tuple(content["tables"])))
+    run(replace(Job(**content), tables=tuple(content["tables"]), tuning=tuple(content.get("tuning", ()))))
 
 
 if __name__ == "__main__":
