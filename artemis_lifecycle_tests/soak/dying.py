@@ -4,7 +4,8 @@ A death is one line of text, which a walker takes as an argument:
 
     <asset> point <name> <n>        at the n-th crash point of that name (1 is the first) that the asset reaches
     <asset> after <seconds>         that long after the asset began
-    <asset> file <pattern> <n>      when the n-th new file whose path matches the pattern has appeared in the warehouse
+    <asset> file <pattern> <n>      when the n-th new file whose path matches the pattern has appeared
+    <asset> gone <pattern> <n>      when the n-th file whose path matches the pattern has disappeared
 
 and, in front of it, who dies: `all` (this process, its JVM, Spark's Python workers) or `python` (this process alone:
 the JVM has to notice by itself).
@@ -39,11 +40,11 @@ def kill_all(pid: int) -> None:
 
 @dataclass
 class Death:
-    """When and how this process dies. `note` is written, and on the disk, before."""
+    """When and how this process dies. `note` is written, and on the disk, before; `folder` is watched for files."""
 
     text: str
     note: Path
-    warehouse: Path
+    folder: Path
     _asset: str | None = None
     _seen: int = 0
     _there: set[str] = field(default_factory=set)
@@ -58,7 +59,7 @@ class Death:
             return
         if self.how == "after":
             threading.Timer(float(self.rest[0]), self._die, [f"{self.rest[0]} s after its beginning"]).start()
-        elif self.how == "file":
+        elif self.how in ("file", "gone"):
             self._there = self._files()
             threading.Thread(target=self._watch, daemon=True).start()
 
@@ -72,14 +73,16 @@ class Death:
     def _watch(self) -> None:
         pattern, wanted = self.rest[0], int(self.rest[1])
         while self._asset == self.asset:
-            new = [path for path in self._files() - self._there if fnmatch(path, pattern)]
-            if len(new) >= wanted:
-                self._die(f"when {new[0].rpartition('/')[2]} appeared")
+            now = self._files()
+            changed = now - self._there if self.how == "file" else self._there - now
+            found = [path for path in changed if fnmatch(path, pattern)]
+            if len(found) >= wanted:
+                self._die(f"{len(found)} of {pattern} {'there' if self.how == 'file' else 'gone'}")
             time.sleep(0.002)
 
     def _files(self) -> set[str]:
         found: set[str] = set()
-        for folder, _, names in os.walk(self.warehouse):
+        for folder, _, names in os.walk(self.folder):
             found.update(f"{folder}/{name}" for name in names)
         return found
 

@@ -196,4 +196,11 @@ def _reached(lifecycle: Lifecycle, table: str, metadata: TableMetadata) -> set[s
 
 
 def _files(location: str) -> set[str]:
-    return {str(path) for path in Path(plain(location)).rglob("*") if path.is_file()}
+    """The files below a location, without the checksum files that Hadoop leaves beside files that are there."""
+    found = {str(path) for path in Path(plain(location)).rglob("*") if path.is_file()}
+    return {path for path in found if not (path.endswith(".crc") and _beside(path) in found)}
+
+
+def _beside(path: str) -> str:
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/{name.removeprefix('.').removesuffix('.crc')}"
