@@ -5,7 +5,7 @@ A death is one line of text, which a walker takes as an argument:
     <asset> point <name> <n>        at the n-th crash point of that name (1 is the first) that the asset reaches
     <asset> after <seconds>         that long after the asset began
     <asset> file <pattern> <n>      when the n-th new file whose path matches the pattern has appeared
-    <asset> gone <pattern> <n>      when the n-th file whose path matches the pattern has disappeared
+    <asset> gone <pattern> <n>      when this process has deleted the n-th file whose path matches the pattern
 
 and, in front of it, who dies: `all` (this process, its JVM, Spark's Python workers) or `python` (this process alone:
 the JVM has to notice by itself).
@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -59,7 +60,9 @@ class Death:
             return
         if self.how == "after":
             threading.Timer(float(self.rest[0]), self._die, [f"{self.rest[0]} s after its beginning"]).start()
-        elif self.how in ("file", "gone"):
+        elif self.how == "gone":
+            self._count_deletions()
+        elif self.how == "file":
             self._there = self._files()
             threading.Thread(target=self._watch, daemon=True).start()
 
@@ -73,12 +76,24 @@ class Death:
     def _watch(self) -> None:
         pattern, wanted = self.rest[0], int(self.rest[1])
         while self._asset == self.asset:
-            now = self._files()
-            changed = now - self._there if self.how == "file" else self._there - now
-            found = [path for path in changed if fnmatch(path, pattern)]
+            found = [path for path in self._files() - self._there if fnmatch(path, pattern)]
             if len(found) >= wanted:
-                self._die(f"{len(found)} of {pattern} {'there' if self.how == 'file' else 'gone'}")
+                self._die(f"{len(found)} of {pattern} there")
             time.sleep(0.002)
+
+    def _count_deletions(self) -> None:
+        # By the system call that the local store makes: a watcher of the folder would see the last when all are gone.
+        pattern, wanted = self.rest[0], int(self.rest[1])
+        unlink = os.unlink
+
+        def counted(path: Any, **options: Any) -> None:
+            unlink(path, **options)
+            if self._asset == self.asset and fnmatch(str(path), pattern):
+                self._seen += 1
+                if self._seen == wanted:
+                    self._die(f"{wanted} of {pattern} gone")
+
+        os.unlink = counted
 
     def _files(self) -> set[str]:
         found: set[str] = set()

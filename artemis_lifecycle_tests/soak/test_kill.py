@@ -46,7 +46,7 @@ HEAD = ("table", "step", "died", "who", "at the re-run", "waited", "state")
 
 
 DEATHS = [
-    (ARCHIVE, "all orphan_deletion gone */live/artemis/* 1"),
+    (ARCHIVE, "all orphan_deletion gone */live/artemis/* 4"),
     (ARCHIVE, "all physical_deletion gone */live/artemis/* 5"),
     (ARCHIVE, "all expiration_commit point catalog.commit:after 1"),
     (ARCHIVE, "all cold_tier_snapshots point handoff.publish:after 1"),
