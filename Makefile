@@ -73,7 +73,7 @@ test: setup lint types  ## Everything that must hold: lint, import rules, types,
 	@$(PY) -m pytest $(ARGS)
 
 .PHONY: soak
-soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, and the like (half an hour).
+soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk (minutes for each case).
 	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
 
 .PHONY: lint
