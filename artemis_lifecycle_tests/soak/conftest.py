@@ -1,6 +1,7 @@
 """Collected only when it is asked for by its path, as `make soak` does; what soaks tell is printed at their end.
 
 `$ARTEMIS_SOAK_LOCK` names a file that heavy cases lock while they run, where a machine is shared with other work.
+`$ARTEMIS_SOAK_HOME` names a folder in which the history for the killed walks stands and stays, for three hours.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 # Read before the fixture of the tests' conftest takes such variables away.
 told.LOCK = os.environ.get("ARTEMIS_SOAK_LOCK")
+told.HOME = os.environ.get("ARTEMIS_SOAK_HOME")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

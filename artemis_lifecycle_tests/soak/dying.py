@@ -4,7 +4,8 @@ A death is one line of text, which a walker takes as an argument:
 
     <asset> point <name> <n>        at the n-th crash point of that name (1 is the first) that the asset reaches
     <asset> after <seconds>         that long after the asset began
-    <asset> file <pattern> <n>      when the n-th new file whose path matches the pattern has appeared in the warehouse
+    <asset> file <pattern> <n>      when the n-th new file whose path matches the pattern has appeared
+    <asset> gone <pattern> <n>      when this process has deleted the n-th file whose path matches the pattern
 
 and, in front of it, who dies: `all` (this process, its JVM, Spark's Python workers) or `python` (this process alone:
 the JVM has to notice by itself).
@@ -19,6 +20,7 @@ import time
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -39,11 +41,11 @@ def kill_all(pid: int) -> None:
 
 @dataclass
 class Death:
-    """When and how this process dies. `note` is written, and on the disk, before."""
+    """When and how this process dies. `note` is written, and on the disk, before; `folder` is watched for files."""
 
     text: str
     note: Path
-    warehouse: Path
+    folder: Path
     _asset: str | None = None
     _seen: int = 0
     _there: set[str] = field(default_factory=set)
@@ -58,6 +60,8 @@ class Death:
             return
         if self.how == "after":
             threading.Timer(float(self.rest[0]), self._die, [f"{self.rest[0]} s after its beginning"]).start()
+        elif self.how == "gone":
+            self._count_deletions()
         elif self.how == "file":
             self._there = self._files()
             threading.Thread(target=self._watch, daemon=True).start()
@@ -72,14 +76,28 @@ class Death:
     def _watch(self) -> None:
         pattern, wanted = self.rest[0], int(self.rest[1])
         while self._asset == self.asset:
-            new = [path for path in self._files() - self._there if fnmatch(path, pattern)]
-            if len(new) >= wanted:
-                self._die(f"when {new[0].rpartition('/')[2]} appeared")
+            found = [path for path in self._files() - self._there if fnmatch(path, pattern)]
+            if len(found) >= wanted:
+                self._die(f"{len(found)} of {pattern} there")
             time.sleep(0.002)
+
+    def _count_deletions(self) -> None:
+        # By the system call that the local store makes: a watcher of the folder would see the last when all are gone.
+        pattern, wanted = self.rest[0], int(self.rest[1])
+        unlink = os.unlink
+
+        def counted(path: Any, **options: Any) -> None:
+            unlink(path, **options)
+            if self._asset == self.asset and fnmatch(str(path), pattern):
+                self._seen += 1
+                if self._seen == wanted:
+                    self._die(f"{wanted} of {pattern} gone")
+
+        os.unlink = counted
 
     def _files(self) -> set[str]:
         found: set[str] = set()
-        for folder, _, names in os.walk(self.warehouse):
+        for folder, _, names in os.walk(self.folder):
             found.update(f"{folder}/{name}" for name in names)
         return found
 

@@ -11,6 +11,8 @@ TABLES: dict[str, list[tuple[str, ...]]] = {}
 
 LOCK: str | None = None
 
+HOME: str | None = None
+
 
 def tell(title: str, head: tuple[str, ...], row: tuple[str, ...]) -> None:
     """Add a row to the table of that title."""

@@ -58,15 +58,17 @@ def prepared(home: Path) -> Path:
 
 
 def steady(table: str, now: datetime) -> tuple[Event, ...]:
-    """The demo's events; those that would leave the table's window while cases run, some hours earlier.
-
-    So that every case, however late, has the same snapshots to expire.
-    """
+    """The demo's events, without every other daily ingest of the days before the last twenty, and in such a way that
+    none leaves the table's window while cases run: every case, however late, has the same snapshots to expire."""
     edge = now - _WINDOWS[table]
     moved = [
         replace(event, at=event.at - _LASTS) if edge - timedelta(minutes=5) <= event.at <= edge + _LASTS else event
         for event in events(table, now)
     ]
+    # What is rolled back, or only another writer's, came later in the day.
+    daily = [event for event in moved if event.action is Action.APPEND and event.at.hour < 5 and not event.sections]
+    left_out = set([event.at for event in daily if event.at < now - timedelta(days=20)][1::2])
+    moved = [event for event in moved if event.action is not Action.APPEND or event.at not in left_out]
     settled: list[Event] = []
     for event in sorted(moved, key=lambda each: each.at):
         at = max(event.at, settled[-1].at + timedelta(minutes=1)) if settled else event.at
@@ -234,7 +236,7 @@ def main() -> int:
     if asked.what == "prepare":
         prepare(asked.home)
         return 0
-    death = None if asked.die is None else Death(asked.die, asked.note, asked.home / "demo" / "warehouse")
+    death = None if asked.die is None else Death(asked.die, asked.note, asked.home / "demo")
     walk(asked.home, asked.tables.split(","), death, asked.state)
     return 0
 
