@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.operations.plans import Approval
+    from artemis_lifecycle.operations.plans import Approval, PlanRecord
+    from artemis_lifecycle.operations.scans import ScanRecord
 
 app = typer.Typer(
     name="artemis",
@@ -122,11 +123,14 @@ def _short(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
 
 
+_IDS = ("snapshot", "hold", "plan", "the newest")
+
+
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of plain values; an unknown one is empty, an instant is in UTC."""
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC. Ids stay whole, to be copied."""
     table = Table(title=escape(title), title_justify="left")
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in _IDS)
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row))
     out.print(table)
@@ -207,7 +211,7 @@ def history(table: TableArgument, config: ConfigOption = None, json: JsonOption 
     for values in frame.itertuples(index=False):
         rows.add_row(*(escape("" if value is None else str(value)) for value in values))
     out.print(rows)
-    out.print(escape(found.metadata_location), style="dim")
+    out.print(escape(found.metadata_location), style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -335,28 +339,29 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
     if json:
         print(json_module.dumps([as_json(record) for record in found], indent=2))
         return
-    rows = Table(title=escape(f"Plans of {table}"), title_justify="left")
-    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"):
-        rows.add_column(name, overflow="fold")
-    for record in found:
-        rows.add_row(
+    rows = [
+        (
             record.plan_id,
-            record.status,
-            str(record.planned_at),
+            record.status.replace("_", " "),
+            record.planned_at,
             f"{record.expired_snapshots:,}",
             f"{record.files:,}",
             f"{record.bytes:,}",
-            str(record.due_at or ""),
-            "\n".join(
-                f"{what}: {who}, {_cell(at)}: {why}"
-                for what, who, at, why in (
-                    ("large", record.approved_by, record.approved_at, record.approved_why),
-                    ("lost", record.lost_approved_by, record.lost_approved_at, record.lost_approved_why),
-                )
-                if who is not None
-            ),
+            record.due_at,
+            _approvals(record),
         )
-    out.print(rows)
+        for record in found
+    ]
+    columns = ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved")
+    show_table(f"Plans of {table}", columns, rows)
+
+
+def _approvals(record: PlanRecord | ScanRecord) -> str:
+    given = [("large", record.approved_by, record.approved_at, record.approved_why)]
+    # A scan loses nothing.
+    by, at, why = (getattr(record, f"lost_approved_{what}", None) for what in ("by", "at", "why"))
+    given.append(("lost", by, at, why))
+    return "\n".join(f"{what}: {who}, {_cell(at)}: {why}" for what, who, at, why in given if who)
 
 
 @app.command("hand-off")
@@ -571,7 +576,6 @@ def tags(
         (
             f"{ref.type} {ref.name}",
             ref.snapshot_id,
-            ref.committed_at,
             ref.who,
             ref.created_at,
             ref.why,
@@ -580,7 +584,7 @@ def tags(
         )
         for ref in found.refs
     ]
-    columns = ("ref", "snapshot", "committed", "who", "when", "why", "retention", "ends")
+    columns = ("ref", "snapshot", "who", "when", "why", "retention", "ends")
     show_table(f"Refs of {table}", columns, rows)
     if removed:
         names = ("tag", "snapshot", "made by", "made", "removed by", "removed", "why")
@@ -589,7 +593,7 @@ def tags(
             for was in found.removed
         ]
         show_table(f"Former tags of {table}", names, gone)
-    out.print(escape(found.metadata_location), style="dim")
+    out.print(escape(found.metadata_location), style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -704,7 +708,10 @@ def approve(
         wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
         for what in (what for what, asked in wanted if asked):
             approved = lifecycle.approve(plan, who=who, why=why, what=what)
-        show(approved, json=json, title=f"Plan {plan}")
+    if json:
+        show(approved, json=True, title="")
+    else:
+        show({"table": approved.table, "approved": _approvals(approved)}, json=False, title=f"Plan {plan}")
 
 
 @app.command()
