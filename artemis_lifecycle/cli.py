@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.expiration.plan import ExpirationPlan
-    from artemis_lifecycle.lifecycle import Lifecycle
+    from artemis_lifecycle.lifecycle import Lifecycle, Tagged
+    from artemis_lifecycle.operations.holds import Hold
     from artemis_lifecycle.operations.plans import Approval, PlanRecord
     from artemis_lifecycle.operations.scans import ScanRecord
 
@@ -123,7 +124,7 @@ def _short(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
 
 
-_IDS = ("snapshot", "hold", "plan", "the newest")
+_IDS = ("snapshot", "hold", "kind", "on", "plan", "the newest")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -506,7 +507,7 @@ def query(
             if isinstance(result, Tagged):
                 shown["tag"] = as_json(result)
                 if not json:
-                    show(result, json=False, title=f"Tag {result.name}")
+                    _show_tag(result, False)
             elif json:
                 shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
             else:
@@ -542,7 +543,19 @@ def tag(
     """Tag a snapshot, so that it stays for that long. Who, when and why are kept: see `artemis tags`."""
     with opened(config, "tagging") as lifecycle:
         made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
-        show(made, json=json, title=f"Tag {name}")
+        _show_tag(made, json)
+
+
+def _show_tag(tag: Tagged, json: bool) -> None:
+    """What was done, and what is on record of it."""
+    if json:
+        show(tag, json=True, title="")
+        return
+    said: dict[str, object] = {"table": tag.table, "snapshot": tag.snapshot_id, "who": tag.who, "when": _cell(tag.at)}
+    said |= {"why": tag.why or "", "ends": _cell(tag.ends_at) or "never"}
+    if tag.snapshot_id is None:
+        said = {"table": tag.table, "removed by": tag.who, "when": _cell(tag.at), "why": tag.why or ""}
+    show(said, json=False, title=f"Tag {tag.name}")
 
 
 @app.command()
@@ -556,7 +569,7 @@ def untag(
 ) -> None:
     """Remove a tag. Its snapshot expires by the table's rule from then on."""
     with opened(config, "removing the tag") as lifecycle:
-        show(lifecycle.untag(table, name, why=reason, who=owner), json=json, title=f"Tag {name}")
+        _show_tag(lifecycle.untag(table, name, why=reason, who=owner), json)
 
 
 @app.command()
@@ -638,20 +651,23 @@ def holds(
     if json:
         print(json_module.dumps([as_json(held) for held in found], indent=2))
         return
+    _show_holds(table, found, ended)
+
+
+def _show_holds(table: str, found: Iterable[Hold], ended: bool) -> None:
     rows = [
         (
             held.hold_id,
             held.kind,
             held.owner,
             held.reason,
-            ", ".join(map(str, held.snapshot_ids)) or "the whole table",
-            held.created_at,
+            "\n".join(map(str, held.snapshot_ids)) or "the whole table",
             held.until or "released",
-            held.released_at,
+            *([held.released_at] if ended else []),
         )
         for held in found
     ]
-    columns = ("hold", "kind", "owner", "why", "on", "since", "until", "released")
+    columns = ("hold", "kind", "owner", "why", "on", "until", *(["released"] if ended else []))
     show_table(f"Holds on {table}", columns, rows)
 
 
