@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.expiration.plan import ExpirationPlan
-    from artemis_lifecycle.lifecycle import Lifecycle
-    from artemis_lifecycle.operations.plans import Approval
+    from artemis_lifecycle.lifecycle import Lifecycle, Tagged
+    from artemis_lifecycle.operations.holds import Hold
+    from artemis_lifecycle.operations.plans import Approval, PlanRecord
+    from artemis_lifecycle.operations.scans import ScanRecord
 
 app = typer.Typer(
     name="artemis",
@@ -124,11 +126,14 @@ def _short(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
 
 
+_IDS = ("snapshot", "hold", "kind", "on", "plan", "the newest")
+
+
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of plain values; an unknown one is empty, an instant is in UTC."""
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC. Ids stay whole, to be copied."""
     table = Table(title=escape(title), title_justify="left")
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in _IDS)
     for row in rows:
         table.add_row(*(escape(_cell(value)) for value in row))
     out.print(table)
@@ -209,7 +214,7 @@ def history(table: TableArgument, config: ConfigOption = None, json: JsonOption 
     for values in frame.itertuples(index=False):
         rows.add_row(*(escape("" if value is None else str(value)) for value in values))
     out.print(rows)
-    out.print(escape(found.metadata_location), style="dim")
+    out.print(escape(found.metadata_location), style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -391,28 +396,29 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
     if json:
         print(json_module.dumps([as_json(record) for record in found], indent=2))
         return
-    rows = Table(title=escape(f"Plans of {table}"), title_justify="left")
-    for name in ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"):
-        rows.add_column(name, overflow="fold")
-    for record in found:
-        rows.add_row(
+    rows = [
+        (
             record.plan_id,
-            record.status,
-            str(record.planned_at),
+            record.status.replace("_", " "),
+            record.planned_at,
             f"{record.expired_snapshots:,}",
             f"{record.files:,}",
             f"{record.bytes:,}",
-            str(record.due_at or ""),
-            "\n".join(
-                f"{what}: {who}, {_cell(at)}: {why}"
-                for what, who, at, why in (
-                    ("large", record.approved_by, record.approved_at, record.approved_why),
-                    ("lost", record.lost_approved_by, record.lost_approved_at, record.lost_approved_why),
-                )
-                if who is not None
-            ),
+            record.due_at,
+            _approvals(record),
         )
-    out.print(rows)
+        for record in found
+    ]
+    columns = ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved")
+    show_table(f"Plans of {table}", columns, rows)
+
+
+def _approvals(record: PlanRecord | ScanRecord) -> str:
+    given = [("large", record.approved_by, record.approved_at, record.approved_why)]
+    # A scan loses nothing.
+    by, at, why = (getattr(record, f"lost_approved_{what}", None) for what in ("by", "at", "why"))
+    given.append(("lost", by, at, why))
+    return "\n".join(f"{what}: {who}, {_cell(at)}: {why}" for what, who, at, why in given if who)
 
 
 @app.command("hand-off")
@@ -557,7 +563,7 @@ def query(
             if isinstance(result, Tagged):
                 shown["tag"] = as_json(result)
                 if not json:
-                    show(result, json=False, title=f"Tag {result.name}")
+                    _show_tag(result, False)
             elif json:
                 shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
             else:
@@ -593,7 +599,19 @@ def tag(
     """Tag a snapshot, so that it stays for that long. Who, when and why are kept: see `artemis tags`."""
     with opened(config, "tagging") as lifecycle:
         made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
-        show(made, json=json, title=f"Tag {name}")
+        _show_tag(made, json)
+
+
+def _show_tag(tag: Tagged, json: bool) -> None:
+    """What was done, and what is on record of it."""
+    if json:
+        show(tag, json=True, title="")
+        return
+    said: dict[str, object] = {"table": tag.table, "snapshot": tag.snapshot_id, "who": tag.who, "when": _cell(tag.at)}
+    said |= {"why": tag.why or "", "ends": _cell(tag.ends_at) or "never"}
+    if tag.snapshot_id is None:
+        said = {"table": tag.table, "removed by": tag.who, "when": _cell(tag.at), "why": tag.why or ""}
+    show(said, json=False, title=f"Tag {tag.name}")
 
 
 @app.command()
@@ -607,7 +625,7 @@ def untag(
 ) -> None:
     """Remove a tag. Its snapshot expires by the table's rule from then on."""
     with opened(config, "removing the tag") as lifecycle:
-        show(lifecycle.untag(table, name, why=reason, who=owner), json=json, title=f"Tag {name}")
+        _show_tag(lifecycle.untag(table, name, why=reason, who=owner), json)
 
 
 @app.command()
@@ -627,7 +645,6 @@ def tags(
         (
             f"{ref.type} {ref.name}",
             ref.snapshot_id,
-            ref.committed_at,
             ref.who,
             ref.created_at,
             ref.why,
@@ -636,7 +653,7 @@ def tags(
         )
         for ref in found.refs
     ]
-    columns = ("ref", "snapshot", "committed", "who", "when", "why", "retention", "ends")
+    columns = ("ref", "snapshot", "who", "when", "why", "retention", "ends")
     show_table(f"Refs of {table}", columns, rows)
     if removed:
         names = ("tag", "snapshot", "made by", "made", "removed by", "removed", "why")
@@ -645,7 +662,7 @@ def tags(
             for was in found.removed
         ]
         show_table(f"Former tags of {table}", names, gone)
-    out.print(escape(found.metadata_location), style="dim")
+    out.print(escape(found.metadata_location), style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -690,20 +707,23 @@ def holds(
     if json:
         print(json_module.dumps([as_json(held) for held in found], indent=2))
         return
+    _show_holds(table, found, ended)
+
+
+def _show_holds(table: str, found: Iterable[Hold], ended: bool) -> None:
     rows = [
         (
             held.hold_id,
             held.kind,
             held.owner,
             held.reason,
-            ", ".join(map(str, held.snapshot_ids)) or "the whole table",
-            held.created_at,
+            "\n".join(map(str, held.snapshot_ids)) or "the whole table",
             held.until or "released",
-            held.released_at,
+            *([held.released_at] if ended else []),
         )
         for held in found
     ]
-    columns = ("hold", "kind", "owner", "why", "on", "since", "until", "released")
+    columns = ("hold", "kind", "owner", "why", "on", "until", *(["released"] if ended else []))
     show_table(f"Holds on {table}", columns, rows)
 
 
@@ -760,7 +780,10 @@ def approve(
         wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
         for what in (what for what, asked in wanted if asked):
             approved = lifecycle.approve(plan, who=who, why=why, what=what)
-        show(approved, json=json, title=f"Plan {plan}")
+    if json:
+        show(approved, json=True, title="")
+    else:
+        show({"table": approved.table, "approved": _approvals(approved)}, json=False, title=f"Plan {plan}")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from artemis_lifecycle import cli
 from artemis_lifecycle.config import LifecycleConfig
@@ -115,7 +116,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
     """`run(*arguments)`: what the command prints, on one line; with `--json` among them, what that says."""
 
     def call(*arguments: object, code: int = 0) -> Any:
-        monkeypatch.setenv("COLUMNS", "220")
+        monkeypatch.setattr(cli, "out", Console(highlight=False, width=220))
         assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
         told = capsys.readouterr()
         if "--json" in arguments:
