@@ -103,3 +103,21 @@ def test_the_cache_keeps_nothing_longer_than_the_tables_window() -> None:
     short, long = (IndexSettings.from_config(config, name) for name in ("a.short", "a.other"))
     assert (short.threads, short.concurrency, short.cache, short.cache_seconds) == (3, 5, "redis://x", 7200)
     assert long.cache_seconds == 7 * 86_400
+
+
+def test_a_state_that_another_run_replaced_in_between_costs_no_second_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = built(b"", [bytes([6]) * 64, bytes([9]) * 64], str(tmp_path))
+    index = opened(table, tmp_path / "index", None)
+    index.refresh(table.read_metadata())
+    listed = index._states()
+    for _ in range(3):
+        table.step(bytes([6]) * 64)
+        index.refresh(table.read_metadata())
+    assert not Path(listed[-1][1]).exists()
+    answers = [listed]
+    newest = ManifestIndex._states
+    monkeypatch.setattr(ManifestIndex, "_states", lambda self: answers.pop() if answers else newest(self))
+    view = opened(table, tmp_path / "index", None).refresh(table.read_metadata())
+    assert (view.lists_read, view.manifests_read) == (0, 0)

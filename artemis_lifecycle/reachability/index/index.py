@@ -258,7 +258,15 @@ class ManifestIndex:
         if not states:
             return 0, IndexState.empty()
         generation, path = states[-1]
-        return generation, IndexState.of_arrays(read_whole(self.files, path, self.identity))
+        try:
+            return generation, IndexState.of_arrays(read_whole(self.files, path, self.identity))
+        except DamagedIndex:
+            newest = self._newest()
+            if newest == generation:
+                raise
+            # Swept away by another run, which has stored a newer one: no reason to read the whole table again.
+            path = f"{self.folder}/state-{newest:012d}"
+            return newest, IndexState.of_arrays(read_whole(self.files, path, self.identity))
 
     def _store(self, state: IndexState, generation: int) -> None:
         data, _ = encode(self.identity, state.arrays())
