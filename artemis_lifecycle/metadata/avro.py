@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -115,9 +115,10 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     container = open_container(data, path)
     names = _names(container.schema, _MANIFEST_FILE, path)
     entries = tuple(_list_entry(record, names, path) for record in _records(container, path))
+    found = ManifestList(path, len(data), entries)
     if expected is not None:
-        _check_totals(entries, expected, path)
-    return ManifestList(path, len(data), entries)
+        _check_listed(_listed_slowly(found), expected)
+    return found
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,10 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
     def column(name: str, absent: int) -> NDArray[np.int64]:
         if name not in scan.longs:
             return np.full(scan.rows, absent, np.int64)
-        return np.where(scan.is_set(name), scan.longs[name], absent)
+        present = scan.is_set(name)
+        if (scan.longs[name][present] < 0).any():
+            raise _negative(name, path)
+        return np.where(present, scan.longs[name], absent)
 
     listed = ListedManifests(
         path,
@@ -209,7 +213,10 @@ def _listed_slowly(found: ManifestList) -> ListedManifests:
     paths = [entry.manifest_path.encode("utf-8", "surrogatepass") for entry in entries]
     sizes = np.array([len(path) for path in paths], np.int64)
 
-    def column(values: Iterable[int | None]) -> NDArray[np.int64]:
+    def column(name: str) -> NDArray[np.int64]:
+        values: list[int | None] = [getattr(entry, name) for entry in entries]
+        if any(value is not None and value < 0 for value in values):
+            raise _negative(name, str(found.path))
         return np.array([-1 if value is None else value for value in values], np.int64)
 
     return ListedManifests(
@@ -220,10 +227,15 @@ def _listed_slowly(found: ManifestList) -> ListedManifests:
         sizes,
         np.array([entry.manifest_length for entry in entries], np.int64),
         np.array([entry.content for entry in entries], np.int64),
-        column(entry.added_files_count for entry in entries),
-        column(entry.existing_files_count for entry in entries),
-        column(entry.deleted_files_count for entry in entries),
+        column("added_files_count"),
+        column("existing_files_count"),
+        column("deleted_files_count"),
     )
+
+
+def _negative(name: str, path: str) -> UnreadableMetadata:
+    # -1 stands for "not recorded" from here on: what a list records must not pass for that.
+    return _unreadable(f"The manifest list has an entry whose {name} is negative", path)
 
 
 def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
@@ -296,27 +308,6 @@ def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
         lower_bound=record.get("lower_bound"),
         upper_bound=record.get("upper_bound"),
     )
-
-
-def _check_totals(entries: Sequence[ManifestListEntry], snapshot: Snapshot, path: str) -> None:
-    totals = (
-        (0, "data files", snapshot.summary.total_data_files),
-        (1, "delete files", snapshot.summary.total_delete_files),
-    )
-    for content, what, recorded in totals:
-        if recorded is None:
-            continue
-        listed = 0
-        for entry in entries:
-            if entry.content == content:
-                live = entry.live_files_count
-                if live is None:
-                    # An old v1 list: nothing to add up, so nothing to compare.
-                    break
-                listed += live
-        else:
-            if listed < recorded:
-                raise _cut_list(snapshot, listed, what, recorded, path)
 
 
 def _cut_list(snapshot: Snapshot, listed: int, what: str, recorded: int, path: str) -> UnreadableMetadata:

@@ -125,10 +125,13 @@ def _write_part(table: pa.Table, folder: str, stores: Stores) -> FramePart:
 
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
-    data = buffer.getvalue()
+    return _store_part(buffer.getvalue(), table.num_rows, folder, stores)
+
+
+def _store_part(data: bytes, rows: int, folder: str, stores: Stores) -> FramePart:
     name = f"part-{uuid.uuid4().hex}.parquet"
     stores.write(f"{folder}/{name}", data)
-    return FramePart(name, table.num_rows, len(data), hashlib.sha256(data).hexdigest())
+    return FramePart(name, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
 def _seal(folder: str, schema: str, parts: Sequence[FramePart], sums: tuple[int, int], stores: Stores) -> SealedFrame:
@@ -214,15 +217,13 @@ class _part_writer:  # noqa: N801  (a picklable function)
         def finish() -> pa.RecordBatch:
             assert writer is not None and buffer is not None
             writer.close()
-            data = buffer.getvalue()
-            name = f"part-{uuid.uuid4().hex}.parquet"
-            self.stores.write(f"{self.folder}/{name}", data)
+            part = _store_part(buffer.getvalue(), rows, self.folder, self.stores)
             return pa.RecordBatch.from_pydict(
                 {
-                    "name": [name],
-                    "rows": [rows],
-                    "size_in_bytes": [len(data)],
-                    "sha256": [hashlib.sha256(data).hexdigest()],
+                    "name": [part.name],
+                    "rows": [part.rows],
+                    "size_in_bytes": [part.size_in_bytes],
+                    "sha256": [part.sha256],
                     "h1": pa.array([h1], pa.int64()),
                     "h2": pa.array([h2], pa.int64()),
                 }

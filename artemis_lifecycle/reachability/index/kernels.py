@@ -72,26 +72,6 @@ def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> N
             break
 
 
-@njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.boolean[::1]), cache=True, nogil=True)
-def same_bytes(data: Any, offsets: Any, order: Any, first: Any, same: Any) -> None:
-    """For each i: whether row `order[i]` has the bytes of row `order[first[i]]`, the first of its group."""
-    for index in range(len(order)):
-        leader = first[index]
-        if leader == index:
-            same[index] = True
-            continue
-        one, other = order[leader], order[index]
-        size = offsets[one + 1] - offsets[one]
-        equal = offsets[other + 1] - offsets[other] == size
-        if equal:
-            start, begin = offsets[one], offsets[other]
-            for byte in range(size):
-                if data[start + byte] != data[begin + byte]:
-                    equal = False
-                    break
-        same[index] = equal
-
-
 @njit(types.boolean(_OWNERS, types.int64[::1]), cache=True, nogil=True)
 def count_by_owner(owners: Any, counts: Any) -> Any:
     """Add each owner's rows to `counts`; False when an owner is none of them."""

@@ -280,7 +280,7 @@ def _one_per_location(view: IndexView, parts: Sequence[_Named]) -> _Named:
     """
     import numpy as np
 
-    from artemis_lifecycle.reachability.index.kernels import same_bytes
+    from artemis_lifecycle.reachability.index.kernels import equal_slices
 
     every = _together(parts)
     order = np.argsort(every.hashes, kind="stable")
@@ -291,7 +291,7 @@ def _one_per_location(view: IndexView, parts: Sequence[_Named]) -> _Named:
         return every
     first = np.maximum.accumulate(np.where(leads, np.arange(len(order)), 0))
     same = np.empty(len(order), np.bool_)
-    same_bytes(every.data, every.offsets, order, first, same)
+    equal_slices(every.data, every.offsets, order, every.data, every.offsets, order[first], same)
     group = np.cumsum(leads) - 1
     spelled = np.unique(group[~same])
     group, paths = _respelled(view, every, order, group, spelled)

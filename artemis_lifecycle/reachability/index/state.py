@@ -205,7 +205,7 @@ class IndexState:
         """Forget the other snapshots, and with them every manifest that no snapshot lists any more."""
         import numpy as np
 
-        for name in ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions"):
+        for name in _BY_LIST:
             setattr(self, name, getattr(self, name)[rows])
         alive = self.stretches_with(np.ones(len(self.snapshot_ids), np.bool_))
         for name in _STRETCHES:
