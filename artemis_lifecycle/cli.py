@@ -231,6 +231,53 @@ def reachable(
         )
 
 
+@app.command("schema-history")
+def schema_history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The schemas that the table has had, what each changed, and since when and until when it was written with."""
+    with opened(config, f"reading the schemas of {table}") as lifecycle:
+        found = lifecycle.schema_history(table)
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = found.to_pandas()
+    used = [rows[name].dt.strftime("%Y-%m-%d %H:%M:%S").fillna("") for name in ("first_used", "last_used")]
+    shown = [rows[name] for name in ("schema_id", "columns", "added", "removed", "changed")]
+    show_table(
+        f"{table}: {len(rows)} schemas; the current one is {rows.loc[rows['is_current'], 'schema_id'].iloc[0]}",
+        ("schema", "columns", "added", "removed", "changed", "snapshots", "first used", "last used"),
+        list(zip(*shown, rows["snapshots"], *used, strict=True)),
+    )
+
+
+@app.command()
+def health(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
+    with opened(config, f"measuring {table}") as lifecycle:
+        rows = lifecycle.table_health(table).to_pandas()
+        show(dict(zip(rows["figure"], rows["value"], strict=True)), json=json, title=f"Health of {table}")
+
+
+@app.command()
+def compact(
+    table: TableArgument,
+    manifests: Annotated[bool, typer.Option("--manifests", help="Manifests instead of data files.")] = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rewrite small data files, or small manifests, where the table's health asks for it."""
+    with opened(config, f"compacting {table}") as lifecycle:
+        work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
+        show(work(table, dry_run=dry_run), json=json, title=f"Compaction of {table}")
+
+
+@app.command("record-lineage")
+def record_lineage(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Append to the lineage ledger what the table's snapshots say of their writers, before they expire."""
+    with opened(config, f"recording the lineage of {table}") as lifecycle:
+        show(lifecycle.record_lineage(table), json=json, title=f"Lineage of {table}")
+
+
 @app.command("retention-curve")
 def retention_curve(
     table: TableArgument,
@@ -466,6 +513,18 @@ def expire(
             table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
         )
         show(report, json=json, title=f"Expiration of {table}")
+
+
+@app.command("list-objects")
+def list_objects(
+    table: TableArgument,
+    location: Annotated[str | None, typer.Option(help="A folder inside the table's locations.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the files below the table's locations, and seal the listing."""
+    with opened(config, f"listing {table}") as lifecycle:
+        show(lifecycle.list_objects(table, location), json=json, title=f"Listing of {table}")
 
 
 @app.command("scan-orphans")

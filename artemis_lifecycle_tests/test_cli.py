@@ -219,3 +219,25 @@ def test_holds_of_every_kind_are_placed_listed_moved_and_released(run: Run, aged
     run("release", lease["hold_id"])
     assert lease["hold_id"] not in run("holds", "db.t")
     assert lease["hold_id"] in {held["hold_id"] for held in run("holds", "db.t", "--ended", "--json")}
+
+
+def test_what_a_table_is_like_and_its_upkeep(
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
+) -> None:
+    spark.sql(f"ALTER TABLE {config.catalogs.live.name}.db.t ADD COLUMN note string")
+    versions = run("schema-history", "db.t", "--json")["versions"]
+    assert [(each["added"], each["snapshots"], each["is_current"]) for each in versions] == [
+        ([], 4, False),
+        (["note"], 0, True),
+    ]
+    shown = run("schema-history", "db.t")
+    assert "2 schemas; the current one is 1" in shown and "note" in shown
+    measured = run("health", "db.t", "--json")
+    assert (measured["snapshots"], measured["data_files"], measured["small_files"]) == (4, 4, 4)
+    assert "small files" in run("health", "db.t")
+    assert run("compact", "db.t", "--dry-run", "--json")["needed"] is False
+    assert "manifests" in run("compact", "db.t", "--manifests", "--json")["why"]
+    assert run("record-lineage", "db.t", "--json")["added"] == 4
+    assert "recorded 4" in " ".join(run("record-lineage", "db.t").replace("│", " ").split())
+    listed = run("list-objects", "db.t", "--json")
+    assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)

@@ -56,6 +56,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tables", type=int, default=200, help="for fleet")
     parser.add_argument("--tags", type=int, default=0, help="tags on the daily table")
     parser.add_argument("--repetitions", type=int, help="default: 5, and 3 from 10 million files on")
+    parser.add_argument("--full", type=int, help="full plans, where they are to be fewer than the repetitions")
+    parser.add_argument("--nights", type=int, help="nights, where they are to be fewer than the repetitions")
     parser.add_argument("--sides", default="best,defaults,ours", help="which to run, comma-separated; also: tune")
     parser.add_argument("--best", help="the peer's best settings (k=v,k=v) instead of those found by tuning")
     parser.add_argument("--work", default=str(REPOSITORY / ".artemis" / "bench"), help="generated tables and results")
@@ -91,7 +93,6 @@ class Bench:
             "scale": self.arguments.scale,
             "tags": self.arguments.tags,
             "repetitions": self.repetitions,
-            "command": " ".join(["python -m bench", *sys.argv[1:]]),
             "machine": _machine(self.arguments),
             "tables": len(tables),
             "table": {**asdict(tables[0]), "stages": [asdict(stage) for stage in tables[0].stages]},
@@ -107,7 +108,8 @@ class Bench:
         confs = {"best": best, "defaults": DEFAULTS, "ours": {}}
         for side in sides:
             if side in confs:
-                result["sides"][side] = self._side(side, confs[side], tables, warm)
+                found = self._side(side, confs[side], tables, warm)
+                result["sides"][side] = {**found, "command": _command(sys.argv[1:])}
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(json.dumps(result, indent=1))
 
@@ -129,7 +131,9 @@ class Bench:
             parsed.append([_json(command) for _ in range(self.repetitions)])
         results = self.work / "results"
         results.mkdir(exist_ok=True)
-        (results / "metadata.json").write_text(json.dumps({"parsed": parsed}, indent=1))
+        (results / "metadata.json").write_text(
+            json.dumps({"parsed": parsed, "command": _command(sys.argv[1:])}, indent=1)
+        )
 
     def _name(self) -> str:
         a = self.arguments
@@ -177,13 +181,16 @@ class Bench:
             conf,
             tables,
             warm,
-            full=0 if many else self.repetitions,
-            nights=1 if many else min(self.repetitions, len(tables[0].stages) - 1),
+            full=0 if many else self._number(self.arguments.full),
+            nights=1 if many else min(self._number(self.arguments.nights), len(tables[0].stages) - 1),
         )
         for stage in sorted({min(plan["stage"], 1) for plan in found["plans"]}):
             seconds = [plan["seconds"] for plan in found["plans"] if min(plan["stage"], 1) == stage]
             _say(f"  {side}, {'next day' if stage else 'full'}: {report.spread(seconds)}")
         return found
+
+    def _number(self, asked: int | None) -> int:
+        return self.repetitions if asked is None else asked
 
     def _process(
         self,
@@ -257,6 +264,17 @@ def _with_memory(
         "commits": [event for event in events if event["event"] == "commit"],
         "tuning": [event for event in events if event["event"] == "tuning"],
     }
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """What anybody would type for it: without the places of this machine."""
+    said, rest = [], iter(arguments)
+    for argument in rest:
+        if argument in ("--work", "--jars"):
+            next(rest, None)
+        elif not argument.startswith(("--work=", "--jars=")):
+            said.append(argument)
+    return "make bench" + (f' ARGS="{" ".join(said)}"' if said else "")
 
 
 def _json(command: Sequence[str]) -> Any:

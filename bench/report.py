@@ -299,7 +299,8 @@ def markdown(grid: Grid) -> str:
 
 
 def _write(path: Path, grids: Sequence[Grid], results: Mapping[str, Any], machine: Mapping[str, object]) -> None:
-    commands = "\n".join(f"    {result['command']}" for result in results.values() if "command" in result)
+    runs = [run for result in results.values() for run in (result, *result.get("sides", {}).values())]
+    commands = "\n".join(dict.fromkeys(f"    {run['command']}" for run in runs if "command" in run))
     shape = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items())
     body = "\n\n".join([f"Machine: {shape}.", f"Commands:\n\n{commands}", *map(markdown, grids)])
     text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"

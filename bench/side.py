@@ -1,8 +1,8 @@
 """One side of the comparison, in a process of its own: a session, a warm-up on a small table, then the timed plans.
 
-`python -m bench.side JOB.json` writes one JSON line per event to the job's `events` file: `idle` (the warm session at
-rest, from `begin` to `end`), `plan` (one timed plan with what it named), `commit` (the peer's commit alone). Instants
-are of the monotonic clock, which all processes share.
+`python -m bench.side JOB.json` writes one JSON line per event to the job's `events` file: `idle` (the session at
+rest before its first plan, from `begin` to `end`), `plan` (one timed plan with what it named), `commit` (the peer's
+commit alone). Instants are of the monotonic clock, which all processes share.
 
 The peer is `ExpireSnapshotsSparkAction.expireFiles()`. Inside its time, as Iceberg has it: the commit that removes the
 snapshots, and the dataset that it returns, counted and hashed by Spark so that every row is made; nothing is collected
@@ -90,6 +90,12 @@ def run(job: Job) -> None:
     try:
         tables = [metadata.load(Path(folder)) for folder in job.tables]
         warm = metadata.load(Path(job.warm))
+        # At rest before its first plan: what a warm-up leaves in the heap is memory that the plans took.
+        spark.range(1).count()
+        _rest(spark)
+        begin = time.monotonic()
+        time.sleep(2)
+        events.write("idle", begin=begin, end=time.monotonic())
         began = time.monotonic()
         for _ in range(2):
             for stage in warm.stages:
@@ -98,10 +104,6 @@ def run(job: Job) -> None:
         for table in tables:
             _read_all(Path(table.folder))
         events.write("warm", seconds=time.monotonic() - began, java=_java(spark), spark=spark.version)
-        _rest(spark)
-        begin = time.monotonic()
-        time.sleep(2)
-        events.write("idle", begin=begin, end=time.monotonic())
         for conf in job.tuning:
             for key, value in conf.items():
                 spark.conf.set(key, value)

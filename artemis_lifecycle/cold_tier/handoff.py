@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from artemis_lifecycle.catalogs.cold import publish
+from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
@@ -487,6 +487,7 @@ def _publish(
     engine = connect(require_uri(context.config.catalogs.cold))
     try:
         with _cold_catalog(context.config) as catalog:
+            ensure_guard(engine, context.config.catalogs.cold.name, context.config.catalogs.live.name)
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
                 current = _current(context, catalog, identity.cold_table)
                 if current.metadata is not None and current.metadata.get("table-uuid") != plan.table_uuid:
@@ -504,10 +505,11 @@ def _publish(
                 context.check()
                 try:
                     with around("handoff.publish"), engine.begin() as connection:
-                        publish(
+                        publish_guarded(
                             connection,
                             context.config.catalogs.cold.name,
                             identity.cold_table,
+                            plan_id=plan.plan_id,
                             expected_location=current.location,
                             new_location=location,
                         )

@@ -16,7 +16,7 @@ from artemis_lifecycle.defs.processes import sign
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
-from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
+from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 OWNER = "dagster"
@@ -40,11 +40,9 @@ class SparkSessionResource(LazyPySparkResource):
     def _init_session(self) -> None:
         if self._spark_session is not None:
             return
-        from pyspark.sql import SparkSession
-
         config = fill(load_config(self.config_path))
         conf = session_conf(config, spark_conf(config.catalogs), _jars(config)) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
-        self._started_here = SparkSession.getActiveSession() is None
+        self._started_here = live_session() is None
         self._spark_session = open_session(conf)
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sqlalchemy import delete, select
 
+from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config import LifecycleConfig, load_config
@@ -121,6 +122,7 @@ def _wipe(config: LifecycleConfig, folder: Path) -> None:
             )
         _close_plans(config, locations)
         with engine.begin() as connection:
+            lift_guard(connection, COLD)
             connection.execute(delete(iceberg_tables).where(rows))
             connection.execute(
                 delete(iceberg_namespace_properties).where(

@@ -5,10 +5,12 @@ however often it is made.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules
@@ -124,6 +127,33 @@ def plan_expiration(
     Supersedes the table's other uncommitted plan. Raises UnreadableMetadata, sealing nothing, when any metadata file on
     the way cannot be read; what `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot go.
     """
+    with _uncollected():
+        return _planned(spark, stores, operations, request, root, rules, night, index)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's cyclic garbage collector waits: it would look through all snapshots again for every few that are added
+    to a list, and there are no cycles here."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _planned(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    request: PlanRequest,
+    root: str,
+    rules: LocationRules,
+    night: date | None,
+    index: IndexSettings,
+) -> ExpirationPlan:
     metadata = request.metadata
     refuse_unexpirable(metadata, request.table)
     decision = decide(
@@ -153,7 +183,7 @@ def plan_expiration(
         settings=request.settings,
         expired_snapshots=tuple(decision.expired),
         expired_refs=tuple(decision.expired_refs),
-        kept={snapshot: tuple(str(reason) for reason in reasons) for snapshot, reasons in decision.kept.items()},
+        kept=_told(decision.kept),
         snapshot_log=tuple(metadata.snapshot_log),
         summary=PlanSummary(
             snapshots_kept=len(decision.kept),
@@ -219,6 +249,12 @@ def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_
         ) from error
 
 
+def _told(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:
+    """The reasons in words. Snapshots with the same reasons share one tuple of them, and so one of words."""
+    words = {id(reasons): tuple(map(str, reasons)) for reasons in {id(each): each for each in kept.values()}.values()}
+    return {snapshot: words[id(reasons)] for snapshot, reasons in kept.items()}
+
+
 def _known(operations: Operations, table_uuid: str, plan_id: str) -> PlanRecord | None:
     return next((record for record in operations.plans.of_table(table_uuid) if record.plan_id == plan_id), None)
 
@@ -242,8 +278,8 @@ def _to_json(plan: ExpirationPlan) -> bytes:
         "settings": asdict(plan.settings),
         "expired_snapshots": list(plan.expired_snapshots),
         "expired_refs": list(plan.expired_refs),
-        "kept": [[snapshot, list(reasons)] for snapshot, reasons in plan.kept.items()],
-        "snapshot_log": [[entry.timestamp_ms, entry.snapshot_id] for entry in plan.snapshot_log],
+        "kept": list(plan.kept.items()),
+        "snapshot_log": [(entry.timestamp_ms, entry.snapshot_id) for entry in plan.snapshot_log],
         "summary": asdict(plan.summary),
     }
     return json.dumps(content).encode()

@@ -79,9 +79,13 @@ def local_cores(master: str) -> int | None:
 
 def live_session() -> SparkSession | None:
     """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:
+        # "Active" is a thread's own. Taken for none at all, another thread's would be ours to set up, and to stop.
+        active = SparkSession.builder.getOrCreate()
     return active if active is not None and active.sparkContext._jsc is not None else None
 
 

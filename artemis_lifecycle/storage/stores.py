@@ -6,6 +6,7 @@ Nothing here deletes on its own account: a copy that fails takes away only what 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -25,6 +26,13 @@ _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
 _S3 = frozenset({"s3", "s3a", "s3n"})
 _NOT_READABLE_AT_ONCE = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_SMALL = 64 << 10
+"""Bytes. Of files below this, opening and parsing in Python take longer than reading and undoing the codec."""
+
+
+def is_local(path: str) -> bool:
+    """Whether `path` is on this machine's file system."""
+    return split(path).scheme in _LOCAL
 
 
 class Stores:
@@ -55,6 +63,17 @@ class Stores:
     def shared_by(self, tasks: int) -> Stores:
         """The stores for each of so many tasks that read at once, so that together they keep to the read budget."""
         return Stores(self.settings.shared_by(tasks), self._s3_client_factory)
+
+    def readers(self, path: str, most: int, size_in_bytes: float | None = None) -> int:
+        """How many threads, of `most`, should read files like `path` at once; their usual size, if it is known.
+
+        Many hide the latency of an object store. On this machine's disk there is none to hide: large files take a
+        thread per core, and with small ones threads would only hand each other Python's lock.
+        """
+        if not is_local(path):
+            return most
+        small = size_in_bytes is not None and size_in_bytes < _SMALL
+        return 1 if small else max(1, min(most, os.cpu_count() or 1))
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
         """All files below the folder `prefix`, hidden ones too, in `prefix`'s own spelling; none when it is missing.

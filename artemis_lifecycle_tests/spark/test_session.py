@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.spark.session import EXTENSIONS, add_catalogs, local_cores, open_session, session_conf
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.spark.session import (
+    EXTENSIONS,
+    add_catalogs,
+    live_session,
+    local_cores,
+    open_session,
+    session_conf,
+)
+from artemis_lifecycle_tests.conftest import MakeConfig
 
 
 def config(**spark: object) -> LifecycleConfig:
@@ -102,3 +112,15 @@ def _jar() -> object:
     from artemis_lifecycle.local.jars import Jar
 
     return Jar("org.example", "missing", "1", "0" * 64)
+
+
+def test_another_threads_session_is_seen_and_left_running(spark: SparkSession, make_config: MakeConfig) -> None:
+    def work() -> tuple[SparkSession | None, int]:
+        with Lifecycle.open(make_config()) as lifecycle:
+            found = lifecycle.spark.range(3).count()
+        return live_session(), found
+
+    with ThreadPoolExecutor(1) as pool:
+        seen, found = pool.submit(work).result()
+    assert seen is spark and found == 3
+    assert spark.range(3).count() == 3

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,10 +28,10 @@ from artemis_lifecycle.reachability.index.reading import (
     Blocks,
     Rows,
     Segment,
-    SegmentWriter,
     read_block,
     read_lists,
-    read_manifest,
+    threaded,
+    write_segments,
 )
 from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.storage.location import LocationRules
@@ -194,14 +193,15 @@ class ManifestIndex:
     def _read_new_lists(self, state: IndexState, new: Sequence[Snapshot], spark: SparkSession | None) -> None:
         settings = self.settings
         if spark is None or len(new) <= settings.lists_here:
-            per_chunk = max(1, -(-len(new) // (settings.threads * 2)))
-            chunks = _chunks(new, min(per_chunk, 256))
-            read = self.threaded(lambda chunk: read_lists(self.stores, chunk), chunks)
+            usual = float(state.list_sizes.mean()) if len(state.list_sizes) else None
+            threads = self.stores.readers(new[0].manifest_list or self.folder, settings.threads, usual)
+            chunks = _chunks(new, min(-(-len(new) // (threads * 2)), 256))
+            read = threaded(lambda chunk: read_lists(self.stores, chunk), chunks, threads)
         else:
             from artemis_lifecycle.reachability.index.on_spark import read_lists_there
 
             chunks = _chunks(new, 500)
-            read = read_lists_there(spark, self.stores, chunks, settings.concurrency)
+            read = read_lists_there(spark, self, chunks)
         state.add_lists(zip(chunks, read, strict=True), self.rules)
 
     def _read_new_manifests(
@@ -212,34 +212,12 @@ class ManifestIndex:
         entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
         lengths = np.maximum(state.manifests.lengths[unread], 0)
         if spark is None or int(lengths.sum()) <= self.settings.bytes_here:
-            writer = SegmentWriter(self.files, self.folder, self.identity)
-            read = self.threaded(lambda item: read_manifest(self.stores, item[0], item[1], self.rules), entries)
-            for manifest in read:
-                yield from writer.add(manifest)
-            yield from writer.finish()
+            threads = self.stores.readers(entries[0][1].manifest_path, self.settings.threads, float(lengths.mean()))
+            yield from write_segments(self, entries, threads)
             return
         from artemis_lifecycle.reachability.index.on_spark import write_segments_there
 
         yield from write_segments_there(spark, self, entries, lengths)
-
-    def threaded(self, work: Callable[[Any], T], items: Sequence[Any]) -> Iterator[T]:
-        """`work` on each item, in order; at most a few results per thread wait to be taken."""
-        threads = min(self.settings.threads, len(items))
-        if threads <= 1:
-            yield from map(work, items)
-            return
-        window = threads * 4
-        with ThreadPoolExecutor(threads) as pool:
-            waiting = [pool.submit(work, item) for item in items[:window]]
-            upcoming = iter(items[window:])
-            try:
-                while waiting:
-                    done = waiting.pop(0).result()
-                    waiting += [pool.submit(work, item) for item in [next(upcoming, None)] if item is not None]
-                    yield done
-            finally:
-                for future in waiting:
-                    future.cancel()
 
     # --- files ------------------------------------------------------------------------------------------------------
 

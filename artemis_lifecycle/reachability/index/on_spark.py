@@ -23,7 +23,7 @@ from artemis_lifecycle.reachability.index.reading import (
 )
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import normalise
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import is_local
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,16 +40,12 @@ _ENTRY_BYTES = 60
 
 
 def read_lists_there(
-    spark: SparkSession, stores: Stores, chunks: Sequence[Sequence[Snapshot]], concurrency: int | None
+    spark: SparkSession, index: ManifestIndex, chunks: Sequence[Sequence[Snapshot]]
 ) -> Iterator[ListChunk]:
     """`read_lists` of each chunk, in order. Raises UnreadableMetadata, EncryptedTable."""
-    done = _run(
-        spark,
-        _ListTask(stores.shared_by(_at_once(spark, len(chunks)))),
-        [pickle.dumps(tuple(chunk)) for chunk in chunks],
-        concurrency,
-    )
-    for _, result in sorted(done):
+    task = _ListTask(index.shared_by(_at_once(spark, len(chunks))))
+    payloads = [pickle.dumps(tuple(chunk)) for chunk in chunks]
+    for _, result in sorted(_run(spark, task, payloads, index.settings.concurrency)):
         yield pickle.loads(result)
 
 
@@ -68,11 +64,8 @@ def write_segments_there(
     ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, int(lengths.sum()), tasks + 1)[1:-1])
     groups = np.split(np.arange(len(entries)), ends)
     payloads = [pickle.dumps([entries[row] for row in group.tolist()]) for group in groups if len(group)]
-    for _, result in sorted(
-        _run(
-            spark, _ManifestTask(index.shared_by(_at_once(spark, len(payloads)))), payloads, index.settings.concurrency
-        )
-    ):
+    task = _ManifestTask(index.shared_by(_at_once(spark, len(payloads))))
+    for _, result in sorted(_run(spark, task, payloads, index.settings.concurrency)):
         yield from pickle.loads(result)
 
 
@@ -86,13 +79,20 @@ def _run(spark: SparkSession, task: Any, payloads: Sequence[bytes], concurrency:
         return list(spark.sparkContext.parallelize(list(enumerate(payloads)), partitions).mapPartitions(task).collect())
 
 
+def _readers(index: ManifestIndex, path: str | None) -> int:
+    """Threads of one task that hide an object store's latency. Beside a disk the tasks themselves are the threads."""
+    return 1 if path is None or is_local(path) else index.settings.threads
+
+
 class _ListTask:
-    def __init__(self, stores: Stores) -> None:
-        self.stores = stores
+    def __init__(self, index: ManifestIndex) -> None:
+        self.index = index
 
     def __call__(self, payloads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         for number, payload in payloads:
-            yield number, pickle.dumps(read_lists(self.stores, pickle.loads(payload)))
+            snapshots = pickle.loads(payload)
+            threads = _readers(self.index, snapshots[0].manifest_list)
+            yield number, pickle.dumps(read_lists(self.index.stores, snapshots, threads))
 
 
 class _ManifestTask:
@@ -101,7 +101,9 @@ class _ManifestTask:
 
     def __call__(self, payloads: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
         for number, payload in payloads:
-            yield number, pickle.dumps(list(write_segments(self.index, pickle.loads(payload))))
+            entries = pickle.loads(payload)
+            threads = _readers(self.index, entries[0][1].manifest_path)
+            yield number, pickle.dumps(list(write_segments(self.index, entries, threads)))
 
 
 def rows_there(spark: SparkSession, view: IndexView, snapshot_ids: Sequence[int], schema: str) -> DataFrame:

@@ -9,9 +9,10 @@ Sorted runs merge: any two segments, and any set of wanted hashes, are compared 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro import LiveFiles, listed_manifests, live_files
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from artemis_lifecycle.reachability.index.index import ManifestIndex
+
+T = TypeVar("T")
 
 SEGMENT_ROWS = 500_000
 """A segment is closed at so many rows: what one writer holds in memory, about 70 MB."""
@@ -96,8 +99,8 @@ class ListChunk:
     manifests: Manifests
 
 
-def read_lists(stores: Stores, snapshots: Sequence[Snapshot]) -> ListChunk:
-    """Read the manifest lists of `snapshots`. Raises UnreadableMetadata, EncryptedTable.
+def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) -> ListChunk:
+    """Read the manifest lists of `snapshots`, so many at once. Raises UnreadableMetadata, EncryptedTable.
 
     Also when two lists do not agree on what a manifest of one path and length holds.
     """
@@ -105,7 +108,7 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot]) -> ListChunk:
 
     from artemis_lifecycle.metadata.scan_kernels import gather
 
-    lists = [listed_manifests(stores, snapshot) for snapshot in snapshots]
+    lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
     counts = [len(listed) for listed in lists]
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     pieces: list[NDArray[np.uint8]] = []
@@ -442,10 +445,30 @@ class SegmentWriter:
 
 
 def write_segments(
-    index: ManifestIndex, manifests: Iterable[tuple[int, ManifestListEntry]]
+    index: ManifestIndex, manifests: Sequence[tuple[int, ManifestListEntry]], threads: int
 ) -> Iterator[tuple[Segment, Blocks]]:
-    """Read the numbered manifests one after the other into segments."""
+    """Read the numbered manifests into segments, in their order, so many at once."""
     writer = SegmentWriter(index.files, index.folder, index.identity)
-    for number, entry in manifests:
-        yield from writer.add(read_manifest(index.stores, number, entry, index.rules))
+    for manifest in threaded(lambda item: read_manifest(index.stores, item[0], item[1], index.rules), manifests, threads):
+        yield from writer.add(manifest)
     yield from writer.finish()
+
+
+def threaded(work: Callable[[Any], T], items: Sequence[Any], threads: int) -> Iterator[T]:
+    """`work` on each item, in order; at most a few results per thread wait to be taken."""
+    threads = min(threads, len(items))
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    window = threads * 4
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = [pool.submit(work, item) for item in items[:window]]
+        upcoming = iter(items[window:])
+        try:
+            while waiting:
+                done = waiting.pop(0).result()
+                waiting += [pool.submit(work, item) for item in [next(upcoming, None)] if item is not None]
+                yield done
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.metadata.avro import ENTRY_KINDS
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
-from artemis_lifecycle.reachability.index.reading import Rows
+from artemis_lifecycle.reachability.index.reading import Rows, threaded
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
 
@@ -194,7 +194,8 @@ def _not_kept(view: IndexView, hashes: NDArray[np.uint64], kept_manifests: NDArr
         return found
 
     found = np.zeros(len(wanted), np.bool_)
-    for part in view.index.threaded(among, range(len(state.segments))):
+    threads = view.index.files.readers(view.index.folder, view.index.settings.threads)
+    for part in threaded(among, range(len(state.segments)), threads):
         found |= part
     return np.flatnonzero(~found[inverse])
 

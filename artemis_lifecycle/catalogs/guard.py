@@ -1,0 +1,155 @@
+"""The cold catalog is read-only in the database: a trigger on the catalog's rows, which only a handoff passes, in the
+transaction in which its publication is recorded.
+
+It stands where the cold catalog's rows stand, in schema `artemis_cold`: `catalogs` names what is guarded,
+`publications` has a row for every commit of a handoff. A row of `publications` opens the way for its own transaction
+and its own location alone. It guards the owner of the database against accidents, not against malice: whoever may
+drop a trigger may drop this one.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Engine, func, select, text
+
+from artemis_lifecycle.catalogs.cold import publish
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.operations.locks import lock_key
+
+VERSION = 1
+"""Of the statements below; a catalog that is guarded by an older one is brought up to them."""
+
+_STATEMENTS = (
+    "CREATE SCHEMA IF NOT EXISTS artemis_cold",
+    "CREATE TABLE IF NOT EXISTS artemis_cold.catalogs "
+    "(catalog_name TEXT PRIMARY KEY, live_catalog TEXT NOT NULL, version INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS artemis_cold.publications (publication_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY "
+    "KEY, catalog_name TEXT NOT NULL, table_identifier TEXT NOT NULL, plan_id TEXT NOT NULL, expected_location TEXT, "
+    "new_location TEXT NOT NULL, published_by TEXT NOT NULL DEFAULT session_user, "
+    "published_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), transaction XID8 NOT NULL DEFAULT "
+    "pg_current_xact_id())",
+    "CREATE INDEX IF NOT EXISTS publications_of_a_transaction ON artemis_cold.publications (transaction)",
+    # As their owner: who is refused need not have a right to read why.
+    """
+    CREATE OR REPLACE FUNCTION artemis_cold.refuse(refused TEXT, what TEXT) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    BEGIN
+        RAISE EXCEPTION USING
+            ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'catalog ' || refused || ' is the cold tier, which only a handoff writes to: ' || what
+                || ' is refused',
+            HINT = 'write to catalog ' || (SELECT live_catalog FROM catalogs WHERE catalog_name = refused);
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION artemis_cold.guard_tables() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    BEGIN
+        IF TG_OP <> 'INSERT' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = OLD.catalog_name)
+           AND (TG_OP = 'DELETE' OR (OLD.catalog_name, OLD.table_namespace, OLD.table_name)
+                IS DISTINCT FROM (NEW.catalog_name, NEW.table_namespace, NEW.table_name)) THEN
+            PERFORM refuse(OLD.catalog_name, CASE TG_OP WHEN 'DELETE' THEN 'dropping' ELSE 'renaming' END
+                || ' table ' || OLD.table_namespace || '.' || OLD.table_name);
+        END IF;
+        IF TG_OP <> 'DELETE' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = NEW.catalog_name)
+           AND NOT EXISTS (
+               SELECT FROM publications AS p
+               WHERE p.transaction = pg_current_xact_id() AND p.catalog_name = NEW.catalog_name
+                 AND p.table_identifier = NEW.table_namespace || '.' || NEW.table_name
+                 AND p.new_location = NEW.metadata_location
+           ) THEN
+            PERFORM refuse(NEW.catalog_name, 'a commit to table ' || NEW.table_namespace || '.' || NEW.table_name);
+        END IF;
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION artemis_cold.guard_namespaces() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    BEGIN
+        IF TG_OP <> 'INSERT' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = OLD.catalog_name) THEN
+            PERFORM refuse(OLD.catalog_name, 'a change of namespace ' || OLD.namespace);
+        END IF;
+        IF TG_OP <> 'DELETE' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = NEW.catalog_name)
+           AND NOT EXISTS (
+               SELECT FROM publications AS p
+               WHERE p.transaction = pg_current_xact_id() AND p.catalog_name = NEW.catalog_name
+                 AND starts_with(p.table_identifier, NEW.namespace || '.')
+           ) THEN
+            PERFORM refuse(NEW.catalog_name, 'a change of namespace ' || NEW.namespace);
+        END IF;
+        RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION artemis_cold.guard_all() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    BEGIN
+        PERFORM refuse((SELECT min(catalog_name) FROM catalogs), 'emptying ' || TG_TABLE_NAME);
+        RETURN NULL;
+    END $$
+    """,
+    "CREATE OR REPLACE TRIGGER artemis_cold BEFORE INSERT OR UPDATE OR DELETE ON iceberg_tables "
+    "FOR EACH ROW EXECUTE FUNCTION artemis_cold.guard_tables()",
+    "CREATE OR REPLACE TRIGGER artemis_cold BEFORE INSERT OR UPDATE OR DELETE ON iceberg_namespace_properties "
+    "FOR EACH ROW EXECUTE FUNCTION artemis_cold.guard_namespaces()",
+    "CREATE OR REPLACE TRIGGER artemis_cold_all BEFORE TRUNCATE ON iceberg_tables "
+    "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
+    "CREATE OR REPLACE TRIGGER artemis_cold_all BEFORE TRUNCATE ON iceberg_namespace_properties "
+    "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
+)
+
+
+def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
+    """Have the rows of `catalog` refuse everybody but handoffs; errors name `live_catalog` as the place to write to.
+
+    `engine` is of the database that has the catalog's rows, whose tables must be there. Where the guard stands already
+    nothing is written, and no right to make one is needed.
+    """
+    known = text("SELECT version FROM artemis_cold.catalogs WHERE catalog_name = :catalog AND live_catalog = :live")
+    names = {"catalog": catalog, "live": live_catalog}
+    with engine.connect() as connection:
+        there = connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one()
+        if there and (connection.execute(known, names).scalar_one_or_none() or 0) >= VERSION:
+            return
+    with engine.begin() as connection:
+        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-cold-guard"))))
+        for statement in _STATEMENTS:
+            connection.exec_driver_sql(statement)
+        connection.execute(
+            text(
+                "INSERT INTO artemis_cold.catalogs VALUES (:catalog, :live, :version) ON CONFLICT (catalog_name) "
+                "DO UPDATE SET live_catalog = excluded.live_catalog, version = excluded.version"
+            ),
+            {**names, "version": VERSION},
+        )
+
+
+def lift_guard(connection: Connection, catalog: str) -> None:
+    """Let everybody write to `catalog` again: for who takes a whole cold tier down. No-op where no guard stands."""
+    if connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
+        connection.execute(
+            text("DELETE FROM artemis_cold.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
+        )
+
+
+def publish_guarded(
+    connection: Connection,
+    catalog: str,
+    table: str,
+    *,
+    plan_id: str,
+    expected_location: str | None,
+    new_location: str,
+) -> CatalogEntry:
+    """As `publish`, past the guard: the publication is recorded in the same transaction, and stands or falls with it.
+
+    Raises what `publish` raises.
+    """
+    connection.execute(
+        text(
+            "INSERT INTO artemis_cold.publications (catalog_name, table_identifier, plan_id, expected_location, "
+            "new_location) VALUES (:catalog, :table, :plan, :expected, :new)"
+        ),
+        {"catalog": catalog, "table": table, "plan": plan_id, "expected": expected_location, "new": new_location},
+    )
+    return publish(connection, catalog, table, expected_location=expected_location, new_location=new_location)
