@@ -26,6 +26,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DEFAULTS: Mapping[str, str | None] = {"spark.sql.shuffle.partitions": None}
 """The peer as a user has it who sets nothing: Spark's 200 shuffle partitions."""
 
+DRIVER_MEMORY = "2g"
+"""What the project gives a local session (`spark.driver.memory`), and both sides unless told otherwise."""
+
 CANDIDATES: Sequence[Mapping[str, str]] = [
     {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}
     for partitions in (1, 2, 4, 8)
@@ -109,7 +112,8 @@ class Bench:
         for side in sides:
             if side in confs:
                 found = self._side(side, confs[side], tables, warm)
-                result["sides"][side] = {**found, "command": _command(sys.argv[1:])}
+                memory = self.arguments.memory or DRIVER_MEMORY
+                result["sides"][side] = {**found, "command": _command(sys.argv[1:]), "driver_memory": memory}
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(json.dumps(result, indent=1))
 
@@ -302,7 +306,6 @@ def _machine(arguments: argparse.Namespace) -> dict[str, object]:
         "python": platform.python_version(),
         "pyspark": version("pyspark"),
         "iceberg": next(iter(Path(arguments.jars, "jars").glob("iceberg-spark-runtime-*.jar")), Path("?")).stem,
-        "driver_memory": arguments.memory or "2g",
         "commit": subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True
         ).stdout.strip(),

@@ -190,13 +190,22 @@ def _memory(results: Mapping[str, Any]) -> Grid:
                     (
                         f"{name}, {'next day' if night else 'full'}",
                         "ours" if side == "ours" else f"peer, {side}",
+                        found["driver_memory"],
                         _megabytes(found["idle_bytes"]),
                         f"{_megabytes(median(above))} ({_megabytes(min(above))} to {_megabytes(max(above))})",
                         _megabytes(max(plan["peak_jvm"] for plan in plans)),
                         _megabytes(max(plan["peak_python"] for plan in plans)),
                     )
                 )
-    head = ("table", "side", "idle session", "peak above idle", "highest JVM (RSS)", "highest Python (PSS)")
+    head = (
+        "table",
+        "side",
+        "driver memory",
+        "idle session",
+        "peak above idle",
+        "highest JVM (RSS)",
+        "highest Python (PSS)",
+    )
     return Grid("Memory", head, tuple(rows))
 
 

@@ -15,6 +15,7 @@ from artemis_lifecycle.defs.jobs import for_real
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.spark.session import live_session
 
 Plain = int | float | bool | str
 
@@ -156,6 +157,8 @@ def _instance(given: DagsterInstance | None) -> Iterator[DagsterInstance]:
         yield given
     else:
         with DagsterInstance.get() as found:
+            # Without this, Dagster's Postgres storages connect anew for every event that they write.
+            found.optimize_for_webserver(statement_timeout=60_000, pool_recycle=600, max_overflow=20)
             yield found
 
 
@@ -164,9 +167,7 @@ def _session(config_path: str | Path | None, given: Any) -> Iterator[None]:
     if given is not None:
         yield
     else:
-        from pyspark.sql import SparkSession
-
-        if SparkSession.getActiveSession() is not None:
+        if live_session() is not None:
             yield
             return
         with Lifecycle.open(config_path) as lifecycle:

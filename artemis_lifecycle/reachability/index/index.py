@@ -151,16 +151,14 @@ class ManifestIndex:
     ) -> IndexView:
         import numpy as np
 
-        keys = {snapshot.snapshot_id: list_key(snapshot) for snapshot in metadata.snapshots}
-        known = np.array(
-            [keys.get(i) == key for i, key in zip(state.snapshot_ids.tolist(), state.list_keys.tolist(), strict=True)],
-            np.bool_,
-        )
+        ids = np.array([snapshot.snapshot_id for snapshot in metadata.snapshots], np.int64)
+        keys = np.array([list_key(snapshot) for snapshot in metadata.snapshots], np.uint64)
+        place = _places(ids, state.snapshot_ids)
+        known = (place >= 0) & (keys[place] == state.list_keys) if len(ids) else place >= 0
         changed = not known.all()
         if changed:
             state.keep_lists(known)
-        held = set(state.snapshot_ids.tolist())
-        new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in held]
+        new = [metadata.snapshots[row] for row in np.flatnonzero(~np.isin(ids, state.snapshot_ids)).tolist()]
         lists = len(new)
         if new:
             self._read_new_lists(state, new, spark)
@@ -171,12 +169,11 @@ class ManifestIndex:
         if len(unread):
             for segment, blocks in self._read_new_manifests(state, unread, spark):
                 state.add_rows(segment, blocks)
-        order = {snapshot.snapshot_id: place for place, snapshot in enumerate(metadata.snapshots)}
         view = IndexView(
             self,
             metadata,
             state,
-            np.array([order[i] for i in state.snapshot_ids.tolist()], np.int64),
+            _places(ids, state.snapshot_ids),
             lists_read=lists,
             manifests_read=len(unread),
             spark=spark,
@@ -364,6 +361,17 @@ class ManifestIndex:
 
     def _column(self, segment: Segment, section: Section) -> Any:
         return checked(self.read_segment(segment, section.offset, section.length), section)
+
+
+def _places(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each wanted id stands among `ids`, in which none is twice; -1 for one that is not there."""
+    import numpy as np
+
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(ids)
+    found = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
+    return np.where(ids[found] == wanted, found, -1)
 
 
 @dataclass(frozen=True)

@@ -449,7 +449,9 @@ def write_segments(
 ) -> Iterator[tuple[Segment, Blocks]]:
     """Read the numbered manifests into segments, in their order, so many at once."""
     writer = SegmentWriter(index.files, index.folder, index.identity)
-    for manifest in threaded(lambda item: read_manifest(index.stores, item[0], item[1], index.rules), manifests, threads):
+    for manifest in threaded(
+        lambda item: read_manifest(index.stores, item[0], item[1], index.rules), manifests, threads
+    ):
         yield from writer.add(manifest)
     yield from writer.finish()
 

@@ -379,8 +379,9 @@ def list_key(snapshot: Snapshot) -> int:
     """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
     import xxhash
 
-    inline = "\0".join(("", *snapshot.manifests))
-    named = inline if snapshot.manifest_list is None else snapshot.manifest_list
+    named = snapshot.manifest_list
+    if named is None:
+        named = "\0".join(("", *snapshot.manifests))
     key: int = xxhash.xxh3_64_intdigest(named.encode("utf-8", "surrogatepass"))
     return key
 
@@ -407,12 +408,18 @@ class Lanes:
             mine = np.flatnonzero(is_open & (state.stretch_lane == lane))
             self._tails[lane] = np.sort(state.stretch_manifest[mine])
             self._open[lane] = dict(zip(state.stretch_manifest[mine].tolist(), mine.tolist(), strict=True))
-        self._last: dict[int, tuple[int, int]] = {}
-        for lane, position, snapshot_id in zip(
-            state.lanes.tolist(), state.positions.tolist(), state.snapshot_ids.tolist(), strict=True
-        ):
-            if position >= self._last.get(lane, (-1, 0))[0]:
-                self._last[lane] = (position, snapshot_id)
+        rows = np.argsort(state.coordinates(), kind="stable")
+        lanes = state.lanes[rows]
+        last = rows[np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True))] if len(rows) else rows
+        self._last = {
+            lane: (position, snapshot_id)
+            for lane, position, snapshot_id in zip(
+                state.lanes[last].tolist(),
+                state.positions[last].tolist(),
+                state.snapshot_ids[last].tolist(),
+                strict=True,
+            )
+        }
         self._recent = sorted(self._last, key=lambda lane: self._last[lane][0])
         self._ends = state.stretch_end.copy()
         self._new: list[list[int]] = []
