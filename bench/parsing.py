@@ -6,7 +6,6 @@ JSON.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -76,6 +75,5 @@ def _last_snapshot(table: metadata.Table) -> object:
 
 
 if __name__ == "__main__":
-    os.environ["POLARS_MAX_THREADS"] = "1"
     what, path = sys.argv[1], Path(sys.argv[2])
     print(json.dumps(parse(path) if what == "metadata" else decode(path)))

@@ -254,7 +254,7 @@ def _limits(results: Mapping[str, Any]) -> Grid:
                 f"{median(ours) / decoded:.1f}×",
             )
         )
-    head = ("table", "manifests and lists", "undo the codec", "decode all", "full plan", "plan to decode")
+    head = ("table", "manifests and lists", "undo the codec", "decode all, by Arrow", "full plan", "plan to decode")
     return Grid("The limit of a full plan: its bytes over the decode speed of all cores", head, tuple(rows))
 
 

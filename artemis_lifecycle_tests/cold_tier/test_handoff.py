@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput, HandoffProgress, HandoffSettings
@@ -323,6 +324,7 @@ def _reset(world: World) -> None:
     shutil.rmtree(Path(world.context().root.removeprefix("file://")))
     engine = connect(require_uri(world.config.catalogs.cold))
     with engine.begin() as connection:
+        lift_guard(connection, world.cold)
         connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :name"), {"name": world.cold})
     engine.dispose()
 
