@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+_OF_A_RUN = ("at", "commit")
+
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 """What stands between the two in docs/performance.md is written by `make bench`; the rest is not touched."""
 
@@ -310,8 +312,15 @@ def markdown(grid: Grid) -> str:
 def _write(path: Path, grids: Sequence[Grid], results: Mapping[str, Any], machine: Mapping[str, object]) -> None:
     runs = [run for result in results.values() for run in (result, *result.get("sides", {}).values())]
     commands = "\n".join(dict.fromkeys(f"    {run['command']}" for run in runs if "command" in run))
-    shape = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items())
-    body = "\n\n".join([f"Machine: {shape}.", f"Commands:\n\n{commands}", *map(markdown, grids)])
+    # When, and of which commit, is told by the results themselves: the report may come much later.
+    shape = "; ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine.items() if key not in _OF_A_RUN)
+    ran = "; ".join(
+        f"{name} {result['machine']['at']} on {result['machine']['commit']}"
+        for name, result in results.items()
+        if "machine" in result
+    )
+    parts = (f"Machine: {shape}.", f"Last side of each table ran (UTC, commit): {ran}.", f"Commands:\n\n{commands}")
+    body = "\n\n".join([*parts, *map(markdown, grids)])
     text = path.read_text() if path.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

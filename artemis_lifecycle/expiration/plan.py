@@ -111,6 +111,20 @@ class PlanRequest:
     tags: tuple[TagView, ...] = ()
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Python's cyclic garbage collector waits: it would look through all snapshots again for every few that are added
+    to a list, and there are no cycles here."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+@_uncollected()
 def plan_expiration(
     spark: SparkSession,
     stores: Stores,
@@ -127,33 +141,6 @@ def plan_expiration(
     Supersedes the table's other uncommitted plan. Raises UnreadableMetadata, sealing nothing, when any metadata file on
     the way cannot be read; what `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot go.
     """
-    with _uncollected():
-        return _planned(spark, stores, operations, request, root, rules, night, index)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Python's cyclic garbage collector waits: it would look through all snapshots again for every few that are added
-    to a list, and there are no cycles here."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
-def _planned(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
-    request: PlanRequest,
-    root: str,
-    rules: LocationRules,
-    night: date | None,
-    index: IndexSettings,
-) -> ExpirationPlan:
     metadata = request.metadata
     refuse_unexpirable(metadata, request.table)
     decision = decide(
