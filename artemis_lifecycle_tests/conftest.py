@@ -6,7 +6,9 @@
   The session knows its catalogs by `config.catalogs.live.name` and `.cold.name`; names differ from test to test because
   a session keeps a catalog as it was first loaded.
 - `make_config(**sections)`: the same, as often as a test needs, with sections of lifecycle.yaml laid over it, e.g.
-  `make_config(tables={"ns.t": {"retention": {"window": "7d"}}})`. `module_config` lives as long as the module.
+  `make_config(tables={"ns.t": {"retention": {"window": "7d"}}})`. `module_config` and what
+  `module_configs` makes live as long as the module.
+- `anywhere`: the test runs twice, with its work done in this process, and by Spark's executors.
 - `lifecycle`: `Lifecycle.open(config, spark=spark)`.
 """
 
@@ -73,6 +75,8 @@ def spark() -> Iterator[SparkSession]:
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
     conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis"))
     conf["spark.sql.shuffle.partitions"] = "2"
+    # Tiny data in a young JVM: what the second compiler and a parallel collector do is to compete for two cores.
+    conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     session = open_session(conf)
     yield session
     session.stop()
@@ -91,11 +95,16 @@ def config(make_config: MakeConfig) -> LifecycleConfig:
 
 
 @pytest.fixture(scope="module")
-def module_config(
+def module_configs(
     postgres_uri: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LifecycleConfig]:
+) -> Iterator[MakeConfig]:
     with _configs(postgres_uri, spark, tmp_path_factory.mktemp("module")) as make:
-        yield make()
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_config(module_configs: MakeConfig) -> LifecycleConfig:
+    return module_configs()
 
 
 @pytest.fixture
@@ -104,6 +113,24 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
     with Lifecycle.open(config, spark=spark) as opened:
         yield opened
+
+
+def on_executors(patch: pytest.MonkeyPatch) -> None:
+    """Nothing is small any more: whatever may run here or on executors runs on executors."""
+    for bound in ("LISTS", "MANIFESTS", "ROWS", "BATCH_FILES"):
+        patch.setattr(f"artemis_lifecycle.cold_tier.here.{bound}", 0)
+    patch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
+    patch.setattr("artemis_lifecycle.deletion.batches._PARTS_HERE", 0)
+    for module in ("storage.frames", "orphans.listing", "orphans.scan"):
+        patch.setattr(f"artemis_lifecycle.{module}.ROWS_HERE", -1)
+
+
+@pytest.fixture(params=["here", "executors"])
+def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """For tests of what small work does in this process and large work on executors, with the same end."""
+    if request.param == "executors":
+        on_executors(monkeypatch)
+    return str(request.param)
 
 
 @contextmanager

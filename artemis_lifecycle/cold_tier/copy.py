@@ -1,11 +1,12 @@
-"""Copying on executors: each file is copied or rewritten, read back and compared before it counts. Belongs here: what a
-Spark worker does with one file. Does not belong: which files, in which order, and what a failure means to the plan.
+"""Copying: each file is copied or rewritten, read back and compared before it counts. Belongs here: what is done with
+one file, and where: in threads of this process or on executors. Does not belong: which files, in which order, and what
+a failure means to the plan.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,64 +34,89 @@ from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Broadcast
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _FILES_PER_TASK = 50
 _BYTES_PER_TASK = 256 << 20
+_THREADS = 8
 
 WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint"
 """What a batch's rows must have; for manifests also `deletes array<struct<destination string, rewritten string>>`."""
 
 
-def copy_files(
-    wanted: DataFrame,
-    *,
-    live: Stores,
-    cold: Stores,
-    mapping: PathMapping,
-    lengths: Broadcast[dict[str, int]] | None = None,
-    accept_sizes: bool = False,
+def copy_here(rows: Sequence[Mapping[str, Any]], copier: Copier) -> list[CopiedFile]:
+    """Copy every file of `rows` (the columns of WANTED) in threads of this process, whatever becomes of the others; one
+    answer for each, by cold path. Memory is, for each thread, one part of a file, or one whole file where it is
+    rewritten."""
+    return sorted(threaded(copier.one, rows, _THREADS), key=lambda file: file.destination)
+
+
+def copy_rows(
+    spark: SparkSession,
+    rows: Sequence[Mapping[str, Any]],
+    copier: Copier,
+    lengths: Mapping[str, int],
     files: int,
     size_in_bytes: int,
 ) -> list[CopiedFile]:
-    """Copy every file of `wanted` (a DataFrame[WANTED], about so many `files` and bytes), whatever becomes of the
-    others; one answer for each.
+    """As `copy_here`, on executors. `lengths` as for `Copier.with_lengths`."""
+    if not rows:
+        return []
+    names = [part.split(" ")[0] for part in WANTED.split(", ")]
+    values = [(*(row[name] for name in names), [tuple(item.values()) for item in row["deletes"]]) for row in rows]
+    frame = spark.createDataFrame(values, f"{WANTED}, deletes array<struct<destination string, rewritten string>>")
+    broadcast = spark.sparkContext.broadcast(dict(lengths))
+    try:
+        return copy_frame(frame, copier.with_lengths(broadcast), files, size_in_bytes)
+    finally:
+        broadcast.unpersist()
 
-    `lengths` are those of the cold manifests, by cold path, for batches of manifest lists. `accept_sizes` copies a file
-    whose size is not the recorded one, as it is. Memory is one part of a file, or one whole file where it is rewritten.
-    """
+
+def copy_frame(wanted: DataFrame, copier: Copier, files: int, size_in_bytes: int) -> list[CopiedFile]:
+    """As `copy_here`, for a DataFrame[WANTED] of about so many `files` and bytes, on executors."""
     tasks = max(-(-files // _FILES_PER_TASK), -(-size_in_bytes // _BYTES_PER_TASK))
-    worker = _Copier(live, cold, mapping, lengths, accept_sizes)
     with worker_errors():
-        rows = spread(wanted, tasks).mapInArrow(worker, SCHEMA).collect()
+        rows = spread(wanted, tasks).mapInArrow(copier, SCHEMA).collect()
     return sorted((CopiedFile(**row.asDict()) for row in rows), key=lambda file: file.destination)
 
 
-class _Copier:
+class Copier:
+    """Copies one file at a time from `live` to `cold`. Picklable.
+
+    `accept_sizes` copies a file whose size is not the recorded one, as it is.
+    """
+
     def __init__(
         self,
         live: Stores,
         cold: Stores,
         mapping: PathMapping,
-        lengths: Broadcast[dict[str, int]] | None,
-        accept_sizes: bool,
+        *,
+        accept_sizes: bool = False,
+        lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None = None,
     ) -> None:
         self._live = live
         self._cold = cold
         self._mapping = mapping
-        self._lengths = lengths
         self._accept_sizes = accept_sizes
+        self._lengths = lengths
+
+    def with_lengths(self, lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None) -> Copier:
+        """The same with the sizes of the cold manifests, by cold path, which manifest lists are rewritten with."""
+        return Copier(self._live, self._cold, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                yield to_batch([self._one(row)])
+                yield to_batch([self.one(row)])
 
-    def _one(self, row: Mapping[str, Any]) -> CopiedFile:
+    def one(self, row: Mapping[str, Any]) -> CopiedFile:
+        """What became of one file; a failure is an answer."""
         wanted = CopiedFile(
             kind=row["kind"],
             file_format=row["file_format"],
@@ -147,7 +173,9 @@ class _Copier:
             }
             return lambda data: (rewrite_manifest(data, source, mapped, deletes), None)
         if wanted.kind == MANIFEST_LIST:
-            lengths = {} if self._lengths is None else self._lengths.value
+            lengths: Mapping[str, int] = {}
+            if self._lengths is not None:
+                lengths = self._lengths if isinstance(self._lengths, Mapping) else self._lengths.value
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths), None)
         return None
 
@@ -199,5 +227,5 @@ class _Copier:
         )
 
 
-class _Damaged(Exception):  # noqa: N818  (control flow inside `_Copier`)
+class _Damaged(Exception):  # noqa: N818  (control flow inside `Copier`)
     """The source is not what the metadata says."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,36 +20,21 @@ from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
-from artemis_lifecycle.cold_tier.copy import copy_files
+from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.ledger import COPIED, FAILED, LOST, PRESENT, REWRITTEN, VERIFIED, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.needed import (
-    PHASES,
-    Batch,
-    Demand,
-    Losses,
-    Problem,
-    Work,
-    deletes_of,
-    load_work,
-    losses_of,
-    manifests_of,
-    of_batch,
-    seal_work,
-)
+from artemis_lifecycle.cold_tier.needed import losses_of, open_work, seal_work
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
+from artemis_lifecycle.cold_tier.work import PHASES, Batch, Demand, Losses, Problem, Work, load_work
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import CommitConflict, ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
-from artemis_lifecycle.metadata.kinds import MANIFEST
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.journal import HandoffBatches
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
 _PUBLISH_ATTEMPTS = 10
@@ -278,21 +263,21 @@ def _copy_all(
     progress = HandoffProgress(
         0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
     )
-    rows = work.rows(spark, stores).persist() if len(recorded) < len(work.batches) else None
-    try:
+    copier = Copier(stores, context.cold_stores, demand.mapping, accept_sizes=allow_lost)
+    with ExitStack() as opened:
+        rows = (
+            opened.enter_context(open_work(spark, stores, work, ledger)) if len(recorded) < len(work.batches) else None
+        )
         for phase in range(PHASES):
             batches = [batch for batch in work.batches if batch.phase == phase]
             left = [batch for batch in batches if batch.number not in recorded]
             lost: list[CopiedFile] = []
             if left and rows is not None:
-                with _phase(context, phase, rows, ledger) as inputs:
+                with rows.phase(phase) as wanted:
                     excluded = losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost).excluded
                     for batch in left:
                         context.check()
-                        wanted = of_batch(rows, batch)
-                        if excluded:
-                            wanted = wanted.filter(~wanted.destination.isin(*excluded))
-                        files = _copy_batch(context, demand, wanted, batch, inputs, allow_lost)
+                        files = wanted.copy(batch, copier, excluded)
                         lost += _settle_batch(context, plan, ledger, work, batch, files, allow_lost)
                         progress = _further(progress, batch)
                         context.on_progress(progress)
@@ -301,9 +286,6 @@ def _copy_all(
             for batch in batches:
                 if batch not in left:
                     progress = _further(progress, batch)
-    finally:
-        if rows is not None:
-            rows.unpersist()
     return losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost)
 
 
@@ -312,63 +294,6 @@ def _further(progress: HandoffProgress, batch: Batch) -> HandoffProgress:
         progress,
         done_files=progress.done_files + batch.files,
         done_bytes=progress.done_bytes + batch.size_in_bytes,
-    )
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """What a phase's workers need beside their rows: new sizes, of rewritten delete files or of manifests."""
-
-    lengths: Broadcast[dict[str, int]] | None = None
-    deletes: DataFrame | None = None
-
-
-@contextmanager
-def _phase(context: HandoffContext, phase: int, rows: DataFrame, ledger: Ledger) -> Iterator[_Inputs]:
-    """From the ledger, as the phase before left it."""
-    from pyspark.sql import functions as sf
-
-    spark = context.spark
-    if phase == 0:
-        yield _Inputs()
-    elif phase == 1:
-        described = ledger.verified(spark).filter("rewritten is not null").select("destination", "rewritten")
-        deletes = (
-            deletes_of(rows)
-            .join(described, "destination")
-            .groupBy(sf.col("manifest").alias("destination"))
-            .agg(sf.collect_list(sf.struct("destination", "rewritten")).alias("deletes"))
-            .persist()
-        )
-        try:
-            yield _Inputs(deletes=deletes)
-        finally:
-            deletes.unpersist()
-    else:
-        manifests = ledger.verified(spark).filter(sf.col("kind") == MANIFEST).select("destination", "size_in_bytes")
-        with worker_errors():
-            found = manifests_of(rows).join(manifests, "destination").collect()
-        lengths = spark.sparkContext.broadcast({row["destination"]: row["size_in_bytes"] for row in found})
-        try:
-            yield _Inputs(lengths=lengths)
-        finally:
-            lengths.unpersist()
-
-
-def _copy_batch(
-    context: HandoffContext, demand: Demand, wanted: DataFrame, batch: Batch, inputs: _Inputs, allow_lost: bool
-) -> list[CopiedFile]:
-    if inputs.deletes is not None:
-        wanted = wanted.join(inputs.deletes, "destination", "left")
-    return copy_files(
-        wanted,
-        live=context.live_stores,
-        cold=context.cold_stores,
-        mapping=demand.mapping,
-        lengths=inputs.lengths,
-        accept_sizes=allow_lost,
-        files=batch.files,
-        size_in_bytes=batch.size_in_bytes,
     )
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.tasks import spread
+from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +31,8 @@ LOST = "lost"
 FAILED = "failed"
 
 _PARTS_PER_TASK = 20
+_BYTES_HERE = 8 << 20
+_THREADS = 16
 
 VERIFIED = (COPIED, REWRITTEN, PRESENT)
 
@@ -62,6 +66,14 @@ class Outcome:
     files: Mapping[str, int]
     size_in_bytes: Mapping[str, int]
     lost: tuple[CopiedFile, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What later work needs to know of a copy: the size of the cold file in bytes, and how it was rewritten."""
+
+    size_in_bytes: int
+    rewritten: str | None
 
 
 class Ledger:
@@ -119,6 +131,55 @@ class Ledger:
         """The copies that count: `files`, without those that were lost."""
         files = self.files(spark)
         return files.filter(files.action.isin(*VERIFIED))
+
+    def verified_here(self, plan_id: str | None = None) -> list[CopiedFile] | None:
+        """`verified` (of one plan), each cold path once, without Spark; None for a large ledger."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        folder = self._folder if plan_id is None else f"{self._folder}/{plan_id}"
+        parts = [file for file in self._stores.list(folder) if file.path.endswith(".parquet")]
+        if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
+            return None
+
+        def read(path: str) -> list[CopiedFile]:
+            table = pq.read_table(io.BytesIO(self._stores.read(path)))
+            return [CopiedFile(**row) for row in table.filter(pc.field("action").isin(VERIFIED)).to_pylist()]
+
+        threads = self._stores.readers(folder, _THREADS)
+        found = [file for files in threaded(read, sorted(file.path for file in parts), threads) for file in files]
+        return list({file.destination: file for file in found}.values())
+
+    def among(self, spark: SparkSession, destinations: Collection[str]) -> dict[str, Recorded]:
+        """What counts of these cold paths, by cold path. A small ledger is read in this process."""
+        if not destinations:
+            return {}
+        parts = [file for file in self._stores.list(self._folder) if file.path.endswith(".parquet")]
+        if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
+            wanted = spark.createDataFrame([(path,) for path in destinations], "destination string")
+            found = self.verified(spark).join(wanted, "destination", "left_semi")
+            with worker_errors():
+                rows = found.select("destination", "size_in_bytes", "rewritten").collect()
+            return {row["destination"]: Recorded(row["size_in_bytes"], row["rewritten"]) for row in rows}
+        paths = [file.path for file in parts]
+        threads = self._stores.readers(self._folder, _THREADS)
+        wanted_paths = frozenset(destinations)
+        recorded: dict[str, Recorded] = {}
+        for found_here in threaded(lambda path: self._counting(path, wanted_paths), paths, threads):
+            recorded |= found_here
+        return recorded
+
+    def _counting(self, path: str, wanted: Collection[str]) -> dict[str, Recorded]:
+        import pyarrow.parquet as pq
+
+        columns = ("destination", "action", "size_in_bytes", "rewritten")
+        table = pq.read_table(io.BytesIO(self._stores.read(path)), columns=list(columns))
+        rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+        return {
+            destination: Recorded(size, rewritten)
+            for destination, action, size, rewritten in rows
+            if action in VERIFIED and destination in wanted
+        }
 
 
 def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> DataFrame:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.ledger import VERIFIED, Ledger
+from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, Ledger
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+
+_SEED, _SPARKS_SEED, _DRAWS = 11, 42, 10_000
+_FILES_HERE = 512
+_BYTES_HERE = 256 << 20
+_DAMAGED_SHOWN = 1_000
 
 
 @dataclass(frozen=True)
@@ -41,19 +48,38 @@ def verify_copies(
 ) -> Verification:
     """Read the cold files of a table (or of one plan; or a `share` of them, 0 to 1, the same ones each time) and
     compare size and checksum with what was recorded when they were verified. `root_stores` reach `operations.root`."""
+    ledger = Ledger(root_stores, root, table_uuid)
+    look = _Looker(cold_stores)
+    small = ledger.verified_here(plan_id)
+    if small is not None:
+        chosen = [file for file in small if share >= 1 or _drawn(file.destination) < int(share * _DRAWS)]
+        if len(chosen) <= _FILES_HERE and sum(file.size_in_bytes for file in chosen) <= _BYTES_HERE:
+            return _verified_here(chosen, look)
+    return _verified_on_spark(spark, ledger, plan_id, share, look)
+
+
+def _verified_here(files: Sequence[CopiedFile], look: _Looker) -> Verification:
+    found = list(threaded(look.reason, [(file.destination, file.size_in_bytes, file.checksum) for file in files], 8))
+    damaged = sorted((file.destination, why) for file, why in zip(files, found, strict=True) if why is not None)
+    return Verification(len(files), sum(file.size_in_bytes for file in files), tuple(damaged[:_DAMAGED_SHOWN]))
+
+
+def _verified_on_spark(
+    spark: SparkSession, ledger: Ledger, plan_id: str | None, share: float, look: _Looker
+) -> Verification:
     from pyspark.sql import functions as sf
 
-    ledger = Ledger(root_stores, root, table_uuid)
     files = ledger.verified(spark) if plan_id is None else ledger.files(spark, plan_id)
     chosen = files.filter(files.action.isin(*VERIFIED)).dropDuplicates(["destination"])
     if share < 1:
-        chosen = chosen.filter(sf.pmod(sf.xxhash64(sf.lit(11), "destination"), sf.lit(10_000)) < int(share * 10_000))
+        drawn = sf.pmod(sf.xxhash64(sf.lit(_SEED), "destination"), sf.lit(_DRAWS))
+        chosen = chosen.filter(drawn < int(share * _DRAWS))
     wanted = chosen.select("destination", "size_in_bytes", "checksum")
     with worker_errors():
-        looked = _looked_at(wanted, cold_stores).persist()
+        looked = wanted.mapInArrow(look, "destination string, size_in_bytes bigint, reason string").persist()
         try:
             totals = looked.agg(sf.count("*").alias("files"), sf.sum("size_in_bytes").alias("bytes")).collect()[0]
-            damaged = looked.filter("reason is not null").orderBy("destination").limit(1_000).collect()
+            damaged = looked.filter("reason is not null").orderBy("destination").limit(_DAMAGED_SHOWN).collect()
         finally:
             looked.unpersist()
     return Verification(
@@ -61,8 +87,14 @@ def verify_copies(
     )
 
 
-def _looked_at(wanted: DataFrame, cold_stores: Stores) -> DataFrame:
-    return wanted.mapInArrow(_Looker(cold_stores), "destination string, size_in_bytes bigint, reason string")
+def _drawn(destination: str) -> int:
+    """Spark's `pmod(xxhash64(_SEED, destination), _DRAWS)`."""
+    import xxhash
+
+    hashed = xxhash.xxh64_intdigest(
+        destination.encode("utf-8"), xxhash.xxh64_intdigest(_SEED.to_bytes(4, "little"), _SPARKS_SEED)
+    )
+    return (hashed - (1 << 64) if hashed >= 1 << 63 else hashed) % _DRAWS
 
 
 class _Looker:
@@ -74,7 +106,7 @@ class _Looker:
 
         for batch in batches:
             for row in batch.to_pylist():
-                reason = self._reason(row["destination"], row["size_in_bytes"], row["checksum"])
+                reason = self.reason((row["destination"], row["size_in_bytes"], row["checksum"]))
                 yield pa.RecordBatch.from_pydict(
                     {
                         "destination": [row["destination"]],
@@ -83,7 +115,9 @@ class _Looker:
                     }
                 )
 
-    def _reason(self, path: str, size: int, checksum: str) -> str | None:
+    def reason(self, copy: tuple[str, int, str | None]) -> str | None:
+        """Why the copy, of which path, size and checksum were recorded, is damaged; None when it is whole."""
+        path, size, checksum = copy
         try:
             found = self._stores.head(path)
             if found is None:

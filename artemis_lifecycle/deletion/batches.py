@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.storage.frames import read_frame, read_table
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,10 @@ OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reas
 Outcome = Literal["deleted", "absent", "kept", "failed"]
 
 _ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "metadata")
+_PARTS_HERE = 50
+"""Up to as many batches are read in this process: starting workers costs more."""
+
+_READERS = 16
 _SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread over buckets by hash first.
 
 
@@ -115,9 +121,13 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
     folder = f"{job_folder(root, job.job_id)}/batches"
     seal = f"{folder}/batches.json"
     if stores.head(seal) is None:
-        with worker_errors():
-            listed = sealed_files(spark, stores, job)
-            parts = write_parts(_assigned(listed, job.files, files_per_batch), folder, stores)
+        small = small_list(stores, job)
+        if small is not None:
+            parts = _parts_here(small, folder, stores, files_per_batch)
+        else:
+            with worker_errors():
+                listed = sealed_files(spark, stores, job)
+                parts = _parts_on_spark(_assigned(listed, job.files, files_per_batch), folder, stores)
         _require_count(job, parts, folder)
         content = json.dumps([asdict(parts[batch]) for batch in sorted(parts)]).encode()
         # When another worker sealed meanwhile its parts count, and ours are garbage beside them.
@@ -143,7 +153,31 @@ def sealed_files(spark: SparkSession, stores: Stores, job: DeletionJob) -> DataF
     from pyspark.sql import functions as F
 
     rows = read_frame(spark, job.files_location, stores)
-    missing = {"path", "kind", "size_in_bytes", "reason"} - set(rows.columns)
+    _require_columns(job, rows.columns)
+    if "last_modified" not in rows.columns:
+        rows = rows.withColumn("last_modified", F.lit(None).cast("timestamp"))
+    return rows.select("path", "kind", "size_in_bytes", "reason", "last_modified")
+
+
+def small_list(stores: Stores, job: DeletionJob) -> pa.Table | None:
+    """The job's list, as `sealed_files`, read without Spark; None when it is a long one."""
+    import pyarrow as pa
+
+    table = read_table(job.files_location, stores)
+    if table is None:
+        return None
+    if table.num_rows:
+        _require_columns(job, table.column_names)
+    names = ("path", "kind", "size_in_bytes", "reason", "last_modified")
+    absent = pa.nulls(table.num_rows, pa.timestamp("us", "UTC"))
+    columns = {name: table.column(name) if name in table.column_names else absent for name in names}
+    # One row per path, as of Spark's list.
+    rows = {path: row for row, path in reversed(list(enumerate(columns["path"].to_pylist())))}
+    return pa.table(columns).take(pa.array(sorted(rows.values()), pa.int64()))
+
+
+def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
+    missing = {"path", "kind", "size_in_bytes", "reason"} - set(found)
     if missing:
         raise StorageError(
             f"The sealed list of {job.job_id} has no column {', '.join(sorted(missing))}",
@@ -152,15 +186,16 @@ def sealed_files(spark: SparkSession, stores: Stores, job: DeletionJob) -> DataF
             untouched="all files of the job",
             do="plan or scan again",
         )
-    if "last_modified" not in rows.columns:
-        rows = rows.withColumn("last_modified", F.lit(None).cast("timestamp"))
-    return rows.select("path", "kind", "size_in_bytes", "reason", "last_modified")
 
 
-def batch_frame(spark: SparkSession, stores: Stores, batches: Batches) -> DataFrame:
-    """All batches as one DataFrame of the columns in `BATCH`, each part held against its checksum as it is read."""
-    parts = [(f"{batches.folder}/{part.name}", part.sha256) for part in batches.parts.values()]
-    return _read_parts(spark, stores, parts, BATCH)
+def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
+    """The paths of each batch in turn, each part held against its checksum as it is read."""
+    parts = [batches.parts[batch] for batch in sorted(batches.parts)]
+
+    def read(part: BatchPart) -> pa.Array:
+        return _read_part(stores, f"{batches.folder}/{part.name}", part.sha256).column("path").combine_chunks()
+
+    return threaded(read, parts, stores.readers(batches.folder, _READERS))
 
 
 def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]:
@@ -221,8 +256,28 @@ def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -
     return _read_parts(spark, stores, parts, OUTCOMES)
 
 
-def write_parts(frame: DataFrame, folder: str, stores: Stores) -> dict[int, BatchPart]:
-    """Write `frame`, which has the columns batch and size_in_bytes, as one Parquet part per batch."""
+def _parts_here(files: pa.Table, folder: str, stores: Stores, per_batch: int) -> dict[int, BatchPart]:
+    """As `_assigned` and `_parts_on_spark`, for a short list."""
+    import pyarrow as pa
+
+    keys = [(_ORDER.index(kind) + 1 if kind in _ORDER else 0, path) for path, kind in _pairs(files, "path", "kind")]
+    ordered = files.take(pa.array(sorted(range(len(keys)), key=keys.__getitem__), pa.int64()))
+    write = _PartWriter(folder, stores)
+    parts = {}
+    for batch, start in enumerate(range(0, ordered.num_rows, per_batch)):
+        piece = ordered.slice(start, per_batch)
+        numbers = pa.array([batch] * piece.num_rows, pa.int64())
+        row = write(piece.add_column(0, "batch", numbers)).to_pylist()[0]
+        parts[batch] = BatchPart(**row)
+    return parts
+
+
+def _pairs(table: pa.Table, one: str, other: str) -> Iterator[tuple[str, str]]:
+    return zip(table.column(one).to_pylist(), table.column(other).to_pylist(), strict=True)
+
+
+def _parts_on_spark(frame: DataFrame, folder: str, stores: Stores) -> dict[int, BatchPart]:
+    """Write `frame`, which has the columns of BATCH, as one Parquet part per batch."""
     write = _PartWriter(folder, stores)
     written = frame.groupBy("batch").applyInArrow(
         # Spark 4.1 fails on a callable whose type hints it cannot resolve; a lambda has none.
@@ -230,12 +285,6 @@ def write_parts(frame: DataFrame, folder: str, stores: Stores) -> dict[int, Batc
         "batch bigint, name string, files bigint, bytes bigint, sha256 string",
     )
     return {row["batch"]: BatchPart(**row.asDict()) for row in written.collect()}
-
-
-def read_part(stores: Stores, folder: str, part: BatchPart) -> list[Mapping[str, object]]:
-    """The rows of a part that `write_parts` wrote, held against its checksum."""
-    rows: list[Mapping[str, object]] = _read_part(stores, f"{folder}/{part.name}", part.sha256).to_pylist()
-    return rows
 
 
 def _assigned(files: DataFrame, count: int, per_batch: int) -> DataFrame:
@@ -296,6 +345,12 @@ def _outcome_path(root: str, job_id: str, batch: int) -> str:
 def _read_parts(spark: SparkSession, stores: Stores, parts: Sequence[tuple[str, str | None]], schema: str) -> DataFrame:
     if not parts:
         return spark.createDataFrame([], schema)
+    if len(parts) <= _PARTS_HERE:
+        import pyarrow as pa
+
+        paths, checksums = zip(*parts, strict=True)
+        named = pa.table({"path": paths, "sha256": pa.array(checksums, pa.string())})
+        return read_here(spark, named, _PartReader(stores), schema)
     # A part is a thousand rows: many of them make one task.
     tasks = min(len(parts), int(spark.sparkContext.defaultParallelism) * 2)
     frame = spark.createDataFrame(list(parts), "path string, sha256 string").repartition(tasks)

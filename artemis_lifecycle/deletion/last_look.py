@@ -1,8 +1,8 @@
 """The last look: what is alive again, or never was ours to delete, as of just before a batch goes.
 
 Nothing here trusts the plan, an asset or a cached table. The catalog pointer is read for every batch. At a job's start
-everything that any snapshot of the current metadata reaches is joined with the job's files; after that only what a
-moved pointer brought: manifest lists and manifests not seen before.
+the job's files are held against everything that any snapshot of the current metadata reaches, hash by hash in the
+manifest index; after that against what a moved pointer brought: manifest lists and manifests not seen before.
 
 What stays open is the moment between reading the pointer and the store's delete call. A writer that commits a reference
 to a doomed file inside it, without a heartbeat, a hold or a restore (which wait for the table's lock), loses that file.
@@ -10,21 +10,11 @@ to a doomed file inside it, without a heartbeat, a hold or a restore (which wait
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.batches import (
-    Batches,
-    BatchPart,
-    DeletionJob,
-    DoomedFile,
-    batch_frame,
-    job_folder,
-    read_part,
-    write_parts,
-)
+from artemis_lifecycle.deletion.batches import Batches, DeletionJob, DoomedFile, batch_paths
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
     Neighbours,
@@ -35,7 +25,7 @@ from artemis_lifecycle.deletion.ownership import (
     owned,
     require_collectable,
     subject,
-    subject_column,
+    subject_array,
 )
 from artemis_lifecycle.errors import Busy, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
@@ -43,13 +33,17 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.reachability.walk import indexed, reachable_files
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location_hash import hash_column, hash_location
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
 
 REACHABLE = "reachable"
 """A snapshot of the table's current metadata reaches the file. Of another table: `reachable from <table>`."""
@@ -66,9 +60,8 @@ IN_FLIGHT = "in_flight"
 OTHER_TABLE = "other_table"
 """The file lies in the location of another table of the catalog."""
 
-_MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and Spark looks at everything again.
+_MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
 _FULL_LOOKS = 4
-_BROADCAST_FILES = 200_000
 
 
 @dataclass(frozen=True)
@@ -93,21 +86,12 @@ def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
     return {normalise(path, rules) for path in paths}
 
 
-def protected_locations(sight: Sight, metadata: TableMetadata) -> DataFrame:
-    """DataFrame[location, reason]: all that any snapshot of `metadata` reaches, and what the metadata itself needs."""
-    from pyspark.sql import functions as F
-
-    everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
+def present_index(sight: Sight, metadata: TableMetadata) -> IndexView:
+    """The table's index as of `metadata`. Raises UnreadableMetadata when any list or manifest is not there."""
     view = indexed(sight.spark, sight.stores, metadata, sight.rules, sight.root)
     # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
     view.require_present()
-    reached = reachable_files(sight.spark, view, everything)
-    needed = sight.spark.createDataFrame(
-        [(location,) for location in sorted(metadata_files(metadata, sight.rules))], "location string"
-    )
-    return reached.select("location", F.lit(REACHABLE).alias("reason")).unionByName(
-        needed.select("location", F.lit(CURRENT_METADATA).alias("reason"))
-    )
+    return view
 
 
 def covered(heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
@@ -143,8 +127,37 @@ class Grounds:
         return IN_FLIGHT if any(is_under(path, root, self.rules) for root in self.in_flight) else None
 
 
+@dataclass(frozen=True)
+class Verdicts:
+    """Why files stay, by a full look and by their places: reasons with the sorted hashes of what is `reached`, and the
+    locations that metadata itself needs. Picklable."""
+
+    reached: tuple[tuple[str, NDArray[np.uint64]], ...]
+    needed: frozenset[str]
+    grounds: Grounds
+
+    def why(self, path: str) -> str | None:
+        """The reason, or None for a file that may go."""
+        location = normalise(subject(path), self.grounds.rules)
+        hashed = hash_location(location)
+        reason = next((reason for reason, hashes in self.reached if _among(hashes, hashed)), None)
+        if reason is None and location in self.needed:
+            reason = CURRENT_METADATA
+        return reason or self.grounds.why(path)
+
+
+def hash_subjects(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
+    """The location hash of the file that each path is about (`ownership.subject`)."""
+    return hash_column(subject_array(paths), rules)
+
+
+def _among(hashes: NDArray[np.uint64], one: int) -> bool:
+    place = int(hashes.searchsorted(hashes.dtype.type(one)))
+    return place < len(hashes) and int(hashes[place]) == one
+
+
 class TableLook:
-    """What one table reaches: everything once (by Spark), then only what is new (on the driver)."""
+    """What one table reaches: everything once (by its index), then only what is new (on the driver)."""
 
     def __init__(
         self, sight: Sight, job: DeletionJob, table: str, table_uuid: str, current: Callable[[], Pointer]
@@ -225,6 +238,11 @@ class TableLook:
         self.metadata = metadata
         return True
 
+    @property
+    def needed(self) -> set[str]:
+        """Locations of what the metadata itself needs, beside its snapshots."""
+        return self._needed
+
     def why(self, location: str) -> str | None:
         """Why the file stays, by what came after the full look."""
         if location in self._new:
@@ -261,44 +279,38 @@ class LastLook:
         self._own = TableLook(sight, job, job.table, job.table_uuid, sight.current)
         self._others: dict[str, TableLook] = {}
         self._nested: tuple[str, ...] = ()
-        self._kept: dict[int, BatchPart] = {}
-        self._folder = ""
+        # Hashes, sorted, of the job's files that a table reached at the last full look, by the table's name.
+        self._reached: dict[str, NDArray[np.uint64]] = {}
         self._own_roots: tuple[str, ...] = ()
 
     def full(self) -> None:
-        """Look at everything: join the job's batches with all that the tables reach. Spark does the work."""
+        """Look at everything: hold the job's batches against all that the tables reach."""
         assert self._batches is not None
-        kept = self.kept_frame(batch_frame(self._sight.spark, self._sight.stores, self._batches))
-        self._folder = f"{job_folder(self._sight.root, self._job.job_id)}/looks/{uuid.uuid4().hex}"
-        with worker_errors():
-            self._kept = write_parts(
-                kept.select("batch", "path", "size_in_bytes", "reason"), self._folder, self._sight.stores
-            )
+        self.look_at(batch_paths(self._sight.stores, self._batches))
 
-    def kept_frame(self, files: DataFrame) -> DataFrame:
-        """`files` that stay by a full look, with the `reason` why: a file may come with more than one."""
-        from pyspark.sql import functions as F
+    def look_at(self, paths: Iterable[pa.Array]) -> None:
+        """A full look at files that come in Arrow arrays. The driver has eight bytes for each, and no path."""
+        import numpy as np
 
         metadata = self._own.read()
         require_collectable(metadata, self._job.table)
-        self._own_roots = own_locations(metadata, self._sight.rules)
-        neighbours = self._neighbours()
-        self._others = {name: self._other(other) for name, other in neighbours.items()}
         rules = self._sight.rules
-        located = files.drop("reason").withColumn("location", normalise_column(subject_column(F.col("path")), rules))
-        if self._job.files <= _BROADCAST_FILES:
-            located = F.broadcast(located)
-        kept = None
+        self._own_roots = own_locations(metadata, rules)
+        self._others = {name: self._other(other) for name, other in self._neighbours().items()}
+        hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(hash_subjects(array, rules) for array in paths)]))
+        self._reached = {}
         for look in (self._own, *self._others.values()):
             seen = metadata if look is self._own else look.read()
-            protected = protected_locations(self._sight, seen)
-            if look is not self._own:
-                protected = protected.withColumn("reason", F.lit(look.reason))
-            found = protected.join(located, "location")
-            kept = found if kept is None else kept.unionByName(found)
+            view = present_index(self._sight, seen)
+            self._reached[look.table] = hashes[view.reaches(hashes)]
             look.looked_at(seen)
-        assert kept is not None
-        return kept
+
+    def verdicts(self) -> Verdicts:
+        """What the full look says, holds apart; for a dry run, after `look_at`."""
+        looks = (self._own, *self._others.values())
+        reached = tuple((look.reason, self._reached[look.table]) for look in looks)
+        needed = frozenset(location for look in looks for location in look.needed)
+        return Verdicts(reached, needed, self._grounds(self._heartbeats()))
 
     def refresh(self) -> None:
         """Look at what is new since the last look; at everything again when that is a lot, or a new neighbour came.
@@ -324,7 +336,7 @@ class LastLook:
         self._own_roots = own_locations(self._own.metadata, self._sight.rules)
         return set(self._neighbours()) == set(self._others) and enough
 
-    def kept(self, batch: int, files: Sequence[DoomedFile]) -> dict[str, str]:
+    def kept(self, files: Sequence[DoomedFile]) -> dict[str, str]:
         """The paths among `files` that stay, each with its reason. Reads holds and heartbeats now, then the pointers.
 
         Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
@@ -334,21 +346,17 @@ class LastLook:
         heartbeats = self._heartbeats()
         self.refresh()
         grounds = self._grounds(heartbeats)
-        part = self._kept.get(batch)
-        by_look = {} if part is None else self._read_kept(part)
         looks = (self._own, *self._others.values())
         reasons: dict[str, str] = {}
         for file in files:
             location = normalise(subject(file.path), self._sight.rules)
-            why = by_look.get(file.path) or next(filter(None, (look.why(location) for look in looks)), None)
+            hashed = hash_location(location)
+            why = next((look.reason for look in looks if _among(self._reached[look.table], hashed)), None)
+            why = why or next(filter(None, (look.why(location) for look in looks)), None)
             why = why or grounds.why(file.path)
             if why is not None:
                 reasons[file.path] = why
         return reasons
-
-    def grounds(self) -> Grounds:
-        """What the places of files say now, heartbeats of live writers included. After a full look only."""
-        return self._grounds(self._heartbeats())
 
     def require_no_hold(self) -> None:
         """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
@@ -400,10 +408,6 @@ class LastLook:
             roots += covered(live, look.metadata, self._sight.rules)
         nested = self._nested if self._job.kind == "orphans" else ()
         return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules)
-
-    def _read_kept(self, part: BatchPart) -> dict[str, str]:
-        rows = read_part(self._sight.stores, self._folder, part)
-        return {str(row["path"]): str(row["reason"]) for row in rows}
 
 
 def _absolute(prefix: str, metadata: TableMetadata, rules: LocationRules) -> str:

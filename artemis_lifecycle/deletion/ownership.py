@@ -18,6 +18,7 @@ from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_unde
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 LOCATION_PROPERTIES = (
@@ -94,6 +95,15 @@ def subject(path: str) -> str:
     The two live and go together: a checksum file that outlives its file makes Hadoop refuse another of that name.
     """
     return _SIDECAR.sub(r"/\1", path)
+
+
+def subject_array(paths: pa.Array) -> pa.Array:
+    """`subject` of an Arrow array of strings."""
+    import pyarrow.compute as pc
+
+    if not pc.any(pc.ends_with(paths, ".crc")).as_py():
+        return paths
+    return pc.replace_substring_regex(paths, r"/\.([^/]+)\.crc\z", r"/\1")
 
 
 def subject_column(path: Column) -> Column:

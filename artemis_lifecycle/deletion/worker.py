@@ -26,9 +26,10 @@ from artemis_lifecycle.deletion.batches import (
     read_outcomes,
     seal_batches,
     sealed_files,
+    small_list,
     write_outcomes,
 )
-from artemis_lifecycle.deletion.last_look import Grounds, LastLook, Sight
+from artemis_lifecycle.deletion.last_look import LastLook, Sight, Verdicts
 from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
 from artemis_lifecycle.errors import Busy, Refused, StorageError
 from artemis_lifecycle.operations.crash_points import around
@@ -36,7 +37,9 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
+from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
 from artemis_lifecycle.storage.location import LocationRules, split
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import StoredFile, Stores
@@ -259,7 +262,7 @@ class _Run:
                 self.lease.check()
                 if number == 0:
                     sight.operations.journal.start_batch(job.job_id, batch, self.lease.token)
-                for outcome in self._piece(look, lock, batch, piece, interrupted):
+                for outcome in self._piece(look, lock, piece, interrupted):
                     settled[outcome.path] = outcome
                 self.lease.check()
                 outcomes = [settled[file.path] for file in files if file.path in settled]
@@ -280,7 +283,7 @@ class _Run:
         )
 
     def _piece(
-        self, look: LastLook, lock: TableLock, batch: int, files: Sequence[DoomedFile], interrupted: bool
+        self, look: LastLook, lock: TableLock, files: Sequence[DoomedFile], interrupted: bool
     ) -> list[FileOutcome]:
         """Look and delete, under the table's lock."""
         if not files:
@@ -288,7 +291,7 @@ class _Run:
         changed, gone = self._as_listed(files)
         for _ in range(_LOOKS):
             began = time.monotonic()
-            kept = look.kept(batch, files)
+            kept = look.kept(files)
             lock.check()
             self.lease.check()
             # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
@@ -380,30 +383,24 @@ def _report(
 
 def _dry_run(sight: Sight, job: DeletionJob) -> DeletionReport:
     """Look at everything, delete and write nothing."""
-    from pyspark.sql import functions as F
+    import pyarrow as pa
 
     look = LastLook(sight, job, None)
     look.require_no_hold()
-    files = sealed_files(sight.spark, sight.stores, job)
-    found = look.kept_frame(files).groupBy("path").agg(F.min("reason").alias("_look"))
-    placed = files.mapInArrow(_Places(look.grounds()), "path string, _place string")
-    judged = (
-        files.join(found, "path", "left")
-        .join(placed, "path", "left")
-        .select(
-            "path",
-            "kind",
-            "size_in_bytes",
-            F.when(F.coalesce("_look", "_place").isNull(), F.lit("would_delete")).otherwise("kept").alias("outcome"),
-            F.coalesce("_look", "_place", "reason").alias("reason"),
-        )
-    )
-    with worker_errors():
-        totals = judged.groupBy("outcome").agg(F.count("*").alias("files"), F.sum("size_in_bytes").alias("bytes"))
-        by_outcome = {row["outcome"]: row for row in totals.collect()}
-    going = by_outcome.get("would_delete")
-    staying = by_outcome.get("kept")
-    count = sum(row["files"] for row in by_outcome.values())
+    look.look_at(batch.column("path") for batch in frame_batches(job.files_location, sight.stores))
+    judge = _Judge(look.verdicts())
+    small = small_list(sight.stores, job)
+    if small is not None:
+        judged = read_here(sight.spark, small, judge, OUTCOMES)
+        totals = pa.Table.from_batches(judge(small.to_batches()), arrow_schema(OUTCOMES)).group_by("outcome")
+        rows = totals.aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+        by_outcome = {row["outcome"]: (row["path_count"], row["size_in_bytes_sum"] or 0) for row in rows}
+    else:
+        judged = sealed_files(sight.spark, sight.stores, job).mapInArrow(judge, OUTCOMES)
+        with worker_errors():
+            found = judged.groupBy("outcome").agg({"path": "count", "size_in_bytes": "sum"}).collect()
+        by_outcome = {row["outcome"]: (row["count(path)"], row["sum(size_in_bytes)"] or 0) for row in found}
+    count = sum(files for files, _ in by_outcome.values())
     if count != job.files:
         raise StorageError(
             f"The sealed list of {job.job_id} has {count:,} paths, and its record says {job.files:,}",
@@ -412,35 +409,42 @@ def _dry_run(sight: Sight, job: DeletionJob) -> DeletionReport:
             untouched="all files of the job",
             do="plan or scan again; the stored list was damaged",
         )
+    going, staying = by_outcome.get("would_delete", (0, 0)), by_outcome.get("kept", (0, 0))
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
         deleted=0,
         already_absent=0,
-        kept=staying["files"] if staying else 0,
+        kept=staying[0],
         failed=0,
         bytes=0,
         dry_run=True,
-        would_delete=going["files"] if going else 0,
-        would_delete_bytes=(going["bytes"] or 0) if going else 0,
+        would_delete=going[0],
+        would_delete_bytes=going[1],
         _files=lambda: judged,
     )
 
 
-class _Places:
-    """Why files stay by their place, judged on the executors."""
+class _Judge:
+    """Files as a dry run tells them: what would be deleted, and what stays and why."""
 
-    def __init__(self, grounds: Grounds) -> None:
-        self.grounds = grounds
+    def __init__(self, verdicts: Verdicts) -> None:
+        self.verdicts = verdicts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for batch in batches:
-            paths = batch.column("path").to_pylist()
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "path": pa.array(paths, pa.string()),
-                    "_place": pa.array([self.grounds.why(path) for path in paths], pa.string()),
-                }
-            )
+            found = [self.verdicts.why(path) for path in batch.column("path").to_pylist()]
+            reasons = batch.column("reason").to_pylist()
+            columns = [
+                *(batch.column(name) for name in ("path", "kind", "size_in_bytes")),
+                ["would_delete" if why is None else "kept" for why in found],
+                [reason if why is None else why for why, reason in zip(found, reasons, strict=True)],
+            ]
+            schema = arrow_schema(OUTCOMES)
+            arrays = [
+                pa.array(column, kind) if isinstance(column, list) else column
+                for column, kind in zip(columns, schema.types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)

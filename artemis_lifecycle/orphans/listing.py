@@ -19,7 +19,7 @@ from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import describe_frame, read_frame, write_frame
+from artemis_lifecycle.storage.frames import ROWS_HERE, describe_frame, read_frame, read_table, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 
 _STEP = "path string, last_modified timestamp, size_in_bytes bigint, is_prefix boolean"
+_Row = tuple[str, datetime | None, int | None, bool]
 _MAX_LEVELS = 6
 _ROWS = 10_000
 
@@ -89,16 +90,23 @@ def list_table(
 ) -> Listing:
     """List everything below `locations` and seal it under `root`.
 
-    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. Executors
-    list: level by level until there are prefixes enough for all of them, then each prefix to its end. The driver sees
-    prefixes and never files. `clock` is Postgres' (`operations.clock.now`).
+    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. Some ten
+    thousand files are listed by this process. Where it finds more, executors list: level by level until there are
+    prefixes enough for all of them, then each prefix to its end; the driver then sees prefixes, and no files. `clock`
+    is Postgres' (`operations.clock.now`).
 
     Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
     LocationConflict for a location that is a whole file system or bucket.
     """
     folders = _folders(locations, rules)
     listing_id = listing_id or f"listing-{uuid.uuid4().hex}"
+    folder = f"{root}/listings/{listing_id}"
     started_at = clock()
+    small = _listed_here(stores, folders)
+    if small is not None:
+        with around("orphans.seal_listing"):
+            write_table(small, f"{folder}/files", stores)
+        return _taken(listing_id, folders, started_at, clock(), f"{folder}/files", small)
     enough = int(spark.sparkContext.defaultParallelism) * 4
     levels: list[DataFrame] = []
     prefixes = list(folders)
@@ -116,7 +124,6 @@ def list_table(
                 break
         everything = reduce(lambda one, other: one.unionByName(other), levels)
         files = everything.where("NOT is_prefix").select("path", "last_modified", "size_in_bytes")
-        folder = f"{root}/listings/{listing_id}"
         return _sealed(files, folder, stores, listing_id, folders, started_at, clock)
     finally:
         for listed in levels:
@@ -194,14 +201,43 @@ def _sealed(
     with around("orphans.seal_listing"), worker_errors():
         write_frame(files, f"{folder}/files", stores)
     finished_at = clock()
+    small = read_table(f"{folder}/files", stores)
+    if small is not None:
+        return _taken(listing_id, folders, started_at, finished_at, f"{folder}/files", small)
     sealed = describe_frame(f"{folder}/files", stores)
     assert sealed is not None
-    size = 0
-    if sealed.rows:
-        with worker_errors():
-            total = read_frame(files.sparkSession, f"{folder}/files", stores).agg(F.sum("size_in_bytes").alias("size"))
-            size = total.collect()[0]["size"] or 0
+    with worker_errors():
+        total = read_frame(files.sparkSession, f"{folder}/files", stores).agg(F.sum("size_in_bytes").alias("size"))
+        size = total.collect()[0]["size"] or 0
     return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, int(size))
+
+
+def _taken(
+    listing_id: str,
+    folders: Sequence[str],
+    started_at: datetime,
+    finished_at: datetime,
+    location: str,
+    files: pa.Table,
+) -> Listing:
+    import pyarrow.compute as pc
+
+    size = pc.sum(files.column("size_in_bytes")).as_py() or 0
+    return Listing(listing_id, tuple(folders), started_at, finished_at, location, files.num_rows, size)
+
+
+def _listed_here(stores: Stores, folders: Sequence[str]) -> pa.Table | None:
+    """All files below `folders`; None once there are more than this process should list on its own."""
+    import pyarrow as pa
+
+    rows: list[_Row] = []
+    for folder in folders:
+        for file in stores.list(folder):
+            rows.append((file.path, file.last_modified, file.size_in_bytes, False))
+            if len(rows) > ROWS_HERE:
+                return None
+    names = ["path", "last_modified", "size_in_bytes"]
+    return pa.Table.from_batches([_batch(rows).select(names)])
 
 
 def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
@@ -253,7 +289,7 @@ class _Lister:
         self.deep = deep
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[tuple[str, datetime | None, int | None, bool]] = []
+        rows: list[_Row] = []
         for batch in batches:
             for prefix in batch.column("prefix").to_pylist():
                 for row in self._rows(prefix):
@@ -264,7 +300,7 @@ class _Lister:
         if rows:
             yield _batch(rows)
 
-    def _rows(self, prefix: str) -> Iterator[tuple[str, datetime | None, int | None, bool]]:
+    def _rows(self, prefix: str) -> Iterator[_Row]:
         files: Iterator[StoredFile]
         if self.deep:
             files = self.stores.list(prefix)
@@ -276,10 +312,10 @@ class _Lister:
             yield file.path, file.last_modified, file.size_in_bytes, False
 
 
-def _batch(rows: Sequence[tuple[str, datetime | None, int | None, bool]]) -> pa.RecordBatch:
+def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    paths, modified, sizes, is_prefix = zip(*rows, strict=True)
+    paths, modified, sizes, is_prefix = zip(*rows, strict=True) if rows else ((), (), (), ())
     return pa.RecordBatch.from_pydict(
         {
             "path": pa.array(paths, pa.string()),

@@ -15,12 +15,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.last_look import (
+    CURRENT_METADATA,
     IN_FLIGHT,
     REACHABLE,
     Grounds,
     Sight,
     covered,
-    protected_locations,
+    metadata_files,
+    present_index,
 )
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
@@ -54,11 +56,23 @@ from artemis_lifecycle.orphans.verdicts import (
     OPEN_SCAN,
     ORPHAN,
     TOO_YOUNG,
+    Limits,
     classified,
+    classified_here,
     refuse_mismatches,
 )
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import describe_frame, read_frame, write_frame
+from artemis_lifecycle.storage.frames import (
+    ROWS_HERE,
+    arrow_schema,
+    describe_frame,
+    read_frame,
+    read_table,
+    write_frame,
+    write_table,
+)
 from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -191,33 +205,28 @@ def scan_orphans(
     in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
     grounds = Grounds(own, nested_locations(neighbours, own, rules), in_flight, rules)
 
-    known_files = protected_locations(sight, metadata)
-    for name, theirs in around_us.items():
-        known_files = known_files.unionByName(_reachable_from(protected_locations(sight, theirs), name))
-    known_files = known_files.unionByName(_held(sight, table_uuid))
-
-    frame = classified(
-        listed_files(spark, stores, listing),
-        known_files,
-        grounds,
-        rules,
-        cutoff=cutoff,
-        metadata_cutoff=metadata_cutoff,
-        mismatches_go=settings.prefix_mismatch == "delete",
-    )
+    kept = _kept(sight, {table: metadata, **around_us}, table)
+    limits = Limits(cutoff, metadata_cutoff, mismatches_go=settings.prefix_mismatch == "delete")
     scan_id = f"scan-{uuid.uuid4().hex}"
     folder = f"{root}/scans/{scan_id}"
-    with worker_errors():
-        write_frame(frame, f"{folder}/unreferenced", stores)
-    judged = read_frame(spark, f"{folder}/unreferenced", stores)
-    if settings.prefix_mismatch == "error":
-        refuse_mismatches(judged, table)
     guess = _Origins(known(metadata, failed_compactions))
-    orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(
-        guess, "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
-    )
-    with around("orphans.seal_scan"), worker_errors():
-        write_frame(orphans, f"{folder}/files", stores)
+    refuse = refuse_mismatches if settings.prefix_mismatch == "error" else lambda judged, table: None
+    small, known_here = read_table(listing.files_location, stores), kept.here()
+    if small is not None and known_here is not None:
+        found = classified_here(small, known_here, grounds, rules, limits)
+        write_table(found, f"{folder}/unreferenced", stores)
+        refuse(found, table)
+        with around("orphans.seal_scan"):
+            write_table(guess.of(found), f"{folder}/files", stores)
+    else:
+        frame = classified(listed_files(spark, stores, listing), kept.frame(), grounds, rules, limits)
+        with worker_errors():
+            write_frame(frame, f"{folder}/unreferenced", stores)
+        judged = read_frame(spark, f"{folder}/unreferenced", stores)
+        refuse(judged, table)
+        orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(guess, _ORPHANS)
+        with around("orphans.seal_scan"), worker_errors():
+            write_frame(orphans, f"{folder}/files", stores)
     summary = _summary(spark, stores, folder, listing)
     record = operations.scans.store(
         ScanRecord(
@@ -357,38 +366,82 @@ def _in_flight(
     return tuple(dict.fromkeys(roots))
 
 
-def _reachable_from(files: DataFrame, table: str) -> DataFrame:
-    from pyspark.sql import functions as F
+@dataclass(frozen=True)
+class _Kept:
+    """What listed files are held against: all that `tables` reach, each with its reason; the sealed lists of plans and
+    scans (`frames`); single locations, `needed`. Every reason with what it is for."""
 
-    return files.withColumn("reason", F.lit(f"{REACHABLE} from {table}"))
+    sight: Sight
+    tables: Sequence[tuple[IndexView, str]]
+    frames: Sequence[tuple[str, str]]
+    needed: Sequence[tuple[str, str]]
+
+    def frame(self) -> DataFrame:
+        """DataFrame[location, reason], with several rows for a file that has several."""
+        from pyspark.sql import functions as F
+
+        spark, rules = self.sight.spark, self.sight.rules
+        rows = spark.createDataFrame(list(self.needed), "location string, reason string")
+        for view, reason in self.tables:
+            everything = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
+            reached = reachable_files(spark, view, everything)
+            rows = rows.unionByName(reached.select("location", F.lit(reason).alias("reason")))
+        for folder, reason in self.frames:
+            files = read_frame(spark, folder, self.sight.stores)
+            location = normalise_column(F.col("path"), rules)
+            rows = rows.unionByName(files.select(location.alias("location"), F.lit(reason).alias("reason")))
+        return rows
+
+    def here(self) -> list[tuple[str, str]] | None:
+        """As `frame`, in this process; None when that is much."""
+        rows = list(self.needed)
+        for view, reason in self.tables:
+            everything = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
+            if view.entries_of(everything) > ROWS_HERE:
+                return None
+            rows += ((location, reason) for location in view.reachable(everything).column("location").to_pylist())
+        for folder, reason in self.frames:
+            files = read_table(folder, self.sight.stores)
+            if files is None:
+                return None
+            paths = files.column("path").to_pylist() if files.num_rows else []
+            rows += ((normalise(path, self.sight.rules), reason) for path in paths)
+        return rows
 
 
-def _held(sight: Sight, table_uuid: str) -> DataFrame:
-    """DataFrame[location, reason]: files of plans that hold them, and of scans that are being deleted."""
-    from pyspark.sql import functions as F
-
-    location = normalise_column(F.col("path"), sight.rules)
-    held = sight.spark.createDataFrame([], "location string, reason string")
-    needed: set[str] = set()
-    for plan in sight.operations.plans.holding(table_uuid):
-        files = read_frame(sight.spark, plan.files_location, sight.stores)
-        held = held.unionByName(files.select(location.alias("location"), F.lit(OPEN_PLAN).alias("reason")))
+def _kept(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> _Kept:
+    """What `tables` (by name; `table` is the scanned one) reach and need, and what open plans and scans of it hold."""
+    views, frames, needed = [], [], []
+    for name, metadata in tables.items():
+        views.append((present_index(sight, metadata), REACHABLE if name == table else f"{REACHABLE} from {name}"))
+        reason = CURRENT_METADATA if name == table else f"{REACHABLE} from {name}"
+        needed += [(location, reason) for location in sorted(metadata_files(metadata, sight.rules))]
+    uuid_of_table = tables[table].table_uuid
+    for plan in sight.operations.plans.holding(uuid_of_table):
+        frames.append((plan.files_location, OPEN_PLAN))
         # A handoff still reads the base; who asks what a plan was made of finds it too.
-        needed.add(normalise(plan.base_metadata_location, sight.rules))
-    for scan in sight.operations.scans.of_table(table_uuid, [ScanState.DELETING]):
-        files = read_frame(sight.spark, scan.files_location, sight.stores)
-        held = held.unionByName(files.select(location.alias("location"), F.lit(OPEN_SCAN).alias("reason")))
-    if needed:
-        rows = [(path, OPEN_PLAN) for path in sorted(needed)]
-        held = held.unionByName(sight.spark.createDataFrame(rows, "location string, reason string"))
-    return held
+        needed.append((normalise(plan.base_metadata_location, sight.rules), OPEN_PLAN))
+    for scan in sight.operations.scans.of_table(uuid_of_table, [ScanState.DELETING]):
+        frames.append((scan.files_location, OPEN_SCAN))
+    return _Kept(sight, views, frames, needed)
+
+
+_ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
 
 
 class _Origins:
-    """Guesses where orphans come from, on the executors."""
+    """Guesses where orphans come from."""
 
     def __init__(self, history: Known) -> None:
         self.history = history
+
+    def of(self, judged: pa.Table) -> pa.Table:
+        """The orphans among judged files."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        orphans = judged.filter(pc.field("verdict") == ORPHAN).combine_chunks()
+        return pa.Table.from_batches(self(orphans.to_batches()), arrow_schema(_ORPHANS))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -413,17 +466,22 @@ class _Origins:
 def _summary(spark: SparkSession, stores: Stores, folder: str, listing: Listing) -> OrphanSummary:
     from pyspark.sql import functions as F
 
-    def counted(frame: DataFrame, column: str) -> tuple[dict[str, int], dict[str, int]]:
-        totals = frame.groupBy(column).agg(F.count("*").alias("files"), F.sum("size_in_bytes").alias("size"))
-        with worker_errors():
-            rows = totals.collect()
-        rows = sorted(rows, key=lambda row: str(row[column]))
-        return {row[column]: row["files"] for row in rows}, {row[column]: int(row["size"] or 0) for row in rows}
+    def counted(name: str, column: str) -> tuple[dict[str, int], dict[str, int]]:
+        small = read_table(f"{folder}/{name}", stores)
+        if small is not None:
+            totals = small.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+            rows = [(row[column], row["path_count"], row["size_in_bytes_sum"]) for row in totals]
+        else:
+            frame = read_frame(spark, f"{folder}/{name}", stores).groupBy(column)
+            with worker_errors():
+                found = frame.agg(F.count("path").alias("files"), F.sum("size_in_bytes").alias("size")).collect()
+            rows = [(row[column], row["files"], row["size"]) for row in found]
+        rows.sort(key=lambda row: str(row[0]))
+        return {key: files for key, files, _ in rows}, {key: int(size or 0) for key, _, size in rows}
 
-    files, sizes = counted(read_frame(spark, f"{folder}/unreferenced", stores), "verdict")
-    orphans = read_frame(spark, f"{folder}/files", stores)
-    by_kind, _ = counted(orphans, "kind")
-    by_origin, _ = counted(orphans, "origin")
+    files, sizes = counted("unreferenced", "verdict")
+    by_kind, _ = counted("files", "kind")
+    by_origin, _ = counted("files", "origin")
     reached = listing.files - sum(files.values())
     return OrphanSummary(
         listed_files=listing.files,

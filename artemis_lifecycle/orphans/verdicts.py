@@ -4,7 +4,9 @@ what is known, and the order in which protections speak. Does not belong: readin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,8 @@ from artemis_lifecycle.errors import PrefixMismatch
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.names import kind_by_name
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location import LocationRules, normalise_column
+from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +49,21 @@ ORPHAN = "orphan"
 
 JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string, twin string"
 
+_PREFIX = re.compile(r"\A[A-Za-z][A-Za-z0-9+.\-]*://[^/]*")
+"""Scheme and authority of a location, in the syntax that Python and Spark share."""
+
+_WEIGHTS = {REACHABLE: 3, CURRENT_METADATA: 2, OPEN_PLAN: 1}
 _PAIRS_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Files last modified at `cutoff` (metadata files: `metadata_cutoff`) or later are too young. With `mismatches_go`
+    a twin under another scheme or authority keeps nothing."""
+
+    cutoff: datetime
+    metadata_cutoff: datetime
+    mismatches_go: bool
 
 
 def classified(
@@ -54,16 +71,12 @@ def classified(
     known_files: DataFrame,
     grounds: Grounds,
     rules: LocationRules,
-    *,
-    cutoff: datetime,
-    metadata_cutoff: datetime,
-    mismatches_go: bool,
+    limits: Limits,
 ) -> DataFrame:
     """What of `listed` no snapshot of the table reaches: DataFrame of the columns in `JUDGED`.
 
     `known_files` is DataFrame[location, reason] of all that is reachable or held. `twin` is the location of a known
-    file that has the same path under another scheme or authority. Files last modified at `cutoff` (metadata files:
-    `metadata_cutoff`) or later are too young.
+    file that has the same path under another scheme or authority.
     """
     from pyspark.sql import functions as F
 
@@ -91,14 +104,59 @@ def classified(
         .withColumn("twin", F.when(mismatch, F.concat("_first", "_key")))
         .select("path", "size_in_bytes", "last_modified", "_known", "twin")
     )
-    judge = _Judge(grounds, cutoff, metadata_cutoff, mismatches_go)
+    judge = _Judge(grounds, limits)
     return unreferenced.mapInArrow(judge, JUDGED)
+
+
+def classified_here(
+    listed: pa.Table,
+    known_files: Iterable[tuple[str, str]],
+    grounds: Grounds,
+    rules: LocationRules,
+    limits: Limits,
+) -> pa.Table:
+    """As `classified`, in this process: `known_files` are (location, reason)."""
+    import pyarrow as pa
+
+    by_key: dict[str, tuple[str, str, str]] = {}
+    for location, reason in known_files:
+        prefix, key = _split(location)
+        first, last, strongest = by_key.get(key, (prefix, prefix, reason))
+        if _WEIGHTS.get(reason, 0) > _WEIGHTS.get(strongest, 0):
+            strongest = reason
+        by_key[key] = (min(first, prefix), max(last, prefix), strongest)
+    rows, knowns, twins = [], [], []
+    for row, path in enumerate(listed.column("path").to_pylist()):
+        prefix, key = _split(normalise(subject(path), rules))
+        first, last, known = by_key.get(key, (prefix, prefix, ""))
+        twin = None
+        if prefix not in (first, last):
+            # As in `classified`: with three prefixes and more, a file that may match stays.
+            known, twin = (REACHABLE, None) if first != last else ("", f"{first}{key}")
+        if known != REACHABLE:
+            rows.append(row)
+            knowns.append(known or None)
+            twins.append(twin)
+    unreferenced = (
+        listed.select(["path", "size_in_bytes", "last_modified"])
+        .take(pa.array(rows, pa.int64()))
+        .append_column("_known", pa.array(knowns, pa.string()))
+        .append_column("twin", pa.array(twins, pa.string()))
+    )
+    judge = _Judge(grounds, limits)
+    return pa.Table.from_batches(judge(unreferenced.combine_chunks().to_batches()), arrow_schema(JUDGED))
+
+
+def _split(location: str) -> tuple[str, str]:
+    match = _PREFIX.match(location)
+    prefix = match[0] if match else ""
+    return prefix, location[len(prefix) :]
 
 
 def _keyed(files: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    prefix = F.regexp_extract("location", r"\A([A-Za-z][A-Za-z0-9+.\-]*://[^/]*)", 1)
+    prefix = F.regexp_extract("location", _PREFIX.pattern, 0)
     with_prefix = files.withColumn("_prefix", prefix)
     return with_prefix.withColumn("_key", F.expr("substring(location, length(_prefix) + 1)"))
 
@@ -107,17 +165,18 @@ def _weight(reason: Column) -> Column:
     from pyspark.sql import functions as F
 
     # A file with several reasons is told by the strongest; any of them keeps it.
-    return F.when(reason == REACHABLE, 3).when(reason == CURRENT_METADATA, 2).when(reason == OPEN_PLAN, 1).otherwise(0)
+    weight = F.lit(0)
+    for name, value in _WEIGHTS.items():
+        weight = F.when(reason == name, value).otherwise(weight)
+    return weight
 
 
 class _Judge:
-    """The verdict on each unreferenced file, on the executors."""
+    """The verdict on each unreferenced file."""
 
-    def __init__(self, grounds: Grounds, cutoff: datetime, metadata_cutoff: datetime, mismatches_go: bool) -> None:
+    def __init__(self, grounds: Grounds, limits: Limits) -> None:
         self.grounds = grounds
-        self.cutoff = cutoff
-        self.metadata_cutoff = metadata_cutoff
-        self.mismatches_go = mismatches_go
+        self.limits = limits
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -155,27 +214,22 @@ class _Judge:
         place = self.grounds.why(path)
         if place in (NOT_OWNED, OTHER_TABLE):
             return place
-        if twin is not None and not self.mismatches_go:
+        if twin is not None and not self.limits.mismatches_go:
             return PREFIX_MISMATCH
         if place == IN_FLIGHT:
             return place
         if modified is None:
             return UNKNOWN_AGE
-        cutoff = self.metadata_cutoff if kind == kinds.METADATA else self.cutoff
+        cutoff = self.limits.metadata_cutoff if kind == kinds.METADATA else self.limits.cutoff
         return TOO_YOUNG if modified >= cutoff else ORPHAN
 
 
-def refuse_mismatches(judged: DataFrame, table: str) -> None:
+def refuse_mismatches(judged: DataFrame | pa.Table, table: str) -> None:
     """Raise PrefixMismatch, naming pairs, when any judged file is one."""
-    from pyspark.sql import functions as F
-
-    pairs = judged.where(F.col("verdict") == PREFIX_MISMATCH)
-    with worker_errors():
-        shown = pairs.select("path", "twin").orderBy("path").limit(_PAIRS_SHOWN).collect()
-        if not shown:
-            return
-        count = pairs.count()
-    named = "; ".join(f"{row['path']} and {row['twin']}" for row in shown)
+    count, pairs = _mismatches(judged)
+    if not count:
+        return
+    named = "; ".join(f"{path} and {twin}" for path, twin in pairs)
     raise PrefixMismatch(
         f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
         table=table,
@@ -183,3 +237,18 @@ def refuse_mismatches(judged: DataFrame, table: str) -> None:
         do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
         "if not, set orphans.prefix_mismatch: ignore (or delete)",
     )
+
+
+def _mismatches(judged: DataFrame | pa.Table) -> tuple[int, list[tuple[str, str]]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(judged, pa.Table):
+        found = judged.filter(pc.field("verdict") == PREFIX_MISMATCH).sort_by("path").select(["path", "twin"])
+        return found.num_rows, [(row["path"], row["twin"]) for row in found.slice(0, _PAIRS_SHOWN).to_pylist()]
+    from pyspark.sql import functions as F
+
+    pairs = judged.where(F.col("verdict") == PREFIX_MISMATCH)
+    with worker_errors():
+        shown = pairs.select("path", "twin").orderBy("path").limit(_PAIRS_SHOWN).collect()
+        return pairs.count() if shown else 0, [(row["path"], row["twin"]) for row in shown]

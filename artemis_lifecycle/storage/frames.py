@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SEAL = "_sealed.json"
-_ROWS_HERE = 50_000  # Up to as many rows are read in this process: starting workers costs more.
+ROWS_HERE = 50_000  # Up to as many rows are read in this process: starting workers costs more.
 _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 bytes before compression.
 
 
@@ -77,7 +77,8 @@ def write_frame(frame: DataFrame, folder: str, stores: Stores) -> SealedFrame:
 
 
 def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
-    """Store an Arrow table of string and int64 columns from this process, as `write_frame` stores the same rows.
+    """Store an Arrow table of string, int64 and timestamp (microseconds, UTC) columns from this process, as
+    `write_frame` stores the same rows.
 
     The digest is that of `write_frame`: a plan has one id, wherever it was made.
     """
@@ -94,7 +95,21 @@ def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
     return _seal(folder, f"struct<{schema}>", parts, (sums[0], sums[1]), stores)
 
 
-_SPARK_TYPES = {"string": "string", "large_string": "string", "int64": "bigint"}
+def arrow_schema(ddl: str) -> pa.Schema:
+    """The Arrow schema of a DDL such as `path string, size_in_bytes bigint`. Raises KeyError for a type that
+    `write_table` does not take."""
+    import pyarrow as pa
+
+    types = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+    return pa.schema([(name, types[kind]) for name, kind in (column.split(" ") for column in ddl.split(", "))])
+
+
+_SPARK_TYPES = {
+    "string": "string",
+    "large_string": "string",
+    "int64": "bigint",
+    "timestamp[us, tz=UTC]": "timestamp",
+}
 
 
 def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
@@ -110,6 +125,8 @@ def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
     for column in table.columns:
         (array,) = column.chunks or [pa.array([], column.type)]
         valid = array.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_timestamp(array.type):
+            array = array.view(pa.int64())  # Spark hashes a timestamp as its microseconds.
         if array.type == pa.int64():
             chain_longs(array.fill_null(0).to_numpy(), valid, hashes)
             continue
@@ -169,6 +186,42 @@ def read_frame(spark: SparkSession, folder: str, stores: Stores) -> DataFrame:
 
     Raises StorageError when there is no seal; a damaged part raises it here or in the action that reads it.
     """
+    sealed = _require_frame(folder, stores)
+    schema = _ddl(sealed.schema)
+    if not sealed.parts:
+        return spark.createDataFrame([], schema)
+    reader = _part_reader(folder, stores)
+    if sealed.rows <= ROWS_HERE:
+        return read_here(spark, _named(sealed), reader, schema)
+    parts = spark.createDataFrame([(part.name, part.sha256) for part in sealed.parts], "name string, sha256 string")
+    return parts.repartition(len(sealed.parts)).mapInArrow(reader, schema)
+
+
+def read_table(folder: str, stores: Stores, at_most: int | None = None) -> pa.Table | None:
+    """The rows under `folder`, in this process and without Spark; None where there are many (more than `at_most`), or
+    they are of other types than `write_table` takes.
+
+    Raises what `read_frame` raises.
+    """
+    import pyarrow as pa
+
+    sealed = _require_frame(folder, stores)
+    if sealed.rows > (ROWS_HERE if at_most is None else at_most):
+        return None
+    try:
+        schema = arrow_schema(_ddl(sealed.schema))
+    except KeyError:
+        return None
+    batches = list(_part_reader(folder, stores)(_named(sealed).to_batches()))
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
+    """The rows under `folder`, batch by batch, however many there are. Raises what `read_frame` raises."""
+    return _part_reader(folder, stores)(_named(_require_frame(folder, stores)).to_batches())
+
+
+def _require_frame(folder: str, stores: Stores) -> SealedFrame:
     sealed = describe_frame(folder, stores)
     if sealed is None:
         raise StorageError(
@@ -177,17 +230,13 @@ def read_frame(spark: SparkSession, folder: str, stores: Stores) -> DataFrame:
             untouched="everything",
             do="plan or scan again; if operations.root was moved, move it back",
         )
-    schema = _ddl(sealed.schema)
-    if not sealed.parts:
-        return spark.createDataFrame([], schema)
+    return sealed
+
+
+def _named(sealed: SealedFrame) -> pa.Table:
     import pyarrow as pa
 
-    reader = _part_reader(folder, stores)
-    if sealed.rows <= _ROWS_HERE:
-        named = pa.table({"name": [p.name for p in sealed.parts], "sha256": [p.sha256 for p in sealed.parts]})
-        return read_here(spark, named, reader, schema)
-    parts = spark.createDataFrame([(part.name, part.sha256) for part in sealed.parts], "name string, sha256 string")
-    return parts.repartition(len(sealed.parts)).mapInArrow(reader, schema)
+    return pa.table({"name": [part.name for part in sealed.parts], "sha256": [part.sha256 for part in sealed.parts]})
 
 
 def drop_frame(folder: str, stores: Stores) -> None:

@@ -16,6 +16,7 @@ from artemis_lifecycle.storage.location import LocationRules, normalise, split
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 HASH_NAME = "xxhash64/42"
@@ -61,6 +62,20 @@ def hash_paths(
     for row in open_rows.tolist():
         hashes[row] = hash_location(normalise(_text(data, offsets, lengths, row), rules))
     return hashes
+
+
+def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
+    """The hash of the location of each path of an Arrow array of strings without nulls."""
+    import numpy as np
+    import pyarrow as pa
+
+    large = paths.cast(pa.large_string())
+    _, offsets, data = large.buffers()
+    if not len(large):
+        return np.empty(0, np.uint64)
+    places = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
+    text = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    return hash_paths(text, places[:-1], np.diff(places), rules)
 
 
 def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row: int) -> str:

@@ -5,28 +5,34 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.cold_tier import here
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput, HandoffProgress, HandoffSettings
 from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.on_spark import find_on_spark
 from artemis_lifecycle.cold_tier.verify import verify_copies
+from artemis_lifecycle.cold_tier.work import Found
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.storage.frames import read_table
 from artemis_lifecycle_tests.cold_tier import histories
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint, named_paths, tree
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
 
 
 @pytest.fixture
@@ -36,12 +42,84 @@ def world(config: LifecycleConfig, spark: SparkSession) -> World:
     return made
 
 
+class Kept:
+    """A table whose history was written once, and is put back for each test: its files, and its catalog's rows."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        self.home = world.live_root.parent
+        self.prints = world.prints("live", world.ids())
+        shutil.copytree(self.home, folder)
+        with self.catalog() as connection:
+            self.rows = {table: self.rows_of(connection, table) for table in self.TABLES}
+
+    TABLES = ("iceberg_namespace_properties", "iceberg_tables")
+
+    @contextmanager
+    def catalog(self) -> Iterator[Connection]:
+        engine = connect(require_uri(self.world.config.catalogs.live))
+        with engine.begin() as connection:
+            yield connection
+        engine.dispose()
+
+    def rows_of(self, connection: Connection, table: str) -> list[dict[str, object]]:
+        found = connection.execute(text(f"SELECT * FROM {table} WHERE catalog_name = :name"), {"name": self.world.live})
+        return [dict(row._mapping) for row in found]
+
+    def put_back(self) -> World:
+        shutil.rmtree(self.home)
+        shutil.copytree(self.folder, self.home)
+        with self.catalog() as connection:
+            lift_guard(connection, self.world.cold)
+            for table in self.TABLES:
+                for name in (self.world.live, self.world.cold):
+                    connection.execute(text(f"DELETE FROM {table} WHERE catalog_name = :name"), {"name": name})
+                for row in self.rows[table]:
+                    names = ", ".join(row)
+                    values = ", ".join(f":{name}" for name in row)
+                    connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)
+        return self.world
+
+
+def _kept(spark: SparkSession, config: LifecycleConfig, folder: Path, history: Callable[[World], None]) -> Kept:
+    made = World(spark, config)
+    made.sql("CREATE NAMESPACE {live}.ns")
+    history(made)
+    kept = Kept(made, folder / "kept")
+    made.known.update(kept.prints)
+    return kept
+
+
+@pytest.fixture(scope="module")
+def kept_v1(module_configs: MakeConfig, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return _kept(spark, module_configs(), tmp_path_factory.mktemp("v1"), histories.version_1)
+
+
+@pytest.fixture(scope="module")
+def kept_v2(module_configs: MakeConfig, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return _kept(spark, module_configs(), tmp_path_factory.mktemp("v2"), partial(histories.merge_on_read, version=2))
+
+
+@pytest.fixture
+def v1(kept_v1: Kept) -> World:
+    """`histories.version_1`, as it was written."""
+    return kept_v1.put_back()
+
+
+@pytest.fixture
+def v2(kept_v2: Kept) -> World:
+    """`histories.merge_on_read` of format 2, as it was written."""
+    return kept_v2.put_back()
+
+
 HISTORIES = {
     "version 1": histories.version_1,
     "version 2, deletes by partition": partial(histories.merge_on_read, version=2),
     "version 2, deletes by file": partial(histories.merge_on_read, version=2, granularity="file"),
     "version 3, deletion vectors": partial(histories.merge_on_read, version=3),
 }
+PLACES = {"version 2, deletes by file": "executors"}
+"""Where the handoff of a history runs; the others are small, and run in this process."""
 
 
 @dataclass
@@ -93,8 +171,45 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
         lineage={},
     )
     made.lineage = made.lineage_in("live")
-    made.done = world.hand_off(plan)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param in PLACES:
+            on_executors(patch)
+        made.done = world.hand_off(plan)
     return made
+
+
+@pytest.mark.parametrize("history", ["v1", "v2"])
+def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
+    """Before the table's first handoff, and after it, when the ledger knows everything."""
+    world: World = request.getfixturevalue(history)
+    plan = world.plan()
+    demand, ledger = world.demand(plan)
+    needed = []
+    for turn in ("before", "after") if history == "v2" else ("before",):
+
+        def sealed(found: Found, where: str, turn: str = turn) -> list[tuple[object, ...]]:
+            folder = f"{world.context().root}/compared/{turn}/{where}"
+            found.store(folder, world.stores)
+            table = read_table(folder, world.stores)
+            assert table is not None
+            columns = [column for column in table.column_names if column != "bucket"]
+            rows = [tuple(row.values()) for row in table.select(columns).to_pylist()]
+            to_copy = sum(row[columns.index("role")] == "copy" for row in rows)
+            assert sum(files for _, _, files, _ in found.sizes()) == to_copy
+            return sorted(rows, key=repr)
+
+        small = here.find(world.stores, demand, partial(ledger.among, world.spark))
+        with find_on_spark(world.spark, world.stores, demand, ledger) as large:
+            assert not isinstance(small, tuple)
+            assert not isinstance(large, tuple)
+            assert small is not None
+            rows = sealed(small, "here")
+            assert rows == sealed(large, "executors")
+        needed.append(sum("copy" in row for row in rows))
+        if history == "v2" and turn == "before":
+            world.hand_off(plan)
+    assert needed[0] > 20
+    assert needed[1:] in ([], [0])
 
 
 def test_archived_snapshots_read_the_same_rows_from_cold_storage_alone(archived: Archived) -> None:
@@ -188,62 +303,65 @@ def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> Non
     assert replace(second, attempts=archived.done.attempts) == archived.done
 
 
-def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    ids = world.ids()
-    before = world.prints("live", ids[:-1])
-    first = world.hand_off(world.plan(ids[:3]))
-    world.sql(f"CALL {{live}}.system.expire_snapshots(table => 'ns.t', snapshot_ids => array({ids[0]}, {ids[1]}))")
-    second = world.hand_off(world.plan(ids[3:-1]))
+@pytest.mark.parametrize("place", ["here", "executors, with little to do"])
+def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
+    v2: World, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place != "here":
+        # Few files, and large ones, on a table of which much was copied before.
+        monkeypatch.setattr(here, "BATCH_BYTES", 0)
+        monkeypatch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
+    ids = v2.ids()
+    before = v2.before(ids[:-1])
+    first = v2.hand_off(v2.plan(ids[:3]))
+    v2.sql(f"CALL {{live}}.system.expire_snapshots(table => 'ns.t', snapshot_ids => array({ids[0]}, {ids[1]}))")
+    second = v2.hand_off(v2.plan(ids[3:-1]))
     assert first.copied_files
     assert second.copied_files
     assert second.reused_files == 0
     copied = [row["destination"] for done in (first, second) for row in done.files().collect()]
     assert len(copied) == len(set(copied))
-    with world.without_live():
-        assert world.prints("cold", ids[:-1]) == before
-    log = [entry.snapshot_id for entry in world.metadata(tier="cold").snapshot_log]
+    with v2.without_live():
+        assert v2.prints("cold", ids[:-1]) == before
+    log = [entry.snapshot_id for entry in v2.metadata(tier="cold").snapshot_log]
     assert log == ids
-    assert [s.snapshot_id for s in world.metadata(tier="cold").snapshots] == ids[:-1]
+    assert [s.snapshot_id for s in v2.metadata(tier="cold").snapshots] == ids[:-1]
 
 
-def test_a_snapshot_that_expires_late_takes_its_place_in_the_middle(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    ids = world.ids()
-    world.hand_off(world.plan([ids[0], ids[1], ids[3]]))
-    world.hand_off(world.plan([ids[2]]))
-    assert [s.snapshot_id for s in world.metadata(tier="cold").snapshots] == ids[:4]
+def test_a_snapshot_that_expires_late_takes_its_place_in_the_middle(v2: World) -> None:
+    ids = v2.ids()
+    v2.hand_off(v2.plan([ids[0], ids[1], ids[3]]))
+    v2.hand_off(v2.plan([ids[2]]))
+    assert [s.snapshot_id for s in v2.metadata(tier="cold").snapshots] == ids[:4]
 
 
-def test_values_that_look_like_paths_are_untouched(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    world.hand_off(plan)
-    looks_like = f"file://{world.live_root}/ns/t/data/not-a-path"
-    found = world.rows("cold", plan.snapshot_ids[1]).filter("id = 100").collect()[0]
+def test_values_that_look_like_paths_are_untouched(v1: World) -> None:
+    plan = v1.plan()
+    v1.hand_off(plan)
+    looks_like = f"file://{v1.live_root}/ns/t/data/not-a-path"
+    found = v1.rows("cold", plan.snapshot_ids[1]).filter("id = 100").collect()[0]
     assert (found["kind"], found["note"]) == (looks_like, looks_like)
-    assert world.metadata(tier="cold").properties["owner.docs"] == looks_like
+    assert v1.metadata(tier="cold").properties["owner.docs"] == looks_like
 
 
-def test_an_instant_whose_snapshot_is_not_in_cold_fails_in_every_engine(world: World) -> None:
-    histories.version_1(world)
-    metadata = world.metadata()
-    ids = world.ids()
-    world.hand_off(world.plan([ids[0], ids[2]]))
+def test_an_instant_whose_snapshot_is_not_in_cold_fails_in_every_engine(v1: World) -> None:
+    metadata = v1.metadata()
+    ids = v1.ids()
+    v1.hand_off(v1.plan([ids[0], ids[2]]))
     at = {entry.snapshot_id: entry.timestamp_ms for entry in metadata.snapshot_log}
 
     def spark_reads(instant: int) -> int:
         stamp = f"timestamp_millis({instant})"
-        return world.sql(f"SELECT * FROM {{cold}}.ns.t TIMESTAMP AS OF {stamp}").count()
+        return v1.sql(f"SELECT * FROM {{cold}}.ns.t TIMESTAMP AS OF {stamp}").count()
 
-    assert spark_reads(at[ids[0]]) == world.rows("live", ids[0]).count()
-    assert spark_reads(at[ids[2]]) == world.rows("live", ids[2]).count()
+    assert spark_reads(at[ids[0]]) == v1.rows("live", ids[0]).count()
+    assert spark_reads(at[ids[2]]) == v1.rows("live", ids[2]).count()
     for absent in (ids[1], ids[-1]):
         with pytest.raises(Exception, match=r"Cannot find snapshot|snapshot"):
             spark_reads(at[absent])
     from pyiceberg.catalog import load_catalog
 
-    catalog = world.config.catalogs.cold
+    catalog = v1.config.catalogs.cold
     loaded = load_catalog(catalog.name, **pyiceberg_properties(catalog)).load_table("ns.t")
     first = loaded.snapshot_as_of_timestamp(at[ids[0]])
     assert first is not None
@@ -251,22 +369,21 @@ def test_an_instant_whose_snapshot_is_not_in_cold_fails_in_every_engine(world: W
     assert loaded.snapshot_as_of_timestamp(at[ids[1]]) is None
 
 
-def test_a_table_upgraded_through_all_versions_reads_from_cold(world: World) -> None:
-    histories.version_1(world)
-    world.sql("ALTER TABLE {live}.ns.t SET TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')")
-    world.sql("INSERT INTO {live}.ns.t VALUES (400, 'plain', NULL, 'two'), (401, 'plain', NULL, 'two')")
-    world.sql("DELETE FROM {live}.ns.t WHERE id = 400")
-    first = world.plan()
-    before = world.prints("live", first.snapshot_ids)
-    world.hand_off(first)
-    world.sql("ALTER TABLE {live}.ns.t SET TBLPROPERTIES ('format-version'='3')")
-    world.sql("DELETE FROM {live}.ns.t WHERE id = 300")
-    world.sql("INSERT INTO {live}.ns.t VALUES (500, 'plain', NULL, 'three')")
-    second = world.plan(world.ids()[len(first.snapshot_ids) : -1])
-    before |= world.prints("live", second.snapshot_ids)
-    world.hand_off(second)
-    with world.without_live():
-        assert world.prints("cold", list(before)) == before
+def test_a_table_upgraded_through_all_versions_reads_from_cold(v1: World) -> None:
+    v1.sql("ALTER TABLE {live}.ns.t SET TBLPROPERTIES ('format-version'='2', 'write.delete.mode'='merge-on-read')")
+    v1.sql("INSERT INTO {live}.ns.t VALUES (400, 'plain', NULL, 'two'), (401, 'plain', NULL, 'two')")
+    v1.sql("DELETE FROM {live}.ns.t WHERE id = 400")
+    first = v1.plan()
+    before = v1.prints("live", first.snapshot_ids)
+    v1.hand_off(first)
+    v1.sql("ALTER TABLE {live}.ns.t SET TBLPROPERTIES ('format-version'='3')")
+    v1.sql("DELETE FROM {live}.ns.t WHERE id = 300")
+    v1.sql("INSERT INTO {live}.ns.t VALUES (500, 'plain', NULL, 'three')")
+    second = v1.plan(v1.ids()[len(first.snapshot_ids) : -1])
+    before |= v1.prints("live", second.snapshot_ids)
+    v1.hand_off(second)
+    with v1.without_live():
+        assert v1.prints("cold", list(before)) == before
 
 
 # --- killed, and gone on with ---------------------------------------------------------------------------------------
@@ -329,9 +446,8 @@ def _reset(world: World) -> None:
     engine.dispose()
 
 
-def test_a_resumed_handoff_does_not_copy_finished_batches_again(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    plan = world.plan()
+def test_a_resumed_handoff_does_not_copy_finished_batches_again(v2: World) -> None:
+    plan = v2.plan()
     batches = iter(range(3))
 
     def check() -> None:
@@ -339,25 +455,24 @@ def test_a_resumed_handoff_does_not_copy_finished_batches_again(world: World) ->
             raise _Killed
 
     with pytest.raises(_Killed):
-        world.hand_off(plan, check=check)
-    done_before = {path: (world.cold_root / path).stat().st_ino for path in tree(world.cold_root)}
+        v2.hand_off(plan, check=check)
+    done_before = {path: (v2.cold_root / path).stat().st_ino for path in tree(v2.cold_root)}
     assert done_before
     progress: list[HandoffProgress] = []
-    world.hand_off(plan, on_progress=progress.append)
-    assert {path: (world.cold_root / path).stat().st_ino for path in done_before} == done_before
+    v2.hand_off(plan, on_progress=progress.append)
+    assert {path: (v2.cold_root / path).stat().st_ino for path in done_before} == done_before
     assert progress[-1].done_files == progress[-1].files
     assert progress[-1].done_bytes == progress[-1].bytes
 
 
-def test_two_handoffs_of_one_plan_at_once_end_as_one(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    before = world.prints("live", plan.snapshot_ids)
+def test_two_handoffs_of_one_plan_at_once_end_as_one(v1: World) -> None:
+    plan = v1.plan()
+    before = v1.before(plan.snapshot_ids)
     with ThreadPoolExecutor(2) as pool:
-        results = [future.result() for future in [pool.submit(world.hand_off, plan) for _ in range(2)]]
-    assert {result.cold_metadata_location for result in results} == {world.metadata(tier="cold").metadata_location}
-    with world.without_live():
-        assert world.prints("cold", plan.snapshot_ids) == before
+        results = [future.result() for future in [pool.submit(v1.hand_off, plan) for _ in range(2)]]
+    assert {result.cold_metadata_location for result in results} == {v1.metadata(tier="cold").metadata_location}
+    with v1.without_live():
+        assert v1.prints("cold", plan.snapshot_ids) == before
 
 
 # --- what cannot be archived ----------------------------------------------------------------------------------------
@@ -377,58 +492,63 @@ def _data_file(world: World, snapshot_id: int) -> str:
     return sorted({row["path"] for row in entries} & {row["file_path"] for row in rows})[0]
 
 
-def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    before = world.prints("live", plan.snapshot_ids)
-    victim = _data_file(world, plan.snapshot_ids[2])
+@pytest.mark.usefixtures("anywhere")
+def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(v1: World) -> None:
+    plan = v1.plan()
+    before = v1.before(plan.snapshot_ids)
+    victim = _data_file(v1, plan.snapshot_ids[2])
     users = [
         snapshot_id
         for snapshot_id in plan.snapshot_ids
         if victim
         in {
             row["file_path"]
-            for row in world.sql(f"SELECT file_path FROM {{live}}.ns.t.files VERSION AS OF {snapshot_id}").collect()
+            for row in v1.sql(f"SELECT file_path FROM {{live}}.ns.t.files VERSION AS OF {snapshot_id}").collect()
         }
     ]
     assert 0 < len(users) < len(plan.snapshot_ids)
     _local(victim).unlink()
     with pytest.raises(HandoffFailed, match=r"gone") as failure:
-        world.hand_off(plan)
+        v1.hand_off(plan)
     assert failure.value.path == victim
-    assert not _published(world)
+    assert not _published(v1)
 
-    done = world.hand_off(plan, allow_lost=True)
+    done = v1.hand_off(plan, allow_lost=True)
 
     assert set(done.lost) == set(users)
     assert [problem.path for problem in done.lost_files] == [victim]
     assert set(done.archived) == set(plan.snapshot_ids) - set(users)
-    with world.without_live():
-        assert world.prints("cold", done.archived) == {key: before[key] for key in done.archived}
-    again = world.hand_off(plan, allow_lost=True)
+    with v1.without_live():
+        assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
+    again = v1.hand_off(plan, allow_lost=True)
     assert (again.lost, again.archived) == (done.lost, done.archived)
 
 
-@pytest.mark.parametrize("what", ["manifest", "manifest list"])
-def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(world: World, what: str) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    metadata = world.metadata()
+@pytest.mark.parametrize(
+    ("what", "place"), [("manifest", "here"), ("manifest", "executors"), ("manifest list", "here")]
+)
+def test_lost_metadata_stops_the_handoff_and_with_approval_leaves_its_snapshots_out(
+    v1: World, what: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if place == "executors":
+        on_executors(monkeypatch)
+    plan = v1.plan()
+    metadata = v1.metadata()
     snapshot = metadata.snapshot(plan.snapshot_ids[1])
     assert snapshot is not None
     if what == "manifest list":
         assert snapshot.manifest_list is not None
         _local(snapshot.manifest_list).unlink()
     else:
-        rows = world.sql(
+        rows = v1.sql(
             f"SELECT path FROM {{live}}.ns.t.manifests VERSION AS OF {snapshot.snapshot_id} "
             f"WHERE added_snapshot_id = {snapshot.snapshot_id}"
         ).collect()
         _local(rows[0]["path"]).unlink()
     with pytest.raises(HandoffFailed, match="gone or damaged"):
-        world.hand_off(plan)
-    assert not _published(world)
-    done = world.hand_off(plan, allow_lost=True)
+        v1.hand_off(plan)
+    assert not _published(v1)
+    done = v1.hand_off(plan, allow_lost=True)
     assert snapshot.snapshot_id in done.lost
     assert plan.snapshot_ids[0] in done.archived
 
@@ -438,35 +558,32 @@ def _published(world: World) -> bool:
         return reader.exists("ns.t")
 
 
-def test_a_source_of_another_size_than_recorded_stops_the_handoff(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    victim = _local(_data_file(world, plan.snapshot_ids[0]))
+def test_a_source_of_another_size_than_recorded_stops_the_handoff(v1: World) -> None:
+    plan = v1.plan()
+    victim = _local(_data_file(v1, plan.snapshot_ids[0]))
     victim.write_bytes(victim.read_bytes()[:-1])
     with pytest.raises(HandoffFailed, match="the metadata records"):
-        world.hand_off(plan)
-    assert not _published(world)
+        v1.hand_off(plan)
+    assert not _published(v1)
 
 
-def test_a_copy_that_was_corrupted_before_it_counted_is_redone(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan()
-    victim = _data_file(world, plan.snapshot_ids[0])
-    mirrored = world.cold_root / _local(victim).relative_to(world.live_root)
+def test_a_copy_that_was_corrupted_before_it_counted_is_redone(v1: World) -> None:
+    plan = v1.plan()
+    victim = _data_file(v1, plan.snapshot_ids[0])
+    mirrored = v1.cold_root / _local(victim).relative_to(v1.live_root)
     mirrored.parent.mkdir(parents=True)
     good = _local(victim).read_bytes()
     mirrored.write_bytes(bytes([good[0] ^ 1]) + good[1:])
-    world.hand_off(plan)
+    v1.hand_off(plan)
     assert mirrored.read_bytes() == good
 
 
-def test_corruption_of_a_copy_is_found(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    plan = world.plan()
-    done = world.hand_off(plan)
-    root = world.config.operations.root
+def test_corruption_of_a_copy_is_found(v2: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = v2.plan()
+    done = v2.hand_off(plan)
+    root = v2.config.operations.root
     assert root is not None
-    look = partial(verify_copies, world.spark, world.stores, world.stores, root, plan.table_uuid)
+    look = partial(verify_copies, v2.spark, v2.stores, v2.stores, root, plan.table_uuid)
     whole = look()
     assert whole.passed
     assert whole.checked_files == done.verified_files
@@ -477,21 +594,25 @@ def test_corruption_of_a_copy_is_found(world: World) -> None:
     _local(two).unlink()
     assert {path for path, _ in look().damaged} == {one, two}
     assert {path for path, _ in look(plan_id=plan.plan_id).damaged} == {one, two}
+    share = look(share=0.6)
+    assert 0 < share.checked_files < whole.checked_files
+    here = look()
+    on_executors(monkeypatch)
+    assert (look(), look(share=0.6)) == (here, share)
 
 
-def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    plan = world.plan()
+def test_a_foreign_file_at_a_mirrored_path_is_never_replaced(v2: World) -> None:
+    plan = v2.plan()
     victim = next(
         row["path"]
-        for row in world.sql("SELECT DISTINCT file_path AS path FROM {live}.ns.t.all_data_files").collect()
+        for row in v2.sql("SELECT DISTINCT file_path AS path FROM {live}.ns.t.all_data_files").collect()
         if "/elsewhere/" in row["path"]
     )
-    mirrored = world.cold_root / _local(victim).relative_to(world.live_root)
+    mirrored = v2.cold_root / _local(victim).relative_to(v2.live_root)
     mirrored.parent.mkdir(parents=True)
     mirrored.write_bytes(b"somebody else's")
     with pytest.raises(HandoffFailed, match="Another file stands"):
-        world.hand_off(plan)
+        v2.hand_off(plan)
     assert mirrored.read_bytes() == b"somebody else's"
 
 
@@ -515,14 +636,13 @@ def test_a_table_dropped_and_made_again_gets_a_cold_table_of_its_own(world: Worl
         assert world.prints("cold", second.snapshot_ids, table=done_second.cold_table) == before_second
 
 
-def test_a_renamed_table_stays_one_cold_table(world: World) -> None:
-    histories.merge_on_read(world, 2)
-    ids = world.ids()
-    world.hand_off(world.plan(ids[:2]))
-    world.sql("ALTER TABLE {live}.ns.t RENAME TO ns.renamed")
-    done = world.hand_off(world.plan(ids[2:4], table="ns.renamed"))
+def test_a_renamed_table_stays_one_cold_table(v2: World) -> None:
+    ids = v2.ids()
+    v2.hand_off(v2.plan(ids[:2]))
+    v2.sql("ALTER TABLE {live}.ns.t RENAME TO ns.renamed")
+    done = v2.hand_off(v2.plan(ids[2:4], table="ns.renamed"))
     assert done.cold_table == "ns.t"
-    assert [s.snapshot_id for s in world.metadata(tier="cold").snapshots] == ids[:4]
+    assert [s.snapshot_id for s in v2.metadata(tier="cold").snapshots] == ids[:4]
 
 
 def test_a_table_outside_the_live_warehouse_is_archived_too(world: World) -> None:
@@ -550,10 +670,9 @@ def test_a_table_without_a_cold_tier_is_a_no_op(make_config: MakeConfig, spark: 
     assert not world.cold_root.exists()
 
 
-def test_a_plan_without_snapshots_is_a_no_op(world: World) -> None:
-    histories.version_1(world)
-    plan = world.plan([])
-    assert world.hand_off(plan) == Handoff(plan.plan_id, "ns.t")
+def test_a_plan_without_snapshots_is_a_no_op(v1: World) -> None:
+    plan = v1.plan([])
+    assert v1.hand_off(plan) == Handoff(plan.plan_id, "ns.t")
 
 
 def test_v1_manifests_named_inline_are_archived(world: World) -> None:

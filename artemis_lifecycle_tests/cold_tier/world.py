@@ -18,7 +18,17 @@ from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput, HandoffSettings, hand_off
+from artemis_lifecycle.cold_tier.handoff import (
+    Handoff,
+    HandoffContext,
+    HandoffInput,
+    HandoffSettings,
+    cold_identity,
+    hand_off,
+)
+from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.work import Demand
 from artemis_lifecycle.config import Catalog, LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -44,6 +54,7 @@ class World:
     spark: SparkSession
     config: LifecycleConfig
     stores: Stores = field(default_factory=Stores)
+    known: dict[int, Print] = field(default_factory=dict)
 
     @property
     def live(self) -> str:
@@ -81,7 +92,7 @@ class World:
             live_stores=self.stores,
             cold_stores=self.stores,
             config=self.config,
-            settings=HandoffSettings(files_per_batch=10),
+            settings=HandoffSettings(files_per_batch=12),
         )
         return replace(context, **more)
 
@@ -103,12 +114,23 @@ class World:
         allow_lost = more.pop("allow_lost", False)
         return hand_off(self.context(**more), plan or self.plan(), allow_lost=allow_lost)
 
+    def demand(self, plan: HandoffInput) -> tuple[Demand, Ledger]:
+        """What `plan` wants in cold, and what was ever copied for its table."""
+        metadata = read_table_metadata(self.stores, plan.base_metadata_location)
+        identity = cold_identity(self.context(), plan.table, plan.table_uuid, metadata.location)
+        ledger = Ledger(self.stores, self.context().root, plan.table_uuid)
+        return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), ledger
+
     def rows(self, tier: str, snapshot_id: int, table: str = "ns.t") -> DataFrame:
         catalog = self.live if tier == "live" else self.cold
         return self.spark.read.option("versionAsOf", snapshot_id).table(f"{catalog}.{table}")
 
     def prints(self, tier: str, ids: Sequence[int], table: str = "ns.t") -> dict[int, Print]:
         return {snapshot_id: fingerprint(self.rows(tier, snapshot_id, table)) for snapshot_id in ids}
+
+    def before(self, ids: Sequence[int]) -> dict[int, Print]:
+        """As `prints` of the live table, where its history was written once and printed then."""
+        return {snapshot_id: self.known[snapshot_id] for snapshot_id in ids}
 
     def python_rows(self, tier: str, ids: Sequence[int], table: str = "ns.t") -> dict[int, list[str]]:
         """Rows as pyiceberg reads them, sorted."""

@@ -41,8 +41,8 @@ def _garbage(world: World, table: str, name: str, count: int) -> list[tuple[str,
     return [(f"file://{world.drop_in(table, f'data/{name}-{i:03}.parquet')}", "data") for i in range(count)]
 
 
-def test_a_job_deletes_its_files_and_nothing_else(world: World) -> None:
-    table = "del.plain"
+def test_a_job_deletes_its_files_and_nothing_else(world: World, anywhere: str) -> None:
+    table = f"del.plain_{anywhere}"
     world.create(table)
     first = world.append(table, 1, 2)
     world.overwrite(table, 3)
@@ -152,6 +152,7 @@ def test_an_empty_job_is_done_at_once(world: World, table: str) -> None:
     assert stored.finished_at is not None
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_a_sealed_list_that_lost_rows_deletes_nothing(world: World, table: str) -> None:
     files = _garbage(world, table, "short", 3)
     job = world.job_of(table, files)
@@ -201,6 +202,7 @@ def test_the_slower_of_two_workers_deletes_nothing_more(world: World, table: str
     assert world.delete(job).deleted == 4
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_outcomes_are_queryable_and_recorded_once(world: World, table: str) -> None:
     job = world.job_of(table, _garbage(world, table, "recorded", 3))
     stores = FailingStores()

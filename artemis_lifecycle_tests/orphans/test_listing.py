@@ -23,6 +23,7 @@ def _paths(world: World, listing: Listing) -> list[str]:
     return sorted(row["path"] for row in listed_files(world.spark, world.stores, listing).collect())
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_every_file_is_listed_once_whatever_its_name_and_depth(world: World, tmp_path: Path) -> None:
     for index, name in enumerate(ODD):
         place = tmp_path / name / "/".join(["deep"] * index)
@@ -58,6 +59,7 @@ def test_a_place_without_files_is_an_empty_listing(world: World, tmp_path: Path)
     assert (listing.files, listing.bytes) == (0, 0)
 
 
+@pytest.mark.usefixtures("anywhere")
 def test_a_prefix_that_cannot_be_listed_fails_the_whole_listing(world: World, tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"x")
     state = Path(world.root.removeprefix("file://"))

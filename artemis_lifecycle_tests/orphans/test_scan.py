@@ -329,23 +329,23 @@ def test_another_tables_files_inside_this_one_are_its_own(world: World) -> None:
     assert verdicts(world.scan(inner))["outer-reads-this.parquet"] == "reachable from scan.outer"
 
 
-def test_what_an_outer_table_reaches_is_no_orphan_of_the_inner_one(world: World) -> None:
-    world.create("scan.around")
-    inner = "scan.within"
-    world.create(inner, location=world.place("scan.around") / "within")
+def test_what_an_outer_table_reaches_is_no_orphan_of_the_inner_one(world: World, anywhere: str) -> None:
+    around, inner = f"scan.around_{anywhere}", f"scan.within_{anywhere}"
+    world.create(around)
+    world.create(inner, location=world.place(around) / "within")
     world.append(inner, 1)
     file = _file_of_nobody(world, inner, "data/shared.parquet")
     world.drop_in(inner, "data/lost.parquet")
-    world.java("scan.around").newFastAppend().appendFile(file).commit()
+    world.java(around).newFastAppend().appendFile(file).commit()
     world.age_all(inner)
 
     found = verdicts(world.scan(inner))
-    assert found["shared.parquet"] == "reachable from scan.around"
+    assert found["shared.parquet"] == f"reachable from {around}"
     assert found["lost.parquet"] == "orphan"
 
     # A writer of the outer table may be writing anywhere in it.
-    outer = world.metadata("scan.around").table_uuid
-    world.operations.heartbeats.beat(outer, "scan.around", "w", None, timedelta(minutes=5))
+    outer = world.metadata(around).table_uuid
+    world.operations.heartbeats.beat(outer, around, "w", None, timedelta(minutes=5))
     try:
         assert verdicts(world.scan(inner))["lost.parquet"] == "in_flight"
     finally:
@@ -397,8 +397,8 @@ def test_a_table_that_is_gone_or_another_is_not_scanned(world: World, table: str
         _scan_as(world, table, str(uuid.uuid4()), world.list(table))
 
 
-def test_a_prefix_mismatch_is_an_error_that_names_the_pair(world: World) -> None:
-    table = "scan.mismatch"
+def test_a_prefix_mismatch_is_an_error_that_names_the_pair(world: World, anywhere: str) -> None:
+    table = f"scan.mismatch_{anywhere}"
     world.create(table)
     place = world.place(table)
     recorded = f"hdfs://nn1{place}/data/live.parquet"

@@ -114,6 +114,12 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
             check_deletable(table, view, expired, known)
         check_reachable(table, view, some, known)
         check_held(table, view, [(), some, table.ids()])
+        paths = sorted(known)
+        hashes = np.array([hash_location(normalise(path, rules)) for path in [*paths, "s3://nobody/x"]], np.uint64)
+        # Statistics stay as long as the metadata names them, be their snapshot there or not.
+        named = {normalise(file.path, rules) for file in metadata.statistics}
+        held = [bool(oracle.holders(table, known[path])) or normalise(path, rules) in named for path in paths]
+        assert view.reaches(hashes).tolist() == [*held, False]
         if known:
             path = tape.of(sorted(known))
             assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])

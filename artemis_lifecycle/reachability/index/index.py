@@ -30,13 +30,13 @@ from artemis_lifecycle.reachability.index.reading import (
     Segment,
     read_block,
     read_lists,
-    threaded,
     write_segments,
 )
 from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import HASH_NAME
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -432,6 +432,13 @@ class IndexView:
         from artemis_lifecycle.reachability.index.settle import reachable
 
         return self._settled(lambda view: reachable(view, snapshot_ids, entries=entries))
+
+    def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Whether any snapshot of the metadata reaches a file of that location hash (`storage.location_hash`): manifest
+        lists, manifests, entries, statistics files. Two locations of one hash count as one: that only keeps a file."""
+        from artemis_lifecycle.reachability.index.settle import reaches
+
+        return self._settled(lambda view: reaches(view, hashes))
 
     def entries_of(self, snapshot_ids: Collection[int]) -> int:
         """How many entries the given snapshots' manifests have together."""

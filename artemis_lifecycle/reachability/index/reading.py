@@ -9,10 +9,9 @@ Sorted runs merge: any two segments, and any set of wanted hashes, are compared 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro import LiveFiles, listed_manifests, live_files
@@ -21,6 +20,7 @@ from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, en
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import hash_paths
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from artemis_lifecycle.reachability.index.index import ManifestIndex
 
-T = TypeVar("T")
 
 SEGMENT_ROWS = 500_000
 """A segment is closed at so many rows: what one writer holds in memory, about 70 MB."""
@@ -454,23 +453,3 @@ def write_segments(
     ):
         yield from writer.add(manifest)
     yield from writer.finish()
-
-
-def threaded(work: Callable[[Any], T], items: Sequence[Any], threads: int) -> Iterator[T]:
-    """`work` on each item, in order; at most a few results per thread wait to be taken."""
-    threads = min(threads, len(items))
-    if threads <= 1:
-        yield from map(work, items)
-        return
-    window = threads * 4
-    with ThreadPoolExecutor(threads) as pool:
-        waiting = [pool.submit(work, item) for item in items[:window]]
-        upcoming = iter(items[window:])
-        try:
-            while waiting:
-                done = waiting.pop(0).result()
-                waiting += [pool.submit(work, item) for item in [next(upcoming, None)] if item is not None]
-                yield done
-        finally:
-            for future in waiting:
-                future.cancel()

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.metadata.avro import ENTRY_KINDS
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
-from artemis_lifecycle.reachability.index.reading import Rows, threaded
+from artemis_lifecycle.reachability.index.reading import Rows
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,6 +106,19 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool) ->
     rules = view.index.rules
     locations = pa.array([normalise(path, rules) for path in table.column("path").to_pylist()], pa.string())
     return table.append_column("location", locations)
+
+
+def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """See `IndexView.reaches`. Raises DamagedIndex."""
+    import numpy as np
+
+    everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
+    listed = view.state.listed_by(everything)
+    held = np.concatenate([view.state.locations[listed], _texts(view, _other_paths(view, set()))[2]])
+    found = np.ones(len(hashes), np.bool_)
+    rows = _not_kept(view, hashes, listed)
+    found[rows] = np.isin(hashes[rows], held)
+    return found
 
 
 def holders(view: IndexView, location: str) -> tuple[int, ...]:
