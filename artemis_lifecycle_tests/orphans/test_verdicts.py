@@ -12,7 +12,15 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.deletion.last_look import CURRENT_METADATA, REACHABLE, Grounds
 from artemis_lifecycle.deletion.ownership import subject, subject_array
-from artemis_lifecycle.orphans.verdicts import OPEN_PLAN, OPEN_SCAN, Limits, classified, classified_here
+from artemis_lifecycle.errors import PrefixMismatch
+from artemis_lifecycle.orphans.verdicts import (
+    OPEN_PLAN,
+    OPEN_SCAN,
+    Limits,
+    classified,
+    classified_here,
+    refuse_mismatches,
+)
 from artemis_lifecycle.storage.location import LocationRules, normalise
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -55,6 +63,14 @@ def test_the_verdicts_of_this_process_are_those_of_the_executors(spark: SparkSes
         columns = ("path", "size_in_bytes", "kind", "verdict", "twin")
         found = sorted(tuple(row[name] for name in columns) for row in there.collect())
         assert sorted(tuple(row[name] for name in columns) for row in here.to_pylist()) == found
+        refused = []
+        for judged in (here, there):
+            try:
+                refuse_mismatches(judged, "t")
+            except PrefixMismatch as error:
+                refused.append(str(error))
+        assert len(refused) == (0 if mismatches_go else 2)
+        assert len(set(refused)) <= 1
         seen |= {verdict for _, _, _, verdict, _ in found}
     assert len(seen) >= 8, seen
 
