@@ -81,12 +81,18 @@ class RetentionCurve:
         figure = Figure(figsize=(10, 4), layout="constrained")
         panels = figure.subplots(1, 2 if self.refs else 1, squeeze=False, width_ratios=(3, 2) if self.refs else None)
         curve = panels[0][0]
-        unit, name = _unit(max(frame["size_in_bytes"], default=0))
-        curve.step(frame["window_days"], frame["size_in_bytes"] / unit, where="post", color="#1f6f8b")
-        chosen = frame[frame["is_policy"]]
-        curve.plot(chosen["window_days"], chosen["size_in_bytes"] / unit, "o", color="#c0392b", label="the policy")
-        curve.set(xlabel="window (days)", ylabel=f"held ({name})", title=f"{self.table}: held by window")
-        curve.set_ylim(bottom=0)
+        most = max(frame["size_in_bytes"], default=0)
+        unit, name = _unit(most)
+        per, span = _span(max(frame["window_days"], default=0))
+        windows, held = frame["window_days"] * per, frame["size_in_bytes"] / unit
+        # Held by the longest window is held by any longer one: the last step has a width, too.
+        curve.step(
+            [*windows, *(windows.tail(1) * 1.05)], [*held, *held.tail(1)], where="post", color="#1f6f8b", linewidth=2
+        )
+        chosen = frame["is_policy"]
+        curve.plot(windows[chosen], held[chosen], "o", color="#c0392b", label="the policy")
+        curve.set(xlabel=f"window ({span})", ylabel=f"held ({name})", title=f"{self.table}: held by window")
+        curve.set_ylim(0, (most / unit or 1) * 1.1)
         curve.legend(loc="lower right")
         if not self.refs:
             return _drawn(figure, kind)
@@ -169,6 +175,12 @@ def _drawn(figure: Figure, kind: str) -> bytes:
     drawn = io.BytesIO()
     figure.savefig(drawn, format=kind, dpi=110)
     return drawn.getvalue()
+
+
+def _span(days: float) -> tuple[float, str]:
+    """How many of a unit one day has, and its name, for windows of up to so many days."""
+    spans = ((1.0, "days"), (24.0, "hours"), (1_440.0, "minutes"))
+    return next(((per, name) for per, name in spans if days * per >= 2), (86_400.0, "seconds"))
 
 
 def _unit(size: int) -> tuple[float, str]:
