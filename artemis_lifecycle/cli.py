@@ -10,6 +10,7 @@ from __future__ import annotations
 import json as json_module
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -24,13 +25,14 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config import format_duration, parse_duration
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from artemis_lifecycle.cold_tier.queries import Query, TagStatement
+    from artemis_lifecycle.cold_tier.queries import Query, Source, TagStatement
+    from artemis_lifecycle.cold_tier.reads import Route
     from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle, Tagged
     from artemis_lifecycle.operations.holds import Hold
@@ -585,9 +587,12 @@ def read(
     with opened(config, f"reading {table}") as lifecycle:
         route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
         frame = lifecycle.read(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        began = time.monotonic()
         show_rows(
             frame, json=json, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
         )
+        if not json:
+            _show_latency([route], time.monotonic() - began)
 
 
 @app.command()
@@ -599,6 +604,9 @@ def query(
         ),
     ],
     table: Annotated[str | None, typer.Option(help="The table of a TAG statement that names none.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="An instant with its time zone, for tables without a FOR clause.")
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside a tag.")] = "",
     owner: Annotated[str | None, typer.Option(help="Who answers for a tag; default: you.")] = None,
     translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
@@ -611,13 +619,14 @@ def query(
     from artemis_lifecycle.lifecycle import Tagged
 
     with opened(config, "querying") as lifecycle:
-        found = lifecycle.translate(sql, table=table)
+        found = lifecycle.translate(sql, table=table, as_of=instant(as_of))
         shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
         if isinstance(found, Query):
             shown["sources"] = as_json(found.sources)
         if not json:
             _show_translation(found)
         if not translate:
+            began = time.monotonic()
             result = lifecycle.query(found, who=owner, why=reason)
             if isinstance(result, Tagged):
                 shown["tag"] = as_json(result)
@@ -625,8 +634,10 @@ def query(
                     _show_tag(result, False)
             elif json:
                 shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
+                shown["seconds"] = round(time.monotonic() - began, 3)
             else:
                 show_rows(result, json=False, limit=limit, title="Rows")
+                _show_latency(getattr(found, "sources", ()), time.monotonic() - began)
         if json:
             print(json_module.dumps(shown, indent=2, ensure_ascii=False))
 
@@ -641,6 +652,18 @@ def _show_translation(found: Query | TagStatement) -> None:
         at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
         table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {source.tier} catalog, {at}"))
     out.print(table)
+
+
+def _show_latency(sources: Sequence[Source | Route], seconds: float) -> None:
+    """What was to be expected of the tiers that answered, and what it took."""
+    tiers = {source.tier: source for source in sources}
+    said = []
+    for tier, source in sorted(tiers.items()):
+        kind = f" ({source.storage_class})" if source.storage_class else ""
+        expected = "" if source.expected_latency is None else f", expected {format_duration(source.expected_latency)}"
+        said.append(f"{tier}{kind}{expected}")
+    if said:
+        out.print(escape(f"answered in {seconds:.1f} s by {'; '.join(said)}"), style="dim")
 
 
 @app.command()

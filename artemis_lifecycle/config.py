@@ -73,13 +73,17 @@ class _Model(BaseModel):
 
 
 class Catalog(_Model):
-    """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL."""
+    """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
+
+    `expected_latency` is what people are told to expect of an answer from this tier; nothing waits or fails by it.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     type: str = "sql"
     uri: str | None = None
     warehouse: str | None = None
     storage_class: str | None = None
+    expected_latency: Duration | None = None
     properties: dict[str, str] = {}
 
     @field_validator("warehouse")
@@ -89,8 +93,8 @@ class Catalog(_Model):
 
 
 class Catalogs(_Model):
-    live: Catalog = Catalog(name="live")
-    cold: Catalog = Catalog(name="cold", storage_class="GLACIER_IR")
+    live: Catalog = Catalog(name="live", expected_latency=timedelta(seconds=1))
+    cold: Catalog = Catalog(name="cold", storage_class="GLACIER_IR", expected_latency=timedelta(seconds=5))
 
 
 class Operations(_Model):

@@ -995,7 +995,9 @@ class Lifecycle:
         """
         selector = Selector(as_of, snapshot_id, tag)
         look = self._look(table)
-        return find_route(table, look.metadata, self._cold_metadata(look.metadata.table_uuid), selector)
+        found = find_route(table, look.metadata, self._cold_metadata(look.metadata.table_uuid), selector)
+        catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
+        return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
@@ -1008,16 +1010,21 @@ class Lifecycle:
         assert name is not None  # route found the snapshot in the cold catalog
         return read_rows(self.spark, self.config.catalogs.cold.name, name, found)
 
-    def translate(self, sql: str, *, table: str | None = None) -> Query | TagStatement:
+    def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
         """What `query` would run for `sql`, in Spark's words; changes nothing.
 
         A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
         `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
         'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
-        that has snapshot `n`. Raises BadInput, with the right form; NoSuchTable; NoSuchSnapshot.
+        that has snapshot `n`. With `as_of` a query's tables without a clause of their own are read at that instant.
+        Raises BadInput, with the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
         """
         statement = parse_tag(sql)
         if statement is not None:
+            if as_of is not None:
+                raise BadInput(
+                    "A TAG statement names a snapshot and no instant", untouched="everything", do="leave out as_of"
+                )
             return self._tag_statement(statement, table)
         return translate_query(
             self.spark,
@@ -1029,6 +1036,7 @@ class Lifecycle:
                 route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
                 cold_name=self._cold_name,
             ),
+            as_of,
         )
 
     def _cold_name(self, table: str) -> str:
@@ -1071,13 +1079,19 @@ class Lifecycle:
         )
 
     def query(
-        self, sql: str | Query | TagStatement, *, table: str | None = None, who: str | None = None, why: str = ""
+        self,
+        sql: str | Query | TagStatement,
+        *,
+        table: str | None = None,
+        as_of: datetime | None = None,
+        who: str | None = None,
+        why: str = "",
     ) -> DataFrame | Tagged:
         """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
 
         `who` and `why` are kept of a tag. Raises what `translate`, `tag` and Spark raise.
         """
-        found = self.translate(sql, table=table) if isinstance(sql, str) else sql
+        found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):
             return self.spark.sql(found.spark_sql)
         assert found.table is not None  # translate settled it

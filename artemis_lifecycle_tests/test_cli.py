@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +160,15 @@ def test_a_query_is_shown_beside_sparks(run: Run, aged: list[int], config: Lifec
     found = run("query", sql, "--json")
     assert found["rows"] == [{"id": 0}, {"id": 1}]
     assert found["spark_sql"] == f"SELECT id FROM {live}.db.t VERSION AS OF 'incident' ORDER BY id"
-    assert found["sources"] == [
-        {"table": "db.t", "tier": "live", "snapshot_id": aged[1], "clause": "FOR TAG 'incident'"}
-    ]
+    (source,) = found["sources"]
+    assert (source["table"], source["tier"], source["snapshot_id"]) == ("db.t", "live", aged[1])
+    assert source["clause"] == "FOR TAG 'incident'"
+    assert found["seconds"] > 0
+    at = datetime.now(UTC).isoformat()
+    assert "VERSION AS OF" in run("query", "SELECT id FROM db.t", "--as-of", at, "--json")["spark_sql"]
     shown = run("query", sql)
     assert sql in shown and found["spark_sql"] in shown and "live catalog" in shown
+    assert "answered in" in shown and "by live" in shown
     assert "rows" not in run("query", sql, "--translate", "--json")
     assert "does not begin as a query" in run("query", "DROP TABLE db.t", code=2)
 

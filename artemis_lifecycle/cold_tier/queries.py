@@ -9,7 +9,7 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +44,18 @@ _MARK = "/*for tag*/"
 @dataclass(frozen=True)
 class Source:
     """A table that a query reads: from which tier, and at which snapshot (None: it has none yet). `clause` is as it was
-    written, empty for the table as it is now."""
+    written, empty for the table as it is now. The tier's storage class and latency are those of its `Route`."""
 
     table: str
     tier: str
     snapshot_id: int | None
     clause: str = ""
+    storage_class: str | None = field(default=None, compare=False)
+    expected_latency: timedelta | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, table: str, route: Route, clause: str = "") -> Source:
+        return cls(table, route.tier, route.snapshot_id, clause, route.storage_class, route.expected_latency)
 
 
 @dataclass(frozen=True)
@@ -193,9 +199,9 @@ class Tables:
     cold_name: Callable[[str], str]
 
 
-def translate(spark: SparkSession, sql: str, tables: Tables) -> Query:
+def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | None = None) -> Query:
     """The Spark SQL that answers `sql`: names of live tables get their catalog, and each table read at a tag, a version
-    or an instant is read from the tier that has it.
+    or an instant is read from the tier that has it. Tables without such a clause are read `as_of`, if that is given.
 
     Raises BadInput for what is no query, what Spark cannot parse, and what names no table of ours but asks for its
     history; what `tables.route` raises.
@@ -220,7 +226,7 @@ def translate(spark: SparkSession, sql: str, tables: Tables) -> Query:
     changes: list[tuple[int, int, str]] = []
     sources: list[Source] = []
     for relation in relations:
-        put, source = _resolved(spark, text, relation, tables)
+        put, source = _resolved(spark, text, relation, tables, as_of)
         if put is not None:
             changes.append((relation.start, relation.end, put))
         if source is not None:
@@ -291,7 +297,7 @@ def _relations(spark: SparkSession, plan: Any) -> Iterator[_Relation]:
         kind = node.getClass().getSimpleName()
         if kind == "UnresolvedRelation":
             start, end, text = _place(node)
-            yield _Relation(_parts(node), start, end, end, text)
+            yield _Relation(_parts(node), start, end, end, text, aliased=_aliased(parent))
         elif kind == "RelationTimeTravel" and node.relation().getClass().getSimpleName() == "UnresolvedRelation":
             start, name_end, text = _place(node.relation())
             version = node.version()
@@ -303,8 +309,12 @@ def _relations(spark: SparkSession, plan: Any) -> Iterator[_Relation]:
                 text,
                 version=str(version.get()) if version.isDefined() else None,
                 timed=bool(node.timestamp().isDefined()),
-                aliased=parent is not None and parent.getClass().getSimpleName() in ("SubqueryAlias", "Sample"),
+                aliased=_aliased(parent),
             )
+
+
+def _aliased(parent: Any | None) -> bool:
+    return parent is not None and parent.getClass().getSimpleName() in ("SubqueryAlias", "Sample")
 
 
 def _place(node: Any) -> tuple[int, int, str | None]:
@@ -349,7 +359,9 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
             waiting += [(inner, node) for inner in plans_in(expression)]
 
 
-def _resolved(spark: SparkSession, text: str, relation: _Relation, tables: Tables) -> tuple[str | None, Source | None]:
+def _resolved(
+    spark: SparkSession, text: str, relation: _Relation, tables: Tables, as_of: datetime | None
+) -> tuple[str | None, Source | None]:
     """What to put in the relation's place, and what it reads; None where it is left as it is."""
     parts = relation.parts
     spelled, clause = text[relation.start : relation.name_end], text[relation.name_end : relation.end].strip()
@@ -373,8 +385,12 @@ def _resolved(spark: SparkSession, text: str, relation: _Relation, tables: Table
             # One of Iceberg's metadata tables.
             return f"{qualified} {clause}".rstrip(), None
         return None, None
+    if not asked and as_of is None:
+        return qualified, Source.of(table, tables.route(table, Selector()))
     if not asked:
-        return qualified, Source(table, "live", tables.route(table, Selector()).snapshot_id)
+        found = tables.route(table, Selector(as_of=as_of))
+        source = Source.of(table, found, f"as of {as_of.isoformat()}" if as_of is not None else "")
+        return _from_tier(relation, tables, source, qualified, str(found.snapshot_id)), source
     return _placed(spark, relation, tables, table, qualified, clause)
 
 
@@ -390,12 +406,17 @@ def _placed(
     route = tables.route(table, selector)
     # A name of digits would be read as an id, and an instant is answered from more of the log than Spark has.
     spelled = literal(version) if by_name and version is not None and not version.isdigit() else str(route.snapshot_id)
-    source = Source(table, route.tier, route.snapshot_id, _as_written(clause))
-    if route.tier == "live":
-        return f"{qualified} VERSION AS OF {spelled}", source
-    cold = tables.cold_name(table)
-    alias = f" AS {name(table.rpartition('.')[2])}" if cold != table and not relation.aliased else ""
-    return f"{name(tables.cold, *cold.split('.'))} VERSION AS OF {spelled}{alias}", source
+    source = Source.of(table, route, _as_written(clause))
+    return _from_tier(relation, tables, source, qualified, spelled), source
+
+
+def _from_tier(relation: _Relation, tables: Tables, source: Source, qualified: str, version: str) -> str:
+    """The table at `version`, in the words that the tier understands which has it."""
+    if source.tier == "live":
+        return f"{qualified} VERSION AS OF {version}"
+    cold = tables.cold_name(source.table)
+    alias = f" AS {name(source.table.rpartition('.')[2])}" if cold != source.table and not relation.aliased else ""
+    return f"{name(tables.cold, *cold.split('.'))} VERSION AS OF {version}{alias}"
 
 
 def _as_written(clause: str) -> str:

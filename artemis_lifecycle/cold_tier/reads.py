@@ -5,7 +5,7 @@ answered by an older snapshot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -55,10 +55,13 @@ class Selector:
 
 @dataclass(frozen=True)
 class Route:
-    """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet."""
+    """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet. What the configuration says
+    of the tier, its storage class and how soon it answers, comes with it."""
 
     tier: Literal["live", "cold"]
     snapshot_id: int | None
+    storage_class: str | None = field(default=None, compare=False)
+    expected_latency: timedelta | None = field(default=None, compare=False)
 
 
 def route(table: str, live: TableMetadata, cold: TableMetadata | None, selector: Selector) -> Route:

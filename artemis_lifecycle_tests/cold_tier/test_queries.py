@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement, parse_tag
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import FOREVER_MS
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
@@ -80,7 +80,8 @@ def test_another_statement_is_left_alone() -> None:
 def lifecycle(make_config: Callable[..., LifecycleConfig], spark: SparkSession) -> Iterator[Lifecycle]:
     """With a cold tier, a window of 20 days, and `db.t` of four rows: committed 400, 300, 10 and 0 days ago."""
     policy = {"retention": {"window": "20d"}, "deletion": {"grace": "0s"}}
-    with Lifecycle.open(make_config(defaults=policy), spark=spark) as opened:
+    cold = {"storage_class": "GLACIER_IR", "expected_latency": "5s"}
+    with Lifecycle.open(make_config(defaults=policy, catalogs={"cold": cold}), spark=spark) as opened:
         set_ages(opened, make_table(opened, "t"), [400 * DAY, 300 * DAY, 10 * DAY, 0 * DAY])
         yield opened
 
@@ -231,6 +232,21 @@ def test_what_expired_is_read_from_the_cold_catalog(lifecycle: Lifecycle, spark:
         assert rows(lifecycle, sql) == [0]
         found = lifecycle.translate(sql)
         assert isinstance(found, Query) and [source.tier for source in found.sources] == ["cold"]
+    # The instant of a whole query: for the tables that have no clause of their own.
+    found = lifecycle.translate("SELECT t.id FROM db.t", as_of=before)
+    assert isinstance(found, Query)
+    (source,) = found.sources
+    assert (source.tier, source.snapshot_id, source.storage_class) == ("cold", ids[0], "GLACIER_IR")
+    assert source.expected_latency == timedelta(seconds=5)
+    both = f"SELECT a.id, b.id FROM db.t a LEFT JOIN db.t FOR VERSION AS OF {ids[1]} b ON b.id = 1"
+    frame = lifecycle.query(both, as_of=before)
+    assert isinstance(frame, DataFrame) and [tuple(row) for row in frame.collect()] == [(0, 1)]
+    with pytest.raises(NaiveDatetime):
+        lifecycle.query("SELECT * FROM db.t", as_of=before.replace(tzinfo=None))
+    with pytest.raises(NoSuchSnapshot):
+        lifecycle.query("SELECT * FROM db.t", as_of=datetime(1999, 1, 1, tzinfo=UTC))
+    with pytest.raises(BadInput, match="no instant"):
+        lifecycle.query(f"TAG SNAPSHOT {ids[1]} OF db.t AS 'x'", as_of=before)
     # One query over both tiers.
     assert rows(lifecycle, "SELECT a.id FROM db.t a LEFT ANTI JOIN db.t FOR TAG 'old' b ON a.id = b.id") == [1, 2, 3]
     with pytest.raises(NoSuchSnapshot, match="'never'"):
