@@ -593,8 +593,9 @@ class Lifecycle:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
         catalog in one commit. Goes on where an earlier run stopped; a plan that is handed off changes nothing more.
 
-        A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed (the plan stays open
-        and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
+        Snapshots that somebody else expired since the plan are archived if their files are still there, and stay out as
+        `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
+        (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
         """
         plan, record = self._loaded(plan)
         if record.status not in UNCOMMITTED:
@@ -623,7 +624,13 @@ class Lifecycle:
                 base_metadata_location=plan.base_metadata_location,
                 snapshot_ids=plan.expired_snapshots,
             )
-            done = archive(context, request, allow_lost=record.lost_approved_by is not None)
+            there = {snapshot.snapshot_id for snapshot in look.metadata.snapshots}
+            done = archive(
+                context,
+                request,
+                allow_lost=record.lost_approved_by is not None,
+                overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in there],
+            )
             if done.cold_metadata_location is not None:
                 self.operations.plans.mark(
                     plan.plan_id,

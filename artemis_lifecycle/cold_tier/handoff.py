@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _PUBLISH_ATTEMPTS = 10
 
+NOTHING_ARCHIVED = ""
+"""In the place of a metadata location: the handoff is done, and all its snapshots were lost or overtaken."""
+
 
 @dataclass(frozen=True)
 class HandoffInput:
@@ -75,8 +78,9 @@ class Handoff:
     """What a handoff did. Sizes in bytes; `verified_files` are those whose copy was read back and compared.
 
     `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
-    theirs is gone (`lost_files`). `reused_files` were copied in earlier handoffs or found in place; nothing was sent
-    for them.
+    theirs is gone (`lost_files`); `overtaken` those of which that is no wonder: somebody else had expired them before.
+    `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
+    handoffs or found in place; nothing was sent for them.
     """
 
     plan_id: str
@@ -85,6 +89,7 @@ class Handoff:
     cold_metadata_location: str | None = None
     archived: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    overtaken: tuple[int, ...] = ()
     lost_files: tuple[Problem, ...] = ()
     copied_files: int = 0
     copied_bytes: int = 0
@@ -124,12 +129,15 @@ class HandoffContext:
         return root
 
 
-def hand_off(context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = False) -> Handoff:
+def hand_off(
+    context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = False, overtaken: Collection[int] = ()
+) -> Handoff:
     """Copy all that the plan's snapshots read to the cold tier, verify it, and publish them in the cold catalog.
 
     Running it again finishes what is left, and is a no-op when all is done. A table whose policy has no cold tier, and
     a plan without snapshots, are no-ops. `allow_lost`: a person approved that snapshots whose files are gone stay out,
-    and that files of another size than recorded are taken as they are.
+    and that files of another size than recorded are taken as they are. `overtaken` are snapshots of the plan that the
+    live table has no more, by somebody else's doing: they need no approval to stay out when their files are gone.
 
     Raises HandoffFailed, the cold table unchanged, when a file is gone and that is not approved, or a file cannot be
     copied, verified or rewritten; UnreadableMetadata when the base metadata file is broken; EncryptedTable;
@@ -141,21 +149,24 @@ def hand_off(context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = 
     demand = _demand(context, plan, base)
     identity = demand.mapping.identity
     ledger = Ledger(context.live_stores, context.root, plan.table_uuid)
-    work = _work(context, plan, demand, ledger, allow_lost)
-    losses = _copy_all(context, plan, demand, work, ledger, allow_lost)
+    consent = _Consent(allow_lost, frozenset(overtaken))
+    work = _work(context, plan, demand, ledger, consent)
+    losses = _copy_all(context, plan, demand, work, ledger, consent)
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
     location, attempts = _publish(
         context, plan, demand, cold_metadata.load_json(base, plan.base_metadata_location), archived
     )
+    out = [snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)]
     outcome = ledger.outcome(plan.plan_id)
     copied, rewritten, present = (outcome.files.get(action, 0) for action in (COPIED, REWRITTEN, PRESENT))
     return Handoff(
         plan_id=plan.plan_id,
         table=plan.table,
         cold_table=identity.cold_table,
-        cold_metadata_location=location,
+        cold_metadata_location=location or NOTHING_ARCHIVED,
         archived=archived,
-        lost=tuple(snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)),
+        lost=tuple(snapshot for snapshot in out if snapshot not in consent.overtaken),
+        overtaken=tuple(snapshot for snapshot in out if snapshot in consent.overtaken),
         lost_files=work.problems + losses.problems,
         copied_files=copied + rewritten,
         copied_bytes=sum(outcome.size_in_bytes.get(action, 0) for action in (COPIED, REWRITTEN)),
@@ -220,12 +231,23 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> Demand:
     return Demand(metadata, plan.snapshot_ids, PathMapping(identity))
 
 
+@dataclass(frozen=True)
+class _Consent:
+    """Which losses do not stop a handoff: all, where a person approved; else those that only snapshots feel which
+    somebody else expired."""
+
+    allow_lost: bool
+    overtaken: frozenset[int]
+
+    def to(self, problems: Sequence[Problem]) -> bool:
+        return self.allow_lost or all(self.overtaken.issuperset(problem.snapshot_ids) for problem in problems)
+
+
 # --- copying --------------------------------------------------------------------------------------------------------
 
 
-def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: Ledger, allow_lost: bool) -> Work:
-    """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only when that is
-    approved."""
+def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: Ledger, consent: _Consent) -> Work:
+    """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only with consent."""
     known = load_work(context.live_stores, context.root, plan.plan_id)
     if known is not None:
         return known
@@ -246,16 +268,16 @@ def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: L
         if isinstance(work, Work):
             return work
         problems += work
-        if not allow_lost:
+        if not consent.to(work):
             raise _lost_error(plan, problems)
         gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
         demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
 
 
 def _copy_all(
-    context: HandoffContext, plan: HandoffInput, demand: Demand, work: Work, ledger: Ledger, allow_lost: bool
+    context: HandoffContext, plan: HandoffInput, demand: Demand, work: Work, ledger: Ledger, consent: _Consent
 ) -> Losses:
-    """Every batch that is not recorded yet, phase by phase; what approved losses mean in the end."""
+    """Every batch that is not recorded yet, phase by phase; what consented losses mean in the end."""
     spark, stores = context.spark, context.live_stores
     demand = replace(demand, snapshot_ids=work.snapshot_ids)
     recorded = ledger.batches(plan.plan_id)
@@ -263,7 +285,7 @@ def _copy_all(
     progress = HandoffProgress(
         0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
     )
-    copier = Copier(stores, context.cold_stores, demand.mapping, accept_sizes=allow_lost)
+    copier = Copier(stores, context.cold_stores, demand.mapping, accept_sizes=consent.allow_lost)
     with ExitStack() as opened:
         rows = (
             opened.enter_context(open_work(spark, stores, work, ledger)) if len(recorded) < len(work.batches) else None
@@ -278,10 +300,13 @@ def _copy_all(
                     for batch in left:
                         context.check()
                         files = wanted.copy(batch, copier, excluded)
-                        lost += _settle_batch(context, plan, ledger, work, batch, files, allow_lost)
+                        gone = [file for file in files if file.action == LOST]
+                        go_on = not gone or consent.to(losses_of(spark, stores, demand, gone).problems)
+                        _settle_batch(context, plan, ledger, work, batch, files, go_on)
+                        lost += [] if go_on else gone
                         progress = _further(progress, batch)
                         context.on_progress(progress)
-            if lost and not allow_lost:
+            if lost:
                 raise _lost_error(plan, losses_of(spark, stores, demand, lost).problems)
             for batch in batches:
                 if batch not in left:
@@ -304,9 +329,10 @@ def _settle_batch(
     work: Work,
     batch: Batch,
     files: list[CopiedFile],
-    allow_lost: bool,
-) -> list[CopiedFile]:
-    """Record the batch if all of it is settled. Gives back what is lost; raises HandoffFailed for what failed."""
+    go_on: bool,
+) -> None:
+    """Record the batch if all of it is settled, which with losses it is by consent (`go_on`). Raises HandoffFailed for
+    what failed."""
     failed = [file for file in files if file.action == FAILED]
     lost = [file for file in files if file.action == LOST]
     if failed:
@@ -319,15 +345,14 @@ def _settle_batch(
         )
         _finish_batch(context, plan, work, batch, files, str(error))
         raise error
-    if lost and not allow_lost:
+    if not go_on:
         _finish_batch(
             context, plan, work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}"
         )
-        return lost
+        return
     with around("handoff.batch"):
         ledger.write(plan.plan_id, batch.number, files)
     _finish_batch(context, plan, work, batch, files, None)
-    return lost
 
 
 def _begin_batches(context: HandoffContext, plan: HandoffInput, work: Work, recorded: Collection[int]) -> None:

@@ -109,6 +109,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "snapshots": len(times),
             "snapshots_archived": len(done.archived),
             "snapshots_lost": len(done.lost),
+            "snapshots_overtaken": len(done.overtaken),
             "files_copied": done.copied_files,
             "bytes_copied": done.copied_bytes,
             "files_reused": done.reused_files,

@@ -524,6 +524,34 @@ def test_a_lost_file_stops_the_handoff_and_with_approval_leaves_its_snapshots_ou
     assert (again.lost, again.archived) == (done.lost, done.archived)
 
 
+def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approval(v1: World) -> None:
+    plan = v1.plan()
+    before = v1.before(plan.snapshot_ids)
+    theirs = plan.snapshot_ids[1:3]
+    listed = ", ".join(map(str, theirs))
+    v1.sql(f"CALL {{live}}.system.expire_snapshots(table => 'ns.t', snapshot_ids => array({listed}))")
+    # It is lost as long as nobody says that it has left the table; saying so of another helps nothing.
+    for others in ((), theirs[:1]):
+        with pytest.raises(HandoffFailed, match="gone or damaged"):
+            v1.hand_off(plan, overtaken=others)
+    assert not _published(v1)
+
+    done = v1.hand_off(plan, overtaken=theirs)
+
+    assert (done.overtaken, done.lost) == (theirs, ())
+    assert done.archived == tuple(snapshot for snapshot in plan.snapshot_ids if snapshot not in theirs)
+    with v1.without_live():
+        assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
+
+
+def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -> None:
+    plan = v1.plan()
+    _local(_data_file(v1, plan.snapshot_ids[1])).unlink()
+    with pytest.raises(HandoffFailed, match="gone"):
+        v1.hand_off(plan, overtaken=plan.snapshot_ids[1:2])
+    assert not _published(v1)
+
+
 @pytest.mark.parametrize(
     ("what", "place"), [("manifest", "here"), ("manifest", "executors"), ("manifest list", "here")]
 )

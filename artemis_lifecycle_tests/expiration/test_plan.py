@@ -116,6 +116,24 @@ def test_an_append_after_the_plan_does_not_void_it(opened: Open, spark: SparkSes
     assert sorted(row["id"] for row in rows) == [0, 1, 2, 3, 99]
 
 
+def test_a_plan_that_somebody_else_overtook_ends_all_the_same(opened: Open, spark: SparkSession) -> None:
+    """Nothing waits for ever: its snapshots left the table, and their files the store, before it was handed off."""
+    lifecycle = opened(deletion={"grace": "0s"}, cold_tier={"enabled": True})
+    plan = lifecycle.plan_expiration("db.t", now=LATER)
+    live = lifecycle.config.catalogs.live.name
+    listed = ", ".join(map(str, plan.expired_snapshots))
+    spark.sql(f"CALL {live}.system.expire_snapshots(table => 'db.t', snapshot_ids => array({listed}))")
+
+    handed = lifecycle.hand_off(plan)
+    assert (handed.overtaken, handed.archived, handed.lost) == (plan.expired_snapshots, (), ())
+    done = lifecycle.commit_expiration(plan)
+    assert (done.attempts, done.overtaken) == (0, plan.expired_snapshots)
+    report = lifecycle.delete_files(plan)
+    assert (report.deleted + report.already_absent, report.failed) == (plan.summary.files, 0)
+    assert lifecycle.hand_off(plan).copied_files == 0  # done already
+    assert sorted(row["id"] for row in spark.table(f"{live}.db.t").collect()) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("revival", ["tag", "branch", "hold", "rollback"])
 def test_what_came_alive_since_the_plan_stops_its_commit(opened: Open, spark: SparkSession, revival: str) -> None:
     lifecycle = opened()
