@@ -14,10 +14,23 @@ from sqlalchemy import Connection, Engine, func, select, text
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
-VERSION = 1
+VERSION = 2
 """Of the statements below; a catalog that is guarded by an older one is brought up to them."""
 
+_CATALOG_ROWS = "ON TABLE iceberg_tables, iceberg_namespace_properties"
+_GRANTS = {
+    # Who writes tables writes rows of the live catalog; those of the cold one the triggers keep.
+    INGEST: (f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",),
+    LIFECYCLE: (
+        f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",
+        "USAGE ON SCHEMA artemis_cold",
+        "SELECT ON TABLE artemis_cold.catalogs",
+        "SELECT, INSERT ON TABLE artemis_cold.publications",
+    ),
+    ANALYST: (f"SELECT {_CATALOG_ROWS}",),
+}
 _STATEMENTS = (
     "CREATE SCHEMA IF NOT EXISTS artemis_cold",
     "CREATE TABLE IF NOT EXISTS artemis_cold.catalogs "
@@ -96,6 +109,7 @@ _STATEMENTS = (
     "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
     "CREATE OR REPLACE TRIGGER artemis_cold_all BEFORE TRUNCATE ON iceberg_namespace_properties "
     "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
+    *role_statements(_GRANTS),
 )
 
 

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
 LISTS = 512
 MANIFESTS = 512
+MANIFEST_BYTES = 32 << 20
 ROWS = 50_000
-"""Snapshots, unread manifests and rows beyond any of which a handoff is found on executors."""
+"""Snapshots, unread manifests, their bytes, and rows, beyond any of which a handoff is found on executors."""
 
 BATCH_FILES = 512
 BATCH_BYTES = 256 << 20
@@ -187,7 +188,11 @@ def _manifests(lists: Iterable[ListRow]) -> dict[str, ListRow]:
 
 def _files(live: Stores, demand: Demand, manifests: Mapping[str, ListRow]) -> list[FileRow] | None:
     entries = [(destination, row.entry) for destination, row in manifests.items() if row.entry is not None]
-    if len(entries) > MANIFESTS or sum(entry.live_files_count or 0 for _, entry in entries) > ROWS:
+    # Old lists do not count entries: their manifests' lengths bound what is read.
+    size = sum(max(entry.manifest_length, 0) for _, entry in entries)
+    if len(entries) > MANIFESTS or size > MANIFEST_BYTES:
+        return None
+    if sum(entry.live_files_count or 0 for _, entry in entries) > ROWS:
         return None
 
     def read(item: tuple[str, ManifestListEntry]) -> list[FileRow]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from artemis_lifecycle.catalogs.cold import publish
@@ -18,7 +18,8 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.operations.database import connect, migrate
+from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable
 
 if TYPE_CHECKING:
@@ -156,3 +157,60 @@ def test_a_guard_is_made_once_and_needs_no_right_to_make_one_after_that(
         with engine.begin() as connection:
             connection.execute(text("DROP OWNED BY looks_only"))
             connection.execute(text("DROP ROLE looks_only"))
+
+
+@pytest.fixture
+def as_role(config: LifecycleConfig, engine: Engine) -> Iterator[Callable[[str], Engine]]:
+    """An engine of somebody who can log in, and has one of the group roles and no other right."""
+    migrate(engine)
+    made: list[tuple[str, Engine]] = []
+
+    def make(role: str) -> Engine:
+        login = f"{role}_{config.catalogs.live.name}"
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE ROLE {login} LOGIN PASSWORD 'secret' IN ROLE {role}"))
+        opened = create_engine(engine.url.set(username=login, password="secret"))
+        made.append((login, opened))
+        return opened
+
+    yield make
+    for login, opened in made:
+        opened.dispose()
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP ROLE {login}"))
+
+
+def test_each_role_may_do_its_own_work_and_no_more(
+    config: LifecycleConfig, published: tuple[str, str], as_role: Callable[[str], Engine]
+) -> None:
+    table, location = published
+    live, cold = config.catalogs.live.name, config.catalogs.cold.name
+    name = table.rpartition(".")[2]
+    move = (
+        "UPDATE iceberg_tables SET previous_metadata_location = metadata_location "
+        "WHERE catalog_name = '{catalog}' AND table_name = '" + name + "'"
+    )
+    beat = (
+        "INSERT INTO lifecycle.heartbeats (table_uuid, table_name, writer_id, host, pid, started_at, last_beat_at, expires_at) "
+        "VALUES ('u', 't', 'w', 'h', 1, now(), now(), now())"
+    )
+    publication = (
+        "INSERT INTO artemis_cold.publications (catalog_name, table_identifier, plan_id, new_location) "
+        f"VALUES ('{cold}', '{table}', 'p2', '{location}')"
+    )
+    ours = [move.format(catalog=live), beat, "SELECT * FROM lifecycle.holds"]
+    theirs = [publication, "UPDATE lifecycle.plans SET status = 'done'", "DELETE FROM lifecycle.batches"]
+    reads = ["SELECT * FROM iceberg_tables", "SELECT * FROM iceberg_namespace_properties"]
+    for role, may, may_not in (
+        (INGEST, [*ours, *reads], [*theirs, move.format(catalog=cold)]),
+        (LIFECYCLE, [*ours, *theirs, *reads], [move.format(catalog=cold)]),
+        (ANALYST, reads, [*ours, *theirs]),
+    ):
+        somebody = as_role(role)
+        for statement in may:
+            with somebody.connect() as connection:
+                connection.execute(text(statement))
+                connection.rollback()
+        for statement in may_not:
+            with pytest.raises(ProgrammingError, match=f"permission denied|{REFUSED}"), somebody.begin() as connection:
+                connection.execute(text(statement))

@@ -1,0 +1,42 @@
+"""Three group roles of Postgres, and how rights are given to them: `artemis_ingest` for what writes tables,
+`artemis_lifecycle` for this project, `artemis_analyst` for what only reads. None can log in: a person or a service gets
+one with `GRANT artemis_analyst TO somebody`.
+
+Belongs here: making the roles, and grants that do not fail where nobody could make them. Does not belong: which rights
+(the migrations say that for the operations database, `catalogs/guard.py` for the catalogs').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+INGEST, LIFECYCLE, ANALYST = "artemis_ingest", "artemis_lifecycle", "artemis_analyst"
+
+
+def role_statements(grants: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """SQL that makes the roles where they are not, and then gives each its `grants` (`SELECT ON TABLE t`, …).
+
+    Roles belong to the whole server and take the right to create them. Without it nothing fails: whoever has it makes
+    them, and the next migration, or the next guard, finds them. Running the statements again changes nothing.
+    """
+    for role in grants:
+        yield f"""
+        DO $$ BEGIN
+            IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN
+                CREATE ROLE {role} NOLOGIN;
+            END IF;
+        EXCEPTION
+            WHEN insufficient_privilege THEN RAISE NOTICE 'role {role} is not made: no right to create roles';
+            -- Another database of the server made it at the same moment.
+            WHEN duplicate_object OR unique_violation THEN NULL;
+        END $$
+        """
+    for role, rights in grants.items():
+        statements = " ".join(f"GRANT {right} TO {role};" for right in rights)
+        yield f"""
+        DO $$ BEGIN
+            IF EXISTS (SELECT FROM pg_roles WHERE rolname = '{role}') THEN {statements} END IF;
+        EXCEPTION
+            WHEN insufficient_privilege THEN RAISE NOTICE 'role {role} gets nothing here: no right to grant it';
+        END $$
+        """
