@@ -157,8 +157,9 @@ def test_thinning_from_lifecycle_yaml_keeps_the_newest_of_each_bucket(make_lifec
     thin = [{"keep": "daily", "for": "35d"}, {"keep": "yearly", "for": "forever"}]
     lifecycle = make_lifecycle(retention={"rule": rule, "window": "1d", "thin": thin})
     table = make_table(lifecycle, "t", 6)
-    # Two in one day of 2001, one 50 days ago, two on one day 30 days ago, and now.
-    now = lifecycle.operations.clock.now().replace(hour=12, minute=0)
+    # Two in one day of 2001, one 50 days ago, two on one day 30 days ago, and one at the last noon: an hour before noon
+    # is the same day, whenever the test runs.
+    now = (lifecycle.operations.clock.now() - 12 * HOUR).replace(hour=12, minute=0)
     then = now.replace(year=2001, month=6, day=15)
     ages = [now - then + HOUR, now - then, 50 * DAY, 30 * DAY + HOUR, 30 * DAY, timedelta(0)]
     instant = set_ages(lifecycle, table, ages, now)
