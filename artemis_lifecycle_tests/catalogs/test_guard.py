@@ -191,7 +191,8 @@ def test_each_role_may_do_its_own_work_and_no_more(
         "WHERE catalog_name = '{catalog}' AND table_name = '" + name + "'"
     )
     beat = (
-        "INSERT INTO lifecycle.heartbeats (table_uuid, table_name, writer_id, host, pid, started_at, last_beat_at, expires_at) "
+        "INSERT INTO lifecycle.heartbeats "
+        "(table_uuid, table_name, writer_id, host, pid, started_at, last_beat_at, expires_at) "
         "VALUES ('u', 't', 'w', 'h', 1, now(), now(), now())"
     )
     publication = (
