@@ -234,13 +234,15 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> Demand:
 @dataclass(frozen=True)
 class _Consent:
     """Which losses do not stop a handoff: all, where a person approved; else those that only snapshots feel which
-    somebody else expired."""
+    somebody else expired. A loss of which nobody can say who feels it (its manifest is gone, too) is none of those."""
 
     allow_lost: bool
     overtaken: frozenset[int]
 
     def to(self, problems: Sequence[Problem]) -> bool:
-        return self.allow_lost or all(self.overtaken.issuperset(problem.snapshot_ids) for problem in problems)
+        return self.allow_lost or all(
+            problem.snapshot_ids and self.overtaken.issuperset(problem.snapshot_ids) for problem in problems
+        )
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
@@ -301,7 +303,9 @@ def _copy_all(
                         context.check()
                         files = wanted.copy(batch, copier, excluded)
                         gone = [file for file in files if file.action == LOST]
-                        go_on = not gone or consent.to(losses_of(spark, stores, demand, gone).problems)
+                        go_on = not gone or consent.allow_lost
+                        if not go_on and consent.overtaken:
+                            go_on = consent.to(losses_of(spark, stores, demand, gone).problems)
                         _settle_batch(context, plan, ledger, work, batch, files, go_on)
                         lost += [] if go_on else gone
                         progress = _further(progress, batch)

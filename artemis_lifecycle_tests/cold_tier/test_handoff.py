@@ -20,11 +20,11 @@ from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier import here
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput, HandoffProgress, HandoffSettings
+from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput, HandoffProgress, HandoffSettings, _Consent
 from artemis_lifecycle.cold_tier.ledger import Ledger
 from artemis_lifecycle.cold_tier.on_spark import find_on_spark
 from artemis_lifecycle.cold_tier.verify import verify_copies
-from artemis_lifecycle.cold_tier.work import Found
+from artemis_lifecycle.cold_tier.work import Found, Problem
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
@@ -542,6 +542,15 @@ def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approv
     assert done.archived == tuple(snapshot for snapshot in plan.snapshot_ids if snapshot not in theirs)
     with v1.without_live():
         assert v1.prints("cold", done.archived) == {key: before[key] for key in done.archived}
+
+
+def test_a_loss_that_nobody_can_place_is_never_taken_for_overtaken() -> None:
+    """A file is gone, and so is the manifest that says who reads it: no snapshot is known to feel it."""
+    theirs, placed, unplaced = frozenset({1, 2}), Problem("a", "gone", (1,)), Problem("b", "gone", ())
+    assert _Consent(allow_lost=False, overtaken=theirs).to([placed])
+    assert not _Consent(allow_lost=False, overtaken=theirs).to([placed, unplaced])
+    assert not _Consent(allow_lost=False, overtaken=frozenset()).to([unplaced])
+    assert _Consent(allow_lost=True, overtaken=frozenset()).to([unplaced])
 
 
 def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -> None:
