@@ -1,5 +1,5 @@
-"""A small handoff, in this process. Spark's fixed costs (a second for each action on small data, more in a fresh JVM)
-are many times what a night's few hundred files take. The same work as `on_spark.py` finds, for what fits the bounds.
+"""A small handoff, in this process. What Spark's actions cost on small data, most of all in a fresh JVM, is many times
+what a night's few hundred files take. The same work as `on_spark.py` finds, for what fits the bounds.
 """
 
 from __future__ import annotations

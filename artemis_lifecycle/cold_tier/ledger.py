@@ -8,11 +8,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -89,7 +90,7 @@ class Ledger:
         import pyarrow.parquet as pq
 
         out = io.BytesIO()
-        table = pa.Table.from_pylist([asdict(file) for file in files], schema=_arrow_schema())
+        table = pa.Table.from_pylist([asdict(file) for file in files], schema=arrow_schema(SCHEMA))
         pq.write_table(table, out, compression="zstd")
         self._stores.write(f"{self._folder}/{plan_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
 
@@ -202,17 +203,8 @@ class _PartReader:
                 yield from pq.ParquetFile(io.BytesIO(self._stores.read(path))).iter_batches()
 
 
-def _arrow_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    integers = {"source_size", "size_in_bytes"}
-    return pa.schema(
-        [(field.name, pa.int64() if field.name in integers else pa.string()) for field in fields(CopiedFile)]
-    )
-
-
 def to_batch(files: Sequence[CopiedFile]) -> pa.RecordBatch:
     """These files as Arrow, for a Spark worker to hand back under SCHEMA."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pylist([asdict(file) for file in files], schema=_arrow_schema())
+    return pa.RecordBatch.from_pylist([asdict(file) for file in files], schema=arrow_schema(SCHEMA))

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.copy import Copier, copy_frame
@@ -67,6 +68,10 @@ class FoundOnSpark:
     listed: int
 
     def sizes(self) -> Iterable[tuple[int, int, int, int]]:
+        return self._counted
+
+    @cached_property
+    def _counted(self) -> list[tuple[int, int, int, int]]:
         from pyspark.sql import functions as sf
 
         sizes = (
@@ -78,7 +83,7 @@ class FoundOnSpark:
             return [(row["phase"], row["bucket"], row["files"], row["bytes"] or 0) for row in sizes.collect()]
 
     def store(self, folder: str, stores: Stores) -> None:
-        count = self.listed + self.rows.filter(self.rows.role == COPY).count()
+        count = self.listed + sum(files for _, _, files, _ in self.sizes())
         with worker_errors():
             write_frame(spread(self.rows, -(-count // _ROWS_PER_TASK)), folder, stores)
 

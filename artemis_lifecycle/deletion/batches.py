@@ -25,7 +25,7 @@ from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame, read_table
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame, read_table
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -225,17 +225,12 @@ def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema(
-        [
-            ("path", pa.string()),
-            ("kind", pa.string()),
-            ("size_in_bytes", pa.int64()),
-            ("outcome", pa.string()),
-            ("reason", pa.string()),
-        ]
-    )
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([asdict(outcome) for outcome in outcomes], schema), buffer, compression="zstd")
+    pq.write_table(
+        pa.Table.from_pylist([asdict(outcome) for outcome in outcomes], arrow_schema(OUTCOMES)),
+        buffer,
+        compression="zstd",
+    )
     stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
 
 

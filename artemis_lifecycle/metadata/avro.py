@@ -35,6 +35,7 @@ from artemis_lifecycle.metadata.types import (
     PartitionSummary,
     Snapshot,
 )
+from artemis_lifecycle.storage.location_hash import text_buffers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -519,7 +520,7 @@ def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
     content = batch.column("content").to_pylist()
     formats = batch.column("file_format").to_pylist()
     kinds = [ENTRY_KINDS.index(kind_of(*pair)) for pair in zip(content, formats, strict=True)]
-    offsets, data = _bytes_of(batch.column("file_path"))
+    offsets, data = text_buffers(batch.column("file_path"))
     sizes = batch.column("file_size_in_bytes").to_numpy()
     return LiveFiles(data, offsets[:-1], np.diff(offsets), sizes, np.array(kinds, np.int8), (existing, added, deleted))
 
@@ -593,19 +594,6 @@ def _scanned(scan: Scan, name: str, path: str) -> Any:
         return scan.texts(name)
     except pa.ArrowInvalid as error:
         raise _unreadable(f"The {name} of a manifest entry is no text", path) from error
-
-
-def _bytes_of(column: Any) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Offsets (one more than rows) and bytes of a string array without nulls, where they lie."""
-    import numpy as np
-    import pyarrow as pa
-
-    large = column.cast(pa.large_string())
-    _, offsets, data = large.buffers()
-    starts = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1] if len(large) else None
-    if starts is None:
-        return np.zeros(1, np.int64), np.empty(0, np.uint8)
-    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import ROWS_HERE, describe_frame, read_frame, read_table, write_frame, write_table
+from artemis_lifecycle.storage.frames import ROWS_HERE, read_frame, read_table, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
@@ -199,13 +199,11 @@ def _sealed(
 
     # A given listing is read from its source only now, so it ends now, whenever it was begun.
     with around("orphans.seal_listing"), worker_errors():
-        write_frame(files, f"{folder}/files", stores)
+        sealed = write_frame(files, f"{folder}/files", stores)
     finished_at = clock()
     small = read_table(f"{folder}/files", stores)
     if small is not None:
         return _taken(listing_id, folders, started_at, finished_at, f"{folder}/files", small)
-    sealed = describe_frame(f"{folder}/files", stores)
-    assert sealed is not None
     with worker_errors():
         total = read_frame(files.sparkSession, f"{folder}/files", stores).agg(F.sum("size_in_bytes").alias("size"))
         size = total.collect()[0]["size"] or 0

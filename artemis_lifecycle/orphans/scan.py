@@ -210,12 +210,13 @@ def scan_orphans(
     scan_id = f"scan-{uuid.uuid4().hex}"
     folder = f"{root}/scans/{scan_id}"
     guess = _Origins(known(metadata, failed_compactions))
-    refuse = refuse_mismatches if settings.prefix_mismatch == "error" else lambda judged, table: None
+    refuses = settings.prefix_mismatch == "error"
     small, known_here = read_table(listing.files_location, stores), kept.here()
     if small is not None and known_here is not None:
         found = classified_here(small, known_here, grounds, rules, limits)
         write_table(found, f"{folder}/unreferenced", stores)
-        refuse(found, table)
+        if refuses:
+            refuse_mismatches(found, table)
         with around("orphans.seal_scan"):
             write_table(guess.of(found), f"{folder}/files", stores)
     else:
@@ -223,7 +224,8 @@ def scan_orphans(
         with worker_errors():
             write_frame(frame, f"{folder}/unreferenced", stores)
         judged = read_frame(spark, f"{folder}/unreferenced", stores)
-        refuse(judged, table)
+        if refuses:
+            refuse_mismatches(judged, table)
         orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(guess, _ORPHANS)
         with around("orphans.seal_scan"), worker_errors():
             write_frame(orphans, f"{folder}/files", stores)

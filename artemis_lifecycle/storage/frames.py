@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location_hash import text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -130,10 +131,8 @@ def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
         if array.type == pa.int64():
             chain_longs(array.fill_null(0).to_numpy(), valid, hashes)
             continue
-        large = array.cast(pa.large_string())
-        _, offsets, data = large.buffers()
-        places = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
-        chain_bytes(np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8), places, valid, hashes)
+        starts, data = text_buffers(array)
+        chain_bytes(data, starts, valid, hashes)
     return hashes
 
 

@@ -67,15 +67,22 @@ def hash_paths(
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """The hash of the location of each path of an Arrow array of strings without nulls."""
     import numpy as np
+
+    starts, data = text_buffers(paths)
+    return hash_paths(data, starts[:-1], np.diff(starts), rules)
+
+
+def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Offsets (one more than rows) and bytes of a string array, where they lie; a null has no bytes."""
+    import numpy as np
     import pyarrow as pa
 
-    large = paths.cast(pa.large_string())
+    large = texts.cast(pa.large_string())
     _, offsets, data = large.buffers()
     if not len(large):
-        return np.empty(0, np.uint64)
-    places = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
-    text = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-    return hash_paths(text, places[:-1], np.diff(places), rules)
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    starts = np.frombuffer(offsets, np.int64)[large.offset : large.offset + len(large) + 1]
+    return starts, np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], row: int) -> str:
