@@ -642,6 +642,48 @@ def query(
             print(json_module.dumps(shown, indent=2, ensure_ascii=False))
 
 
+@app.command()
+def restore(
+    table: TableArgument,
+    snapshot_id: Annotated[int, typer.Argument(help="A snapshot that expired.", metavar="SNAPSHOT")],
+    branch: Annotated[str, typer.Option(help="A new branch of the live table, to hold its rows.")],
+    why: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the restore.")] = "",
+    ticket: Annotated[str | None, typer.Option(help="Kept in the snapshot's summary.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Who wants it back; default: you.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring an expired snapshot back from the cold tier, as a new snapshot on a branch of the live table."""
+    with opened(config, f"restoring {table}") as lifecycle:
+        done = lifecycle.restore(table, snapshot_id, branch, why=why, who=owner, ticket=ticket)
+        show(done, json=json, title=f"{table}: snapshot {snapshot_id} on branch {branch}")
+
+
+@app.command()
+def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """What was brought back from the cold tier, newest first, and what is being brought back."""
+    with opened(config, "reading the restores") as lifecycle:
+        found = lifecycle.restores(table)
+    if json:
+        print(json_module.dumps([as_json(record) for record in found], indent=2))
+        return
+    columns = ("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended")
+    rows = [
+        (
+            record.restore_id,
+            record.source_snapshot_id,
+            record.branch,
+            record.snapshot_id,
+            record.who,
+            record.why,
+            record.started_at,
+            record.finished_at or (record.abandoned_at and f"abandoned {_cell(record.abandoned_at)}"),
+        )
+        for record in found
+    ]
+    show_table(f"Restores of {table}", columns, rows)
+
+
 def _show_translation(found: Query | TagStatement) -> None:
     table = Table(show_header=False)
     table.add_column(style="bold")

@@ -174,6 +174,12 @@ class HandoffFailed(LifecycleError):
     exit_code = 4
 
 
+class RestoreFailed(LifecycleError):
+    """Some files of a cold snapshot could not be brought back; the live table is as it was."""
+
+    exit_code = 4
+
+
 class OperationsUnavailable(LifecycleError):
     """Postgres cannot be reached, or its schema is from another version."""
 

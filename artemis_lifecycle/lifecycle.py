@@ -25,11 +25,14 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.paths import read_identity
 from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
+from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, parse_duration
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
@@ -75,7 +78,7 @@ from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import CatalogEntry, SnapshotHistory, TableMetadata
+from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Writing, writing
@@ -84,6 +87,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
@@ -1241,6 +1245,69 @@ class Lifecycle:
             trigger_type="schedule" if self.run_id else "manual",
             operator=None if self.run_id else self.owner,
         )
+
+    def restore(
+        self,
+        table: str,
+        snapshot_id: int,
+        branch: str,
+        *,
+        why: str = "",
+        who: str | None = None,
+        ticket: str | None = None,
+    ) -> Restored:
+        """Bring an expired snapshot's rows back into the live table, as a new snapshot on a new `branch`. Its files are
+        copied from the cold tier, and verified against what was recorded when they were archived.
+
+        The branch's snapshot has no parent; its summary names the snapshot that it was, `who` (the user and host, if
+        none is given) and the `ticket`; `why` is kept in Postgres. Queries of the branch see the table's present
+        schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill it goes on;
+        run again when it is done it changes nothing.
+
+        Raises NoSuchSnapshot when neither tier has it; BadInput for main, or a name that is taken; RestoreFailed, the
+        table unchanged, when a file cannot be brought back; LeaseTaken, Busy, CommitConflict.
+        """
+        look = self._look(table)
+        table_uuid = look.metadata.table_uuid
+        with self._step(look, "restore") as step:
+            # Under the lease: no handoff or expiration changes what is where any more.
+            live, cold = self._look(table).metadata, self._cold_metadata(table_uuid)
+            archived = None if cold is None else cold.snapshot(snapshot_id)
+            summary = NO_SUMMARY if archived is None else archived.summary
+            worker = replace(self._worker("restore"), ticket=ticket)
+            done = bring_back(
+                RestoreContext(
+                    spark=self.spark,
+                    live_stores=self.live_stores,
+                    cold_stores=self.cold_stores,
+                    operations=self.operations,
+                    live_catalog=self.config.catalogs.live.name,
+                    root=self.root,
+                    check=step.check,
+                ),
+                RestoreRequest(
+                    table=table,
+                    table_uuid=table_uuid,
+                    snapshot_id=snapshot_id,
+                    branch=branch,
+                    who=who or _person(),
+                    why=why,
+                    summary=worker.summary(
+                        input_snapshot_id=snapshot_id,
+                        rows=summary.count("total-records") or 0,
+                        size_in_bytes=summary.count("total-files-size") or 0,
+                    ),
+                ),
+                live,
+                cold,
+                read_identity(self.live_stores, self.root, table_uuid),
+            )
+            step.counts = {"files_copied": done.copied_files, "bytes_copied": done.copied_bytes}
+        return done
+
+    def restores(self, table: str) -> list[RestoreRecord]:
+        """What was brought back from the cold tier, newest first, and what is being brought back."""
+        return self.operations.restores.of_table(self._look(table).metadata.table_uuid)
 
     # --- tags, holds, writers -----------------------------------------------------------------------------------------
 

@@ -83,9 +83,14 @@ class BranchChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit changes. Refs go before snapshots, tags and branches come last."""
+    """What one commit changes. Refs go before snapshots, tags and branches come last.
+
+    `add_snapshots` maps ids to the JSON of new snapshots, as metadata files have them; each must be on a branch that
+    the change sets.
+    """
 
     expire_snapshot_ids: Sequence[int] = ()
+    add_snapshots: Mapping[int, str] = field(default_factory=dict)
     remove_refs: Sequence[str] = ()
     set_tags: Sequence[TagChange] = ()
     set_branches: Sequence[BranchChange] = ()
@@ -275,11 +280,14 @@ class _Committer:
             builder.removeRef(name)
         if doomed:
             builder.removeSnapshots(_java_longs(self._jvm, doomed))
+        for snapshot in change.add_snapshots.values():
+            builder.addSnapshot(self._jvm.org.apache.iceberg.SnapshotParser.fromJson(snapshot))
         snapshot_ref = self._jvm.org.apache.iceberg.SnapshotRef
         targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
         for target in targets:
             is_branch = isinstance(target, BranchChange)
-            if base.snapshot(target.snapshot_id) is None or target.snapshot_id in doomed:
+            known = target.snapshot_id in change.add_snapshots or base.snapshot(target.snapshot_id) is not None
+            if not known or target.snapshot_id in doomed:
                 raise NoSuchSnapshot(
                     f"The table has no snapshot {target.snapshot_id} for {target.name}",
                     table=self._table,
@@ -612,6 +620,7 @@ def _undone(current: Any, change: Change) -> bool:
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
     return (
         any(current.snapshot(snapshot) is not None for snapshot in change.expire_snapshot_ids)
+        or any(current.snapshot(snapshot) is None for snapshot in change.add_snapshots)
         or any(refs.get(name) is not None for name in change.remove_refs)
         or any(refs.get(ref.name) is None or refs.get(ref.name).snapshotId() != ref.snapshot_id for ref in targets)
         or any(current.properties().get(key) != value for key, value in change.set_properties.items())

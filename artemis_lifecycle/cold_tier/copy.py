@@ -20,7 +20,7 @@ from artemis_lifecycle.cold_tier.ledger import (
     CopiedFile,
     to_batch,
 )
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.cold_tier.rewrite import (
     RewrittenDelete,
     rewrite_deletion_vectors,
@@ -45,13 +45,14 @@ _FILES_PER_TASK = 50
 _BYTES_PER_TASK = 256 << 20
 _THREADS = 8
 
-WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint"
-"""What a batch's rows must have; for manifests also `deletes array<struct<destination string, rewritten string>>`."""
+WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint, checksum string"
+"""What a batch's rows must have (`checksum`: what the source's must be, or null); for manifests also `deletes
+array<struct<destination string, rewritten string>>`."""
 
 
 def copy_here(rows: Sequence[Mapping[str, Any]], copier: Copier) -> list[CopiedFile]:
     """Copy every file of `rows` (the columns of WANTED) in threads of this process, whatever becomes of the others; one
-    answer for each, by cold path. Memory is, for each thread, one part of a file, or one whole file where it is
+    answer for each, by destination. Memory is, for each thread, one part of a file, or one whole file where it is
     rewritten."""
     return sorted(threaded(copier.one, rows, _THREADS), key=lambda file: file.destination)
 
@@ -86,29 +87,29 @@ def copy_frame(wanted: DataFrame, copier: Copier, files: int, size_in_bytes: int
 
 
 class Copier:
-    """Copies one file at a time from `live` to `cold`. Picklable.
+    """Copies one file at a time from `source` to `target`. Picklable.
 
     `accept_sizes` copies a file whose size is not the recorded one, as it is.
     """
 
     def __init__(
         self,
-        live: Stores,
-        cold: Stores,
-        mapping: PathMapping,
+        source: Stores,
+        target: Stores,
+        mapping: Placing,
         *,
         accept_sizes: bool = False,
         lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None = None,
     ) -> None:
-        self._live = live
-        self._cold = cold
+        self._source = source
+        self._target = target
         self._mapping = mapping
         self._accept_sizes = accept_sizes
         self._lengths = lengths
 
     def with_lengths(self, lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None) -> Copier:
-        """The same with the sizes of the cold manifests, by cold path, which manifest lists are rewritten with."""
-        return Copier(self._live, self._cold, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
+        """The same with the sizes of the copied manifests, by destination, which manifest lists are rewritten with."""
+        return Copier(self._source, self._target, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -140,11 +141,12 @@ class Copier:
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
-            return self._as_it_is(wanted)
-        data = self._live.read(wanted.source)
+            return self._as_it_is(wanted, row["checksum"])
+        data = self._source.read(wanted.source)
+        _compare(_checksum(data), row["checksum"])
         wanted = self._sized(wanted, len(data))
         written, description = rewrite(data)
-        checksum = f"sha256:{hashlib.sha256(written).hexdigest()}"
+        checksum = _checksum(written)
         found = self._checksum_there(wanted.destination, len(written))
         action = PRESENT if found == checksum else REWRITTEN
         if found != checksum:
@@ -161,7 +163,7 @@ class Copier:
     def _rewriter(
         self, wanted: CopiedFile, row: Mapping[str, Any]
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
-        """What makes the cold file's bytes of the live one's; None where they are the same."""
+        """What makes the copy's bytes of the source's; None where they are the same."""
         source, mapped = wanted.source, self._mapping
         if wanted.kind == POSITION_DELETES:
             return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped)
@@ -179,17 +181,18 @@ class Copier:
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths), None)
         return None
 
-    def _as_it_is(self, wanted: CopiedFile) -> CopiedFile:
-        found = self._live.head(wanted.source)
+    def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:
+        found = self._source.head(wanted.source)
         if found is None:
             raise _Damaged("the file is gone")
         wanted = self._sized(wanted, found.size_in_bytes)
         there = self._checksum_there(wanted.destination, found.size_in_bytes)
-        if there is not None and there == self._live.checksum(wanted.source):
+        if there is not None and there == (recorded or self._source.checksum(wanted.source)):
             return replace(wanted, checksum=there, action=PRESENT)
-        if there is not None or self._cold.head(wanted.destination) is not None:
+        if there is not None or self._target.head(wanted.destination) is not None:
             self._refuse_to_replace(wanted.destination)
-        outcome = self._cold.copy(wanted.source, wanted.destination, source_stores=self._live)
+        outcome = self._target.copy(wanted.source, wanted.destination, source_stores=self._source)
+        _compare(outcome.checksum, recorded)
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
     def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:
@@ -201,12 +204,12 @@ class Copier:
 
     def _checksum_there(self, destination: str, size: int) -> str | None:
         """The checksum of the file at `destination` when it has that size."""
-        found = self._cold.head(destination)
-        return self._cold.checksum(destination) if found is not None and found.size_in_bytes == size else None
+        found = self._target.head(destination)
+        return self._target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
     def _refuse_to_replace(self, destination: str) -> None:
-        # Inside this table's own location nothing else writes: what differs there is a broken copy, to be redone.
-        if not self._mapping.owns(destination) and self._cold.head(destination) is not None:
+        # Where nothing else writes, what differs is a broken copy, to be redone.
+        if not self._mapping.owns(destination) and self._target.head(destination) is not None:
             raise HandoffFailed(
                 "Another file stands at the mirrored path, outside the table's own location in the cold tier",
                 path=destination,
@@ -215,17 +218,26 @@ class Copier:
             )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
-        for _ in range(self._cold.settings.copy_attempts):
-            self._cold.write(destination, data, overwrite=True)
-            if self._cold.checksum(destination) == checksum:
+        for _ in range(self._target.settings.copy_attempts):
+            self._target.write(destination, data, overwrite=True)
+            if self._target.checksum(destination) == checksum:
                 return
         raise CopyMismatch(
-            f"A rewritten file reads back differently, {self._cold.settings.copy_attempts} times",
+            f"A rewritten file reads back differently, {self._target.settings.copy_attempts} times",
             path=destination,
-            untouched="the live file",
-            do="check the cold store, then run the handoff again",
+            untouched="the file it was made of",
+            do="check that store, then run the step again: finished batches are kept",
         )
 
 
+def _checksum(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _compare(found: str, recorded: str | None) -> None:
+    if recorded not in (None, found):
+        raise _Damaged(f"the file is {found}, and was {recorded} when it was copied here")
+
+
 class _Damaged(Exception):  # noqa: N818  (control flow inside `Copier`)
-    """The source is not what the metadata says."""
+    """The source is not what the metadata, or the record of its copying, says."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -20,11 +20,10 @@ from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
-from artemis_lifecycle.cold_tier.copy import Copier
-from artemis_lifecycle.cold_tier.ledger import COPIED, FAILED, LOST, PRESENT, REWRITTEN, VERIFIED, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.needed import losses_of, open_work, seal_work
+from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
-from artemis_lifecycle.cold_tier.work import PHASES, Batch, Demand, Losses, Problem, Work, load_work
+from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
+from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import CommitConflict, ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
@@ -53,24 +52,6 @@ class HandoffInput:
     table_uuid: str
     base_metadata_location: str
     snapshot_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class HandoffSettings:
-    """Bounds of a batch, which is the unit that a killed run repeats."""
-
-    files_per_batch: int = 2_000
-    bytes_per_batch: int = 8 << 30
-
-
-@dataclass(frozen=True)
-class HandoffProgress:
-    """Where a running handoff is: files and recorded bytes of finished batches, and of all."""
-
-    done_files: int
-    files: int
-    done_bytes: int
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -116,9 +97,9 @@ class HandoffContext:
     cold_stores: Stores
     config: LifecycleConfig
     batches: HandoffBatches | None = None
-    settings: HandoffSettings = field(default_factory=HandoffSettings)
+    settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
-    on_progress: Callable[[HandoffProgress], None] = lambda progress: None
+    on_progress: Callable[[TransferProgress], None] = lambda progress: None
     record: Callable[[Connection, str], None] | None = None
 
     @property
@@ -146,15 +127,27 @@ def hand_off(
     if not plan.snapshot_ids or not context.config.policy(plan.table).cold_tier.enabled:
         return Handoff(plan.plan_id, plan.table)
     base = context.live_stores.read(plan.base_metadata_location)
-    demand = _demand(context, plan, base)
-    identity = demand.mapping.identity
-    ledger = Ledger(context.live_stores, context.root, plan.table_uuid)
-    consent = _Consent(allow_lost, frozenset(overtaken))
-    work = _work(context, plan, demand, ledger, consent)
-    losses = _copy_all(context, plan, demand, work, ledger, consent)
+    demand, identity = _demand(context, plan, base)
+    ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
+    consent = Consent(allow_lost, frozenset(overtaken))
+    work, losses = Transfer(
+        spark=context.spark,
+        source=context.live_stores,
+        target=context.cold_stores,
+        records=context.live_stores,
+        folder=f"{context.root}/handoffs/{plan.plan_id}",
+        work_id=plan.plan_id,
+        demand=demand,
+        ledger=ledger,
+        watcher=_Watcher(plan, context.batches),
+        consent=consent,
+        settings=context.settings,
+        check=context.check,
+        on_progress=context.on_progress,
+    ).run()
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
     location, attempts = _publish(
-        context, plan, demand, cold_metadata.load_json(base, plan.base_metadata_location), archived
+        context, plan, identity, cold_metadata.load_json(base, plan.base_metadata_location), archived
     )
     out = [snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)]
     outcome = ledger.outcome(plan.plan_id)
@@ -207,7 +200,7 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
     return settle(context.live_stores, context.root, table_uuid, choose)
 
 
-def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> Demand:
+def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[Demand, ColdIdentity]:
     metadata = parse_table_metadata(base, plan.base_metadata_location)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -228,174 +221,57 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> Demand:
             do=f"plan again: artemis plan {plan.table}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
-    return Demand(metadata, plan.snapshot_ids, PathMapping(identity))
-
-
-@dataclass(frozen=True)
-class _Consent:
-    """Which losses do not stop a handoff: all, where a person approved; else those that only snapshots feel which
-    somebody else expired. A loss of which nobody can say who feels it (its manifest is gone, too) is none of those."""
-
-    allow_lost: bool
-    overtaken: frozenset[int]
-
-    def to(self, problems: Sequence[Problem]) -> bool:
-        return self.allow_lost or all(
-            problem.snapshot_ids and self.overtaken.issuperset(problem.snapshot_ids) for problem in problems
-        )
+    return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), identity
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
 
 
-def _work(context: HandoffContext, plan: HandoffInput, demand: Demand, ledger: Ledger, consent: _Consent) -> Work:
-    """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only with consent."""
-    known = load_work(context.live_stores, context.root, plan.plan_id)
-    if known is not None:
-        return known
-    problems: tuple[Problem, ...] = ()
-    while True:
-        with around("handoff.seal"):
-            work = seal_work(
-                context.spark,
-                context.live_stores,
-                demand,
-                ledger,
-                context.root,
-                plan.plan_id,
-                files_per_batch=context.settings.files_per_batch,
-                bytes_per_batch=context.settings.bytes_per_batch,
-                problems=problems,
-            )
-        if isinstance(work, Work):
-            return work
-        problems += work
-        if not consent.to(work):
-            raise _lost_error(plan, problems)
-        gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
-        demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
+@dataclass(frozen=True)
+class _Watcher:
+    """A handoff's batches in Postgres, for people and the UI (the ledger is what a resume goes by), and its errors."""
 
+    plan: HandoffInput
+    batches: HandoffBatches | None
 
-def _copy_all(
-    context: HandoffContext, plan: HandoffInput, demand: Demand, work: Work, ledger: Ledger, consent: _Consent
-) -> Losses:
-    """Every batch that is not recorded yet, phase by phase; what consented losses mean in the end."""
-    spark, stores = context.spark, context.live_stores
-    demand = replace(demand, snapshot_ids=work.snapshot_ids)
-    recorded = ledger.batches(plan.plan_id)
-    _begin_batches(context, plan, work, recorded)
-    progress = HandoffProgress(
-        0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
-    )
-    copier = Copier(stores, context.cold_stores, demand.mapping, accept_sizes=consent.allow_lost)
-    with ExitStack() as opened:
-        rows = (
-            opened.enter_context(open_work(spark, stores, work, ledger)) if len(recorded) < len(work.batches) else None
-        )
-        for phase in range(PHASES):
-            batches = [batch for batch in work.batches if batch.phase == phase]
-            left = [batch for batch in batches if batch.number not in recorded]
-            lost: list[CopiedFile] = []
-            if left and rows is not None:
-                with rows.phase(phase) as wanted:
-                    excluded = losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost).excluded
-                    for batch in left:
-                        context.check()
-                        files = wanted.copy(batch, copier, excluded)
-                        gone = [file for file in files if file.action == LOST]
-                        go_on = not gone or consent.allow_lost
-                        if not go_on and consent.overtaken:
-                            go_on = consent.to(losses_of(spark, stores, demand, gone).problems)
-                        _settle_batch(context, plan, ledger, work, batch, files, go_on)
-                        lost += [] if go_on else gone
-                        progress = _further(progress, batch)
-                        context.on_progress(progress)
-            if lost:
-                raise _lost_error(plan, losses_of(spark, stores, demand, lost).problems)
-            for batch in batches:
-                if batch not in left:
-                    progress = _further(progress, batch)
-    return losses_of(spark, stores, demand, ledger.outcome(plan.plan_id).lost)
+    def begin(self, work: Work, recorded: Collection[int]) -> None:
+        if self.batches is None:
+            return
+        plan_id = self.plan.plan_id
+        self.batches.begin(plan_id, [(batch.files, batch.size_in_bytes) for batch in work.batches])
+        unfinished = {row.batch for row in self.batches.unfinished(plan_id)}
+        for index, batch in enumerate(work.batches):
+            if batch.number in recorded and index in unfinished:
+                # Killed between the two records.
+                self.batches.finish_batch(plan_id, index, batch.files, 0)
 
+    def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None:
+        if self.batches is None:
+            return
+        present = sum(file.action == PRESENT for file in files)
+        verified = sum(file.action in VERIFIED for file in files)
+        self.batches.finish_batch(self.plan.plan_id, work.batches.index(batch), verified - present, present, error)
 
-def _further(progress: HandoffProgress, batch: Batch) -> HandoffProgress:
-    return replace(
-        progress,
-        done_files=progress.done_files + batch.files,
-        done_bytes=progress.done_bytes + batch.size_in_bytes,
-    )
-
-
-def _settle_batch(
-    context: HandoffContext,
-    plan: HandoffInput,
-    ledger: Ledger,
-    work: Work,
-    batch: Batch,
-    files: list[CopiedFile],
-    go_on: bool,
-) -> None:
-    """Record the batch if all of it is settled, which with losses it is by consent (`go_on`). Raises HandoffFailed for
-    what failed."""
-    failed = [file for file in files if file.action == FAILED]
-    lost = [file for file in files if file.action == LOST]
-    if failed:
-        error = HandoffFailed(
+    def failed(self, batch: Batch, files: Sequence[CopiedFile], failed: Sequence[CopiedFile]) -> HandoffFailed:
+        return HandoffFailed(
             f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
-            table=plan.table,
+            table=self.plan.table,
             path=failed[0].source,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
             do="mend what it says and run the handoff again: finished batches are kept",
         )
-        _finish_batch(context, plan, work, batch, files, str(error))
-        raise error
-    if not go_on:
-        _finish_batch(
-            context, plan, work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}"
+
+    def lost(self, problems: Sequence[Problem]) -> HandoffFailed:
+        snapshots = sorted({snapshot for problem in problems for snapshot in problem.snapshot_ids})
+        return HandoffFailed(
+            f"{len(problems)} files that the handoff needs are gone or damaged ({problems[0].reason}); without them "
+            f"{len(snapshots)} snapshots cannot be archived: {', '.join(map(str, snapshots[:10]))}",
+            table=self.plan.table,
+            path=problems[0].path,
+            untouched="the cold table, the live table and all its files; the plan stays open and holds them",
+            do=f"restore the file and run the handoff again; or approve the loss: "
+            f"artemis approve {self.plan.plan_id} --lost",
         )
-        return
-    with around("handoff.batch"):
-        ledger.write(plan.plan_id, batch.number, files)
-    _finish_batch(context, plan, work, batch, files, None)
-
-
-def _begin_batches(context: HandoffContext, plan: HandoffInput, work: Work, recorded: Collection[int]) -> None:
-    """Postgres' rows of the batches, for people and the UI; the ledger is what a resume goes by."""
-    if context.batches is None:
-        return
-    context.batches.begin(plan.plan_id, [(batch.files, batch.size_in_bytes) for batch in work.batches])
-    unfinished = {row.batch for row in context.batches.unfinished(plan.plan_id)}
-    for index, batch in enumerate(work.batches):
-        if batch.number in recorded and index in unfinished:
-            # Killed between the two records.
-            context.batches.finish_batch(plan.plan_id, index, batch.files, 0)
-
-
-def _finish_batch(
-    context: HandoffContext,
-    plan: HandoffInput,
-    work: Work,
-    batch: Batch,
-    files: Sequence[CopiedFile],
-    error: str | None,
-) -> None:
-    if context.batches is None:
-        return
-    present = sum(file.action == PRESENT for file in files)
-    verified = sum(file.action in VERIFIED for file in files)
-    context.batches.finish_batch(plan.plan_id, work.batches.index(batch), verified - present, present, error)
-
-
-def _lost_error(plan: HandoffInput, problems: Sequence[Problem]) -> HandoffFailed:
-    snapshots = sorted({snapshot for problem in problems for snapshot in problem.snapshot_ids})
-    return HandoffFailed(
-        f"{len(problems)} files that the handoff needs are gone or damaged ({problems[0].reason}); without them "
-        f"{len(snapshots)} snapshots cannot be archived: {', '.join(map(str, snapshots[:10]))}",
-        table=plan.table,
-        path=problems[0].path,
-        untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-        do=f"restore the file and run the handoff again; or approve the loss: artemis approve {plan.plan_id} --lost",
-    )
 
 
 def _described(files: DataFrame) -> DataFrame:
@@ -434,10 +310,9 @@ def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Cu
 
 
 def _publish(
-    context: HandoffContext, plan: HandoffInput, demand: Demand, live: dict[str, Any], archived: Sequence[int]
+    context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, live: dict[str, Any], archived: Sequence[int]
 ) -> tuple[str | None, int]:
     """One commit of the cold table; (its metadata location, attempts), 0 attempts when it has all of `archived`."""
-    identity = demand.mapping.identity
     engine = connect(require_uri(context.config.catalogs.cold))
     try:
         with _cold_catalog(context.config) as catalog:
@@ -455,7 +330,7 @@ def _publish(
                     )
                 if set(archived) <= cold_metadata.snapshot_ids(current.metadata):
                     return current.location, attempt - 1
-                location = _write_metadata(context, plan, demand, live, current, archived)
+                location = _write_metadata(context, plan, identity, live, current, archived)
                 context.check()
                 try:
                     with around("handoff.publish"), engine.begin() as connection:
@@ -482,14 +357,13 @@ def _publish(
 def _write_metadata(
     context: HandoffContext,
     plan: HandoffInput,
-    demand: Demand,
+    identity: ColdIdentity,
     live: dict[str, Any],
     current: _Current,
     archived: Sequence[int],
 ) -> str:
-    identity = demand.mapping.identity
     new = cold_metadata.build_metadata(
-        live, current.metadata, current.location, set(archived), identity, demand.mapping
+        live, current.metadata, current.location, set(archived), identity, PathMapping(identity)
     )
     location = cold_metadata.metadata_path(identity, plan.plan_id, current.location)
     data = cold_metadata.to_bytes(new)

@@ -56,16 +56,18 @@ BATCH_BYTES = 256 << 20
 _THREADS = 16
 
 Known = Callable[[Collection[str]], Mapping[str, Recorded]]
-"""What the ledger has of these cold paths."""
+"""What the ledger has of these destinations."""
 
 
 @dataclass(frozen=True)
 class FoundHere:
-    """Needed files, by cold path, each (phase, kind, format, live path, size); and what manifests and lists name."""
+    """Needed files, by destination, each (phase, kind, format, source, size); what manifests and lists name; what is
+    known of the sources, by source."""
 
     files: Mapping[str, tuple[int, str, str | None, str, int | None]]
     deletes: Collection[tuple[str, str]]
     named: Collection[str]
+    origin: Mapping[str, Recorded]
 
     def sizes(self) -> Iterable[tuple[int, int, int, int]]:
         files: Counter[tuple[int, int]] = Counter()
@@ -79,15 +81,26 @@ class FoundHere:
         import pyarrow as pa
 
         rows: list[tuple[Any, ...]] = [
-            (phase, kind, file_format, source, destination, size, COPY, None, _bucket(destination))
+            (
+                phase,
+                kind,
+                file_format,
+                source,
+                destination,
+                size,
+                self._checksum(source),
+                COPY,
+                None,
+                _bucket(destination),
+            )
             for destination, (phase, kind, file_format, source, size) in self.files.items()
         ]
         rows += [
-            (None, None, None, None, destination, None, DELETE, manifest, _bucket(destination))
+            (None, None, None, None, destination, None, None, DELETE, manifest, _bucket(destination))
             for manifest, destination in sorted(self.deletes)
         ]
         rows += [
-            (None, None, None, None, destination, None, NAMED, None, _bucket(destination))
+            (None, None, None, None, destination, None, None, NAMED, None, _bucket(destination))
             for destination in sorted(self.named)
         ]
         schema = arrow_schema(SEALED)
@@ -95,10 +108,15 @@ class FoundHere:
         arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
         write_table(pa.Table.from_arrays(arrays, schema=schema), folder, stores)
 
+    def _checksum(self, source: str) -> str | None:
+        recorded = self.origin.get(source)
+        return None if recorded is None else recorded.checksum
 
-def find(live: Stores, demand: Demand, known: Known) -> FoundHere | tuple[Problem, ...] | None:
-    """What is needed; or the metadata that cannot be read; or None when that is too much for this process."""
-    lists = _lists(live, demand)
+
+def find(stores: Stores, demand: Demand, known: Known, origin: Known) -> FoundHere | tuple[Problem, ...] | None:
+    """What is needed and not `known`; or the metadata that cannot be read; or None when that is too much for this
+    process. `origin` looks sources up where the demand's origin recorded them."""
+    lists = _lists(stores, demand)
     if lists is None:
         return None
     if broken := [(row.snapshot_id, row.list_source, row.error) for row in lists if row.error is not None]:
@@ -106,7 +124,7 @@ def find(live: Stores, demand: Demand, known: Known) -> FoundHere | tuple[Proble
     manifests = _manifests(lists)
     copied = known(manifests)
     new = {destination: row for destination, row in manifests.items() if destination not in copied}
-    files = _files(live, demand, new)
+    files = _files(stores, demand, new)
     if files is None:
         return None
     if unread := [(row.source, row.error, row.manifest_destination) for row in files if row.error is not None]:
@@ -130,45 +148,47 @@ def find(live: Stores, demand: Demand, known: Known) -> FoundHere | tuple[Proble
         if listed.list_destination is not None and listed.list_source is not None:
             needed[listed.list_destination] = (2, MANIFEST_LIST, "avro", listed.list_source, listed.list_size)
     copied = known(needed)
+    left = {destination: file for destination, file in needed.items() if destination not in copied}
     return FoundHere(
-        {destination: file for destination, file in needed.items() if destination not in copied},
+        left,
         {
             (row.manifest_destination, row.destination)
             for row in files
             if row.kind in (POSITION_DELETES, DELETION_VECTORS) and row.destination is not None
         },
         manifests.keys(),
+        origin([source for _, _, _, source, _ in left.values()]),
     )
 
 
-def losses_here(live: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses | None:
+def losses_here(stores: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses | None:
     """Which snapshots of the demand cannot be read without `lost` files; None when that is too much for this
     process."""
-    lists = _lists(live, demand)
-    files = None if lists is None else _files(live, demand, _manifests(lists))
+    lists = _lists(stores, demand)
+    files = None if lists is None else _files(stores, demand, _manifests(lists))
     if lists is None or files is None:
         return None
-    cold_paths = {file.destination for file in lost}
+    paths = {file.destination for file in lost}
     readers = _users(lists)
-    users: dict[str, set[int]] = {path: set(readers.get(path, ())) for path in cold_paths}
-    hit = [row for row in files if row.destination in cold_paths]
+    users: dict[str, set[int]] = {path: set(readers.get(path, ())) for path in paths}
+    hit = [row for row in files if row.destination in paths]
     for row in hit:
         assert row.destination is not None
         users[row.destination] |= readers[row.manifest_destination]
     for listed in lists:
-        if listed.list_destination in cold_paths:
+        if listed.list_destination in paths:
             users[listed.list_destination].add(listed.snapshot_id)
     return losses(demand, lost, users, {row.manifest_destination for row in hit})
 
 
-def _lists(live: Stores, demand: Demand) -> list[ListRow] | None:
+def _lists(stores: Stores, demand: Demand) -> list[ListRow] | None:
     snapshots = demand.snapshots()
     if len(snapshots) > LISTS:
         return None
     paths = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list is not None]
-    threads = live.readers(paths[0], _THREADS) if paths else 1
+    threads = stores.readers(paths[0], _THREADS) if paths else 1
     rows: list[ListRow] = []
-    for found in threaded(lambda snapshot: read_list(live, demand.mapping, snapshot), snapshots, threads):
+    for found in threaded(lambda snapshot: read_list(stores, demand.mapping, snapshot), snapshots, threads):
         rows += found
         if len(rows) > ROWS:
             return None
@@ -176,7 +196,7 @@ def _lists(live: Stores, demand: Demand) -> list[ListRow] | None:
 
 
 def _manifests(lists: Iterable[ListRow]) -> dict[str, ListRow]:
-    """One row of each manifest, by its cold path: of several the one with the largest length."""
+    """One row of each manifest, by its destination: of several the one with the largest length."""
     found: dict[str, ListRow] = {}
     for row in lists:
         if row.manifest_destination is not None:
@@ -186,7 +206,7 @@ def _manifests(lists: Iterable[ListRow]) -> dict[str, ListRow]:
     return found
 
 
-def _files(live: Stores, demand: Demand, manifests: Mapping[str, ListRow]) -> list[FileRow] | None:
+def _files(stores: Stores, demand: Demand, manifests: Mapping[str, ListRow]) -> list[FileRow] | None:
     entries = [(destination, row.entry) for destination, row in manifests.items() if row.entry is not None]
     # Old lists do not count entries: their manifests' lengths bound what is read.
     size = sum(max(entry.manifest_length, 0) for _, entry in entries)
@@ -196,9 +216,9 @@ def _files(live: Stores, demand: Demand, manifests: Mapping[str, ListRow]) -> li
         return None
 
     def read(item: tuple[str, ManifestListEntry]) -> list[FileRow]:
-        return read_manifest(live, demand.mapping, *item)
+        return read_manifest(stores, demand.mapping, *item)
 
-    threads = live.readers(entries[0][1].manifest_path, _THREADS) if entries else 1
+    threads = stores.readers(entries[0][1].manifest_path, _THREADS) if entries else 1
     rows: list[FileRow] = []
     for found in threaded(read, entries, threads):
         rows += found
@@ -208,7 +228,7 @@ def _files(live: Stores, demand: Demand, manifests: Mapping[str, ListRow]) -> li
 
 
 def _users(lists: Iterable[ListRow]) -> dict[str, set[int]]:
-    """The snapshots that read each manifest, by its cold path."""
+    """The snapshots that read each manifest, by its destination."""
     users: dict[str, set[int]] = {}
     for row in lists:
         if row.manifest_destination is not None:

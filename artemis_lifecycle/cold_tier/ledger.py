@@ -1,6 +1,7 @@
-"""What was ever copied for a table, by table-uuid and cold path: one Parquet file for each finished batch, which
-appears whole or not at all. It is both a handoff's journal (a killed one goes on with the next batch) and the memory by
-which no file is copied twice in its life. A manifest in it means that every live file of that manifest is in it too.
+"""What was copied, by destination: one Parquet file for each finished batch, which appears whole or not at all. A
+table's handoffs share one ledger (`handoff_ledger`): it is both their journal (a killed one goes on with the next
+batch) and the memory by which no file is copied twice in its life. A restore has one of its own. A manifest in it
+means that every live file of that manifest is in it too.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 COPIED = "copied"
 """Byte for byte, read back and equal."""
 REWRITTEN = "rewritten"
-"""With cold paths in it, read back and equal to what was to be written."""
+"""With the other tier's paths in it, read back and equal to what was to be written."""
 PRESENT = "present"
-"""Was there already, byte for byte what this handoff would have written."""
+"""Was there already, byte for byte what would have been written."""
 LOST = "lost"
 """The source is gone, or not what the metadata records of it."""
 FAILED = "failed"
@@ -45,7 +46,7 @@ SCHEMA = (
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """One file of a batch and what became of it. `checksum` is that of the cold file as it was read back; `rewritten`
+    """One file of a batch and what became of it. `checksum` is that of the copy as it was read back; `rewritten`
     the JSON of a RewrittenDelete, for files that manifests must describe anew. Sizes in bytes."""
 
     kind: str
@@ -71,20 +72,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What later work needs to know of a copy: the size of the cold file in bytes, and how it was rewritten."""
+    """What later work needs to know of a copy: its size in bytes, how it was rewritten, and its checksum."""
 
     size_in_bytes: int
     rewritten: str | None
+    checksum: str | None
 
 
 class Ledger:
-    """The copies of one table, under `operations.root`."""
+    """The copies recorded in one folder, each by the `work_id` (a plan's, a restore's) that made it."""
 
-    def __init__(self, stores: Stores, root: str, table_uuid: str) -> None:
+    def __init__(self, stores: Stores, folder: str) -> None:
         self._stores = stores
-        self._folder = f"{root}/cold/{table_uuid}/copies"
+        self._folder = folder
 
-    def write(self, plan_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
+    def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -92,32 +94,32 @@ class Ledger:
         out = io.BytesIO()
         table = pa.Table.from_pylist([asdict(file) for file in files], schema=arrow_schema(SCHEMA))
         pq.write_table(table, out, compression="zstd")
-        self._stores.write(f"{self._folder}/{plan_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
+        self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
 
-    def batches(self, plan_id: str) -> dict[int, str]:
-        """The finished batches of a plan: number to path."""
+    def batches(self, work_id: str) -> dict[int, str]:
+        """The finished batches of a work: number to path."""
         found = {}
-        for file in self._stores.list(f"{self._folder}/{plan_id}"):
+        for file in self._stores.list(f"{self._folder}/{work_id}"):
             match = re.fullmatch(r"batch-(\d+)\.parquet", file.path.rpartition("/")[2])
             if match is not None:
                 found[int(match[1])] = file.path
         return found
 
-    def files(self, spark: SparkSession, plan_id: str | None = None) -> DataFrame:
-        """DataFrame of CopiedFile's fields: everything ever copied for the table, or by one plan (lost files too)."""
-        folder = self._folder if plan_id is None else f"{self._folder}/{plan_id}"
+    def files(self, spark: SparkSession, work_id: str | None = None) -> DataFrame:
+        """DataFrame of CopiedFile's fields: everything ever copied, or by one work (lost files too)."""
+        folder = self._folder if work_id is None else f"{self._folder}/{work_id}"
         paths = sorted(file.path for file in self._stores.list(folder) if file.path.endswith(".parquet"))
         return read_parts(spark, self._stores, paths)
 
-    def outcome(self, plan_id: str) -> Outcome:
-        """What became of the files of a plan's finished batches. Read here, batch by batch, without Spark."""
+    def outcome(self, work_id: str) -> Outcome:
+        """What became of the files of a work's finished batches. Read here, batch by batch, without Spark."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         files: dict[str, int] = {}
         sizes: dict[str, int] = {}
         lost: list[CopiedFile] = []
-        for path in self.batches(plan_id).values():
+        for path in self.batches(work_id).values():
             table = pq.read_table(io.BytesIO(self._stores.read(path)))
             sums = (
                 table.group_by("action").aggregate([("size_in_bytes", "sum"), ("size_in_bytes", "count")]).to_pylist()
@@ -133,12 +135,12 @@ class Ledger:
         files = self.files(spark)
         return files.filter(files.action.isin(*VERIFIED))
 
-    def verified_here(self, plan_id: str | None = None) -> list[CopiedFile] | None:
-        """`verified` (of one plan), each cold path once, without Spark; None for a large ledger."""
+    def verified_here(self, work_id: str | None = None) -> list[CopiedFile] | None:
+        """`verified` (of one work), each destination once, without Spark; None for a large ledger."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        folder = self._folder if plan_id is None else f"{self._folder}/{plan_id}"
+        folder = self._folder if work_id is None else f"{self._folder}/{work_id}"
         parts = [file for file in self._stores.list(folder) if file.path.endswith(".parquet")]
         if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
             return None
@@ -152,7 +154,7 @@ class Ledger:
         return list({file.destination: file for file in found}.values())
 
     def among(self, spark: SparkSession, destinations: Collection[str]) -> dict[str, Recorded]:
-        """What counts of these cold paths, by cold path. A small ledger is read in this process."""
+        """What counts of these destinations, by destination. A small ledger is read in this process."""
         if not destinations:
             return {}
         parts = [file for file in self._stores.list(self._folder) if file.path.endswith(".parquet")]
@@ -160,8 +162,8 @@ class Ledger:
             wanted = spark.createDataFrame([(path,) for path in destinations], "destination string")
             found = self.verified(spark).join(wanted, "destination", "left_semi")
             with worker_errors():
-                rows = found.select("destination", "size_in_bytes", "rewritten").collect()
-            return {row["destination"]: Recorded(row["size_in_bytes"], row["rewritten"]) for row in rows}
+                rows = found.select("destination", "size_in_bytes", "rewritten", "checksum").collect()
+            return {row["destination"]: Recorded(*row[1:]) for row in rows}
         paths = [file.path for file in parts]
         threads = self._stores.readers(self._folder, _THREADS)
         wanted_paths = frozenset(destinations)
@@ -173,14 +175,19 @@ class Ledger:
     def _counting(self, path: str, wanted: Collection[str]) -> dict[str, Recorded]:
         import pyarrow.parquet as pq
 
-        columns = ("destination", "action", "size_in_bytes", "rewritten")
+        columns = ("destination", "action", "size_in_bytes", "rewritten", "checksum")
         table = pq.read_table(io.BytesIO(self._stores.read(path)), columns=list(columns))
         rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
         return {
-            destination: Recorded(size, rewritten)
-            for destination, action, size, rewritten in rows
+            destination: Recorded(size, rewritten, checksum)
+            for destination, action, size, rewritten, checksum in rows
             if action in VERIFIED and destination in wanted
         }
+
+
+def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:
+    """Everything that handoffs ever copied for a table; `root` is `operations.root`."""
+    return Ledger(stores, f"{root}/cold/{table_uuid}/copies")
 
 
 def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> DataFrame:

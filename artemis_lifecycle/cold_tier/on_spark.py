@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.copy import Copier, copy_frame
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.cold_tier.work import (
     BUCKETS,
@@ -55,6 +55,7 @@ _FILES = (
     "manifest_destination string, kind string, file_format string, source string, destination string, "
     "size_in_bytes bigint, error string"
 )
+_OF_A_SOURCE = ("phase", "kind", "file_format", "source", "size_in_bytes", "checksum")
 _LISTS_PER_TASK = 100
 _MANIFESTS_PER_TASK = 50
 _ROWS_PER_TASK = 200_000
@@ -90,10 +91,10 @@ class FoundOnSpark:
 
 @contextmanager
 def find_on_spark(
-    spark: SparkSession, live: Stores, demand: Demand, ledger: Ledger
+    spark: SparkSession, source: Stores, demand: Demand, ledger: Ledger
 ) -> Iterator[FoundOnSpark | tuple[Problem, ...]]:
     """What is needed, for as long as the block runs; or the metadata that cannot be read."""
-    lists = _lists(spark, live, demand).persist()
+    lists = _lists(spark, source, demand).persist()
     held = [lists]
     try:
         with worker_errors():
@@ -101,13 +102,13 @@ def find_on_spark(
             if not problems:
                 known = ledger.verified(spark).select("destination").persist()
                 manifests = _without(_distinct_manifests(lists), known)
-                files = _files(manifests, live, demand, listed).persist()
+                files = _files(manifests, source, demand, listed).persist()
                 held += [known, files]
                 problems = _problems_of_manifests(files, lists)
         if problems:
             yield problems
             return
-        needed = _without(_needed(spark, demand, lists, manifests, files), known)
+        needed = _with_checksums(spark, demand, _without(_needed(spark, demand, lists, manifests, files), known))
         rows = _sealed_rows(needed, files, lists).persist()
         held.append(rows)
         yield FoundOnSpark(rows, listed)
@@ -116,15 +117,15 @@ def find_on_spark(
             persisted.unpersist()
 
 
-def losses_on_spark(spark: SparkSession, live: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
+def losses_on_spark(spark: SparkSession, source: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
     """Which snapshots of the demand cannot be read without `lost` files. Reads all its manifests."""
     from pyspark.sql import functions as sf
 
     cold_paths = [file.destination for file in lost]
-    lists = _lists(spark, live, demand).persist()
+    lists = _lists(spark, source, demand).persist()
     try:
         with worker_errors():
-            files = _files(_distinct_manifests(lists), live, demand, _look_at_lists(lists)[0])
+            files = _files(_distinct_manifests(lists), source, demand, _look_at_lists(lists)[0])
             hit = files.filter(sf.col("destination").isin(*cold_paths)).select("destination", "manifest_destination")
             named = lists.select("snapshot_id", "list_destination", "manifest_destination")
             rows = hit.distinct().join(named, "manifest_destination").collect()
@@ -143,10 +144,10 @@ def losses_on_spark(spark: SparkSession, live: Stores, demand: Demand, lost: Seq
 # --- the walk -------------------------------------------------------------------------------------------------------
 
 
-def _lists(spark: SparkSession, live: Stores, demand: Demand) -> DataFrame:
+def _lists(spark: SparkSession, source: Stores, demand: Demand) -> DataFrame:
     rows = [(pickle.dumps(snapshot),) for snapshot in demand.snapshots()]
     frame = spread(spark.createDataFrame(rows, "snapshot binary"), -(-len(rows) // _LISTS_PER_TASK))
-    return frame.mapInArrow(_Reader(_ListReader(live, demand.mapping), "snapshot", _LISTS), _LISTS)
+    return frame.mapInArrow(_Reader(_ListReader(source, demand.mapping), "snapshot", _LISTS), _LISTS)
 
 
 def _distinct_manifests(lists: DataFrame) -> DataFrame:
@@ -168,18 +169,18 @@ def _without(frame: DataFrame, known: DataFrame) -> DataFrame:
     return frame.join(known, "destination", "left_anti")
 
 
-def _files(manifests: DataFrame, live: Stores, demand: Demand, listed: int) -> DataFrame:
+def _files(manifests: DataFrame, source: Stores, demand: Demand, listed: int) -> DataFrame:
     """One FileRow per (manifest, live entry). At most `listed` manifests."""
     from pyspark.sql import functions as sf
 
     entries = spread(
         manifests.select(sf.struct("destination", "entry").alias("manifest")), -(-listed // _MANIFESTS_PER_TASK)
     )
-    return entries.mapInArrow(_Reader(_ManifestReader(live, demand.mapping), "manifest", _FILES), _FILES)
+    return entries.mapInArrow(_Reader(_ManifestReader(source, demand.mapping), "manifest", _FILES), _FILES)
 
 
 def _needed(spark: SparkSession, demand: Demand, lists: DataFrame, manifests: DataFrame, files: DataFrame) -> DataFrame:
-    """One row per cold path, of the columns of SEALED up to its size."""
+    """One row per destination, of the columns of SEALED up to its size."""
     from pyspark.sql import functions as sf
 
     contents = files.groupBy("destination").agg(
@@ -212,12 +213,23 @@ def _needed(spark: SparkSession, demand: Demand, lists: DataFrame, manifests: Da
     return first
 
 
+def _with_checksums(spark: SparkSession, demand: Demand, needed: DataFrame) -> DataFrame:
+    """`needed` with what the sources' checksums must be."""
+    from pyspark.sql import functions as sf
+
+    if demand.origin is None:
+        return needed.withColumn("checksum", sf.lit(None).cast("string"))
+    recorded = demand.origin.verified(spark).select(sf.col("destination").alias("source"), "checksum")
+    # A file may have been recorded by two handoffs at once; its content is one.
+    return needed.join(recorded.groupBy("source").agg(sf.max("checksum").alias("checksum")), "source", "left")
+
+
 def _sealed_rows(needed: DataFrame, files: DataFrame, lists: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sf
 
     nothing = sf.lit(None)
     types = dict(part.split() for part in SEALED.split(", "))
-    empty = {name: nothing.cast(types[name]) for name in ("phase", "kind", "file_format", "source", "size_in_bytes")}
+    empty = {name: nothing.cast(types[name]) for name in _OF_A_SOURCE}
     deletes = files.filter(sf.col("kind").isin(POSITION_DELETES, DELETION_VECTORS)).select(
         sf.col("manifest_destination").alias("manifest"), "destination"
     )
@@ -251,22 +263,22 @@ def _problems_of_manifests(files: DataFrame, lists: DataFrame) -> tuple[Problem,
 
 
 class _ListReader:
-    def __init__(self, live: Stores, mapping: PathMapping) -> None:
-        self._live = live
+    def __init__(self, source: Stores, mapping: Placing) -> None:
+        self._source = source
         self._mapping = mapping
 
     def __call__(self, pickled: bytes) -> list[tuple[Any, ...]]:
-        rows = read_list(self._live, self._mapping, pickle.loads(pickled))
+        rows = read_list(self._source, self._mapping, pickle.loads(pickled))
         return [row if row.entry is None else _pickled(row) for row in rows]
 
 
 class _ManifestReader:
-    def __init__(self, live: Stores, mapping: PathMapping) -> None:
-        self._live = live
+    def __init__(self, source: Stores, mapping: Placing) -> None:
+        self._source = source
         self._mapping = mapping
 
     def __call__(self, manifest: dict[str, Any]) -> list[FileRow]:
-        return read_manifest(self._live, self._mapping, manifest["destination"], pickle.loads(manifest["entry"]))
+        return read_manifest(self._source, self._mapping, manifest["destination"], pickle.loads(manifest["entry"]))
 
 
 class _Reader:
@@ -364,7 +376,7 @@ class _PhaseOnSpark:
         wanted = self.rows.filter(self.rows.bucket.between(batch.first_bucket, batch.last_bucket))
         if excluded:
             wanted = wanted.filter(~wanted.destination.isin(*excluded))
-        wanted = wanted.select("kind", "file_format", "source", "destination", "size_in_bytes")
+        wanted = wanted.select("kind", "file_format", "source", "destination", "size_in_bytes", "checksum")
         if self.deletes is not None:
             wanted = wanted.join(self.deletes, "destination", "left")
         return copy_frame(wanted, copier.with_lengths(self.lengths), batch.files, batch.size_in_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, StorageError
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
@@ -57,6 +57,16 @@ class ColdIdentity:
                 untouched="both tiers",
                 do="restore the file; the cold table's paths follow from it",
             ) from error
+
+
+class Placing(Protocol):
+    """Where a path of one tier goes in the other, as a picklable function of the path alone."""
+
+    def __call__(self, path: str) -> str:
+        """The path in the other tier. Raises HandoffFailed for one that can have none."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a path of the other tier lies where nobody else has anything."""
 
 
 class PathMapping:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
@@ -48,7 +48,7 @@ def verify_copies(
 ) -> Verification:
     """Read the cold files of a table (or of one plan; or a `share` of them, 0 to 1, the same ones each time) and
     compare size and checksum with what was recorded when they were verified. `root_stores` reach `operations.root`."""
-    ledger = Ledger(root_stores, root, table_uuid)
+    ledger = handoff_ledger(root_stores, root, table_uuid)
     look = _Looker(cold_stores)
     small = ledger.verified_here(plan_id)
     if small is not None:

@@ -1,5 +1,6 @@
-"""A handoff's work: what it is made of, how it is stored, and how metadata is read for it. Belongs here: what finding
-it in this process (`here.py`) and on executors (`on_spark.py`) have in common. Does not belong: either way of finding.
+"""The work of bringing snapshots from one tier to the other: what it is made of, how it is stored, and how metadata is
+read for it. Belongs here: what finding it in this process (`here.py`) and on executors (`on_spark.py`) have in common.
+Does not belong: either way of finding.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple, Protocol
 
 from artemis_lifecycle.cold_tier.copy import Copier
-from artemis_lifecycle.cold_tier.ledger import CopiedFile
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.errors import ExistingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.kinds import MANIFEST, kind_of
@@ -28,14 +29,15 @@ COPY, DELETE, NAMED = "copy", "delete", "manifest"
 
 SEALED = (
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
-    "role string, manifest string, bucket bigint"
+    "checksum string, role string, manifest string, bucket bigint"
 )
+"""`checksum` is what the source's must be, where somebody recorded it; null else."""
 BUCKETS = 4096
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that a handoff needs and cannot have, and the snapshots that cannot be read without it."""
+    """A file that is needed and cannot be had, and the snapshots that cannot be read without it."""
 
     path: str
     reason: str
@@ -44,7 +46,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of `phase`: the files whose cold paths hash into these buckets. `number` is unique in the plan; sizes
+    """One batch of `phase`: the files whose destinations hash into these buckets. `number` is unique in the work; sizes
     are the recorded ones, in bytes."""
 
     number: int
@@ -57,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Work:
-    """The sealed work of one plan's handoff: a frame of SEALED rows in `folder`, cut into batches. `problems` were
+    """The sealed work of one handoff or restore: a frame of SEALED rows in `folder`, cut into batches. `problems` were
     approved: their snapshots are not among `snapshot_ids`."""
 
     folder: str
@@ -80,11 +82,11 @@ class Phase(Protocol):
     """The rows of one phase, with what its files need to know of those before."""
 
     def copy(self, batch: Batch, copier: Copier, excluded: Collection[str]) -> list[CopiedFile]:
-        """Copy the files of a batch but those at `excluded` cold paths; one answer for each, by cold path."""
+        """Copy the files of a batch but those to `excluded` ones; one answer for each, by destination."""
 
 
 class WorkRows(Protocol):
-    """The sealed rows of a handoff, opened."""
+    """The sealed rows, opened."""
 
     def phase(self, phase: int) -> AbstractContextManager[Phase]:
         """The rows of a phase, as the ledger stands now: the phase before must be in it."""
@@ -92,18 +94,22 @@ class WorkRows(Protocol):
 
 @dataclass(frozen=True)
 class Demand:
-    """Which snapshots are wanted in cold, of which metadata, and by what mapping."""
+    """Which snapshots are wanted in the other tier, of which metadata, and by what mapping.
+
+    `origin` recorded the sources when they were copied to where they are: whatever is not as it says is damaged.
+    """
 
     metadata: TableMetadata
     snapshot_ids: tuple[int, ...]
-    mapping: PathMapping
+    mapping: Placing
+    origin: Ledger | None = None
 
     def snapshots(self) -> list[Snapshot]:
         wanted = set(self.snapshot_ids)
         return [snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id in wanted]
 
     def statistics(self) -> dict[str, tuple[str, str, int]]:
-        """Kind, live path and size of the wanted snapshots' statistics files, by cold path."""
+        """Kind, path and size of the wanted snapshots' statistics files, by destination."""
         wanted = set(self.snapshot_ids)
         return {
             self.mapping(file.path): (file.kind, file.path, file.size_in_bytes)
@@ -114,7 +120,7 @@ class Demand:
 
 @dataclass(frozen=True)
 class Losses:
-    """What lost files mean: problems, and the cold paths of manifests and lists that must not be made without them."""
+    """What lost files mean: problems, and destinations of manifests and lists that must not be made without them."""
 
     problems: tuple[Problem, ...] = ()
     excluded: frozenset[str] = frozenset()
@@ -128,7 +134,7 @@ def losses(
     demand: Demand, lost: Sequence[CopiedFile], users: Mapping[str, Collection[int]], manifests: Collection[str]
 ) -> Losses:
     """What it means that `lost` are: `users` are the snapshots that read each of them by way of a list or a manifest,
-    by cold path, and `manifests` the cold paths of the manifests that name one."""
+    by destination, and `manifests` the destinations of the manifests that name one."""
     wanted = set(demand.snapshot_ids)
     read_by = {file.destination: set(users.get(file.destination, ())) for file in lost}
     for file in demand.metadata.statistics:
@@ -163,24 +169,23 @@ def pack(sizes: Iterable[tuple[int, int, int, int]], files_per_batch: int, bytes
 # --- the seal -------------------------------------------------------------------------------------------------------
 
 
-def _work_path(root: str, plan_id: str) -> str:
-    return f"{root}/handoffs/{plan_id}/work.json"
+def _work_path(folder: str) -> str:
+    return f"{folder}/work.json"
 
 
-def frame_folder(root: str, plan_id: str, name: str) -> str:
-    return f"{_work_path(root, plan_id).rpartition('/')[0]}/needed-{name}"
+def frame_folder(folder: str, name: str) -> str:
+    return f"{folder}/needed-{name}"
 
 
-def load_work(stores: Stores, root: str, plan_id: str) -> Work | None:
-    """The work that a former run of this handoff sealed; None when it got not so far. Raises StorageError if
-    damaged."""
-    path = _work_path(root, plan_id)
+def load_work(stores: Stores, folder: str) -> Work | None:
+    """The work that a former run sealed in `folder`; None when it got not so far. Raises StorageError if damaged."""
+    path = _work_path(folder)
     if stores.head(path) is None:
         return None
     try:
         values = json.loads(stores.read(path))
         return Work(
-            folder=f"{path.rpartition('/')[0]}/{values['rows']}",
+            folder=f"{folder}/{values['rows']}",
             snapshot_ids=tuple(values["snapshot_ids"]),
             batches=tuple(Batch(**batch) for batch in values["batches"]),
             problems=tuple(
@@ -189,15 +194,15 @@ def load_work(stores: Stores, root: str, plan_id: str) -> Work | None:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"The sealed work of a handoff is damaged: {error}",
+            f"The sealed list of files to copy is damaged: {error}",
             path=path,
             untouched="both tiers",
-            do="remove that file and run the handoff again",
+            do="remove that file and run the step again",
         ) from error
 
 
-def store_work(stores: Stores, root: str, plan_id: str, work: Work) -> Work:
-    """Seal `work` for the plan. Of two runs at once the first one's counts: it is given back, and `work` is dropped."""
+def store_work(stores: Stores, folder: str, work: Work) -> Work:
+    """Seal `work` in `folder`. Of two runs at once the first one's counts: it is given back, and `work` is dropped."""
     content = {
         "rows": work.folder.rpartition("/")[2],
         "snapshot_ids": work.snapshot_ids,
@@ -205,10 +210,10 @@ def store_work(stores: Stores, root: str, plan_id: str, work: Work) -> Work:
         "problems": [asdict(problem) for problem in work.problems],
     }
     try:
-        stores.write(_work_path(root, plan_id), json.dumps(content).encode())
+        stores.write(_work_path(folder), json.dumps(content).encode())
     except ExistingFile:
         drop_frame(work.folder, stores)
-        return load_work(stores, root, plan_id) or work
+        return load_work(stores, folder) or work
     return work
 
 
@@ -241,10 +246,10 @@ class FileRow(NamedTuple):
     error: str | None = None
 
 
-def read_list(live: Stores, mapping: PathMapping, snapshot: Snapshot) -> list[ListRow]:
+def read_list(source_stores: Stores, mapping: Placing, snapshot: Snapshot) -> list[ListRow]:
     source = snapshot.manifest_list
     try:
-        listed = avro.manifests_of(live, snapshot)
+        listed = avro.manifests_of(source_stores, snapshot)
     except (UnreadableMetadata, StorageError) as error:
         return [ListRow(snapshot.snapshot_id, source, None, None, error=error.what)]
     head = ListRow(snapshot.snapshot_id, source, None if source is None else mapping(source), listed.size_in_bytes)
@@ -259,9 +264,9 @@ def read_list(live: Stores, mapping: PathMapping, snapshot: Snapshot) -> list[Li
     ] or [head]
 
 
-def read_manifest(live: Stores, mapping: PathMapping, destination: str, entry: ManifestListEntry) -> list[FileRow]:
+def read_manifest(source_stores: Stores, mapping: Placing, destination: str, entry: ManifestListEntry) -> list[FileRow]:
     try:
-        found = avro.live_entries(live, entry)
+        found = avro.live_entries(source_stores, entry)
     except (UnreadableMetadata, StorageError) as error:
         return [FileRow(destination, MANIFEST, None, entry.manifest_path, None, None, error.what)]
     columns = ("content", "file_format", "file_path", "file_size_in_bytes")

@@ -21,6 +21,7 @@ from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.plans import Plans
+from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.tables import SCHEMA
@@ -122,6 +123,7 @@ class Operations:
         self.steps = Steps(engine)
         self.scans = Scans(engine)
         self.tags = Tags(engine)
+        self.restores = Restores(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

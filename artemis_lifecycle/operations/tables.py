@@ -322,6 +322,35 @@ tags = Table(
     ),
 )
 
+restores = Table(
+    "restores",
+    metadata,
+    Column("restore_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    Column("source_snapshot_id", BigInteger, nullable=False),
+    _text("branch"),
+    _text("folder"),
+    _text("who"),
+    _text("why", nullable=True),
+    _at("started_at", nullable=False),
+    # When the heartbeat over `folder` began: if it began again, copies may be gone.
+    _at("protected_since"),
+    _at("abandoned_at"),
+    _at("finished_at"),
+    Column("snapshot_id", BigInteger),
+    _text("metadata_location", nullable=True),
+    Index("restores_of_table", "table_uuid", "started_at"),
+    Index(
+        "restores_one_open",
+        "table_uuid",
+        "source_snapshot_id",
+        "branch",
+        unique=True,
+        postgresql_where=text("finished_at IS NULL AND abandoned_at IS NULL"),
+    ),
+)
+
 Record = TypeVar("Record")
 
 

@@ -20,9 +20,10 @@ from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier import here
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput, HandoffProgress, HandoffSettings, _Consent
-from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput
+from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.on_spark import find_on_spark
+from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.cold_tier.work import Found, Problem
 from artemis_lifecycle.config import LifecycleConfig
@@ -180,12 +181,15 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
 
 @pytest.mark.parametrize("history", ["v1", "v2"])
 def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
-    """Before the table's first handoff, and after it, when the ledger knows everything."""
+    """Before the table's first handoff; after it, when the ledger knows everything; and for the way back."""
     world: World = request.getfixturevalue(history)
     plan = world.plan()
-    demand, ledger = world.demand(plan)
+    demand, handed_off = world.demand(plan)
+    ledger = handed_off
     needed = []
-    for turn in ("before", "after") if history == "v2" else ("before",):
+    for turn in ("before", "after", "back") if history == "v2" else ("before",):
+        if turn == "back":
+            demand, ledger = world.demand_back(plan), Ledger(world.stores, f"{world.context().root}/nothing-yet")
 
         def sealed(found: Found, where: str, turn: str = turn) -> list[tuple[object, ...]]:
             folder = f"{world.context().root}/compared/{turn}/{where}"
@@ -198,7 +202,9 @@ def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, re
             assert sum(files for _, _, files, _ in found.sizes()) == to_copy
             return sorted(rows, key=repr)
 
-        small = here.find(world.stores, demand, partial(ledger.among, world.spark))
+        small = here.find(
+            world.stores, demand, partial(ledger.among, world.spark), partial(handed_off.among, world.spark)
+        )
         with find_on_spark(world.spark, world.stores, demand, ledger) as large:
             assert not isinstance(small, tuple)
             assert not isinstance(large, tuple)
@@ -206,10 +212,12 @@ def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, re
             rows = sealed(small, "here")
             assert rows == sealed(large, "executors")
         needed.append(sum("copy" in row for row in rows))
+        checksums = [value for row in rows for value in row if str(value).startswith("sha256:")]
+        assert len(checksums) == (needed[-1] if turn == "back" else 0)
         if history == "v2" and turn == "before":
             world.hand_off(plan)
     assert needed[0] > 20
-    assert needed[1:] in ([], [0])
+    assert needed[1:] in ([], [0, needed[0]])
 
 
 def test_archived_snapshots_read_the_same_rows_from_cold_storage_alone(archived: Archived) -> None:
@@ -293,6 +301,47 @@ def test_tags_of_archived_snapshots_are_tags_in_cold(archived: Archived) -> None
         for tag in set(cold) - {"main"}:
             rows = archived.world.sql(f"SELECT * FROM {{cold}}.{archived.table} VERSION AS OF '{tag}'")
             assert fingerprint(rows) == archived.prints[live[tag].snapshot_id]
+
+
+def test_a_restored_snapshot_is_what_it_was_and_needs_nothing_of_the_cold_tier(archived: Archived) -> None:
+    world, table = archived.world, archived.table
+    # With deletes, where there are any; and all of an early schema and spec.
+    chosen = (archived.plan.snapshot_ids[-2], archived.plan.snapshot_ids[2])
+    done = {snapshot_id: world.restore(snapshot_id, f"back-{snapshot_id}", table) for snapshot_id in chosen}
+    location = f"{world.live_root}/{table.replace('.', '/')}"
+    for snapshot_id, restored in done.items():
+        folder = f"{location}/restored/{restored.restore_id}"
+        texts = list(named_paths(Path(folder)))
+        assert len(texts) > 3
+        strange = [
+            (file, field, value)
+            for file, field, value in texts
+            if str(world.live_root.parent) in value and folder not in value and not field.startswith(ALLOWED)
+        ]
+        assert strange == []
+        new = restored.snapshot_id
+        assert new != snapshot_id
+        with world.without_cold():
+            assert fingerprint(world.rows("live", new, table)) == archived.prints[snapshot_id]
+            assert world.python_rows("live", [new], table)[new] == archived.python_rows[snapshot_id]
+            if archived.version == 3:
+                found = world.sql(
+                    f"SELECT id, _row_id, _last_updated_sequence_number FROM {{live}}.{table} "
+                    f"VERSION AS OF {new} ORDER BY id"
+                ).collect()
+                assert found == archived.lineage[snapshot_id]
+            # The branch takes commits like any other: deletes apply to what was restored.
+            count = archived.prints[snapshot_id][0]
+            branch = f"{{live}}.{table}.`branch_back-{snapshot_id}`"
+            world.sql(f"DELETE FROM {branch} WHERE id % 2 = 0")
+            world.sql(f"INSERT INTO {branch} (id) VALUES (-1)")
+            left = world.sql(f"SELECT count(*), sum(id % 2) FROM {branch}").collect()[0]
+            odd = world.rows("live", new, table).filter("id % 2 != 0 OR id IS NULL").count()
+            assert left[0] == odd + 1 <= count + 1
+    # Asked again, it is there already.
+    again = world.restore(chosen[1], "kept apart", table)
+    assert again.snapshot_id != done[chosen[1]].snapshot_id
+    assert world.restore(chosen[1], "kept apart", table) == replace(again, attempts=0)
 
 
 def test_a_second_handoff_of_the_plan_changes_nothing(archived: Archived) -> None:
@@ -405,12 +454,12 @@ def test_killed_at_every_point_a_handoff_resumes_to_the_same_bytes(world: World)
     world.sql("INSERT INTO {live}.ns.t VALUES (99)")
     plan = world.plan()
     before = world.prints("live", plan.snapshot_ids)
-    settings = HandoffSettings(files_per_batch=3)
+    settings = TransferSettings(files_per_batch=3)
     world.hand_off(plan, settings=settings)
     expected = tree(world.cold_root)
     _reset(world)
 
-    ledger = Ledger(world.stores, world.context().root, plan.table_uuid)
+    ledger = handoff_ledger(world.stores, world.context().root, plan.table_uuid)
     died: set[tuple[str, int]] = set()
 
     def die(name: str) -> None:
@@ -458,7 +507,7 @@ def test_a_resumed_handoff_does_not_copy_finished_batches_again(v2: World) -> No
         v2.hand_off(plan, check=check)
     done_before = {path: (v2.cold_root / path).stat().st_ino for path in tree(v2.cold_root)}
     assert done_before
-    progress: list[HandoffProgress] = []
+    progress: list[TransferProgress] = []
     v2.hand_off(plan, on_progress=progress.append)
     assert {path: (v2.cold_root / path).stat().st_ino for path in done_before} == done_before
     assert progress[-1].done_files == progress[-1].files
@@ -547,10 +596,10 @@ def test_a_snapshot_that_somebody_else_expired_leaves_the_handoff_without_approv
 def test_a_loss_that_nobody_can_place_is_never_taken_for_overtaken() -> None:
     """A file is gone, and so is the manifest that says who reads it: no snapshot is known to feel it."""
     theirs, placed, unplaced = frozenset({1, 2}), Problem("a", "gone", (1,)), Problem("b", "gone", ())
-    assert _Consent(allow_lost=False, overtaken=theirs).to([placed])
-    assert not _Consent(allow_lost=False, overtaken=theirs).to([placed, unplaced])
-    assert not _Consent(allow_lost=False, overtaken=frozenset()).to([unplaced])
-    assert _Consent(allow_lost=True, overtaken=frozenset()).to([unplaced])
+    assert Consent(allow_lost=False, overtaken=theirs).to([placed])
+    assert not Consent(allow_lost=False, overtaken=theirs).to([placed, unplaced])
+    assert not Consent(allow_lost=False, overtaken=frozenset()).to([unplaced])
+    assert Consent(allow_lost=True, overtaken=frozenset()).to([unplaced])
 
 
 def test_a_snapshot_whose_file_another_still_needs_is_not_overtaken(v1: World) -> None:

@@ -17,21 +17,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.handoff import (
     Handoff,
     HandoffContext,
     HandoffInput,
-    HandoffSettings,
     cold_identity,
     hand_off,
 )
-from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
+from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreMapping, RestoreRequest, restore
+from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.cold_tier.work import Demand
 from artemis_lifecycle.config import Catalog, LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.stores import Stores
 
 Print = tuple[int, str]
@@ -92,7 +94,7 @@ class World:
             live_stores=self.stores,
             cold_stores=self.stores,
             config=self.config,
-            settings=HandoffSettings(files_per_batch=12),
+            settings=TransferSettings(files_per_batch=12),
         )
         return replace(context, **more)
 
@@ -118,8 +120,37 @@ class World:
         """What `plan` wants in cold, and what was ever copied for its table."""
         metadata = read_table_metadata(self.stores, plan.base_metadata_location)
         identity = cold_identity(self.context(), plan.table, plan.table_uuid, metadata.location)
-        ledger = Ledger(self.stores, self.context().root, plan.table_uuid)
+        ledger = handoff_ledger(self.stores, self.context().root, plan.table_uuid)
         return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), ledger
+
+    def demand_back(self, plan: HandoffInput) -> Demand:
+        """The way back of the snapshots of `plan`, which was handed off."""
+        demand, ledger = self.demand(plan)
+        identity = cold_identity(self.context(), plan.table, plan.table_uuid, demand.metadata.location)
+        mapping = RestoreMapping(identity, f"{demand.metadata.location}/restored/somewhere")
+        return Demand(self.metadata(plan.table, tier="cold"), plan.snapshot_ids, mapping, ledger)
+
+    def restore(self, snapshot_id: int, branch: str, table: str = "ns.t") -> Restored:
+        """Bring a snapshot back, whether or not it is gone from the live table."""
+        live = self.metadata(table)
+        gone = replace(live, snapshots=tuple(s for s in live.snapshots if s.snapshot_id != snapshot_id))
+        with Operations.open(require_uri(self.config.catalogs.live)) as operations:
+            context = RestoreContext(
+                spark=self.spark,
+                live_stores=self.stores,
+                cold_stores=self.stores,
+                operations=operations,
+                live_catalog=self.live,
+                root=self.context().root,
+                settings=TransferSettings(files_per_batch=12),
+            )
+            return restore(
+                context,
+                RestoreRequest(table, live.table_uuid, snapshot_id, branch, who="a test"),
+                gone,
+                self.metadata(table, tier="cold"),
+                read_identity(self.stores, context.root, live.table_uuid),
+            )
 
     def rows(self, tier: str, snapshot_id: int, table: str = "ns.t") -> DataFrame:
         catalog = self.live if tier == "live" else self.cold
@@ -146,9 +177,12 @@ class World:
     def without_live(self) -> _Hidden:
         return _Hidden(self.live_root)
 
+    def without_cold(self) -> _Hidden:
+        return _Hidden(self.cold_root)
+
 
 class _Hidden:
-    """The live warehouse renamed away while the block runs: whatever reads it then fails."""
+    """A warehouse renamed away while the block runs: whatever reads it then fails."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -1,0 +1,200 @@
+"""Bringing snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff does it
+towards the cold tier, a restore back. Belongs here: the order of the phases, what a batch means, what a resume goes by.
+Does not belong: which snapshots, how one file is copied, and what is published in the end.
+
+Contents come first, then manifests, which name them and their new sizes, then manifest lists. A batch is recorded when
+all of it is verified, and a later run begins with the first batch that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from artemis_lifecycle.cold_tier.copy import Copier
+from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.needed import losses_of, open_work, seal_work
+from artemis_lifecycle.cold_tier.work import PHASES, Batch, Demand, Losses, Problem, Work, load_work
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class TransferSettings:
+    """Bounds of a batch, which is the unit that a killed run repeats."""
+
+    files_per_batch: int = 2_000
+    bytes_per_batch: int = 8 << 30
+
+
+@dataclass(frozen=True)
+class TransferProgress:
+    """Where a running transfer is: files and recorded bytes of finished batches, and of all."""
+
+    done_files: int
+    files: int
+    done_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Consent:
+    """Which losses do not stop a transfer: all, where a person approved; else those that only snapshots feel which
+    somebody else expired. A loss of which nobody can say who feels it (its manifest is gone, too) is none of those."""
+
+    allow_lost: bool = False
+    overtaken: frozenset[int] = frozenset()
+
+    def to(self, problems: Sequence[Problem]) -> bool:
+        return self.allow_lost or all(
+            problem.snapshot_ids and self.overtaken.issuperset(problem.snapshot_ids) for problem in problems
+        )
+
+
+class Watcher(Protocol):
+    """Who follows a transfer's batches, and words its errors."""
+
+    def begin(self, work: Work, recorded: Collection[int]) -> None:
+        """The work is sealed; batches of the numbers `recorded` are finished already."""
+
+    def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None:
+        """A batch was tried: finished, or failed with `error`."""
+
+    def failed(self, batch: Batch, files: Sequence[CopiedFile], failed: Sequence[CopiedFile]) -> LifecycleError:
+        """The error for files that could not be copied, verified or rewritten."""
+
+    def lost(self, problems: Sequence[Problem]) -> LifecycleError:
+        """The error for files that are gone or damaged, without consent."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Snapshots (`demand`) on their way from `source` to `target`.
+
+    `records` reach `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
+    `work_id`. `check` is called before each batch, and raises when the worker's lease is lost.
+    """
+
+    spark: SparkSession
+    source: Stores
+    target: Stores
+    records: Stores
+    folder: str
+    work_id: str
+    demand: Demand
+    ledger: Ledger
+    watcher: Watcher
+    consent: Consent = field(default_factory=Consent)
+    settings: TransferSettings = field(default_factory=TransferSettings)
+    check: Callable[[], None] = lambda: None
+    on_progress: Callable[[TransferProgress], None] = lambda progress: None
+
+    def run(self) -> tuple[Work, Losses]:
+        """Copy whatever is not copied yet; the sealed work, and what losses by consent mean in the end.
+
+        Raises the watcher's errors. Whatever was copied counts for the next run.
+        """
+        work = self._work()
+        return work, self._copy_all(work)
+
+    def _work(self) -> Work:
+        """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only with consent."""
+        known = load_work(self.records, self.folder)
+        if known is not None:
+            return known
+        demand, problems = self.demand, tuple[Problem, ...]()
+        while True:
+            with around("handoff.seal"):
+                work = seal_work(
+                    self.spark,
+                    self.source,
+                    self.records,
+                    demand,
+                    self.ledger,
+                    self.folder,
+                    files_per_batch=self.settings.files_per_batch,
+                    bytes_per_batch=self.settings.bytes_per_batch,
+                    problems=problems,
+                )
+            if isinstance(work, Work):
+                return work
+            problems += work
+            if not self.consent.to(work):
+                raise self.watcher.lost(problems)
+            gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
+            demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
+
+    def _copy_all(self, work: Work) -> Losses:
+        """Every batch that is not recorded yet, phase by phase."""
+        demand = replace(self.demand, snapshot_ids=work.snapshot_ids)
+        recorded = self.ledger.batches(self.work_id)
+        self.watcher.begin(work, recorded)
+        progress = TransferProgress(
+            0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
+        )
+        copier = Copier(self.source, self.target, demand.mapping, accept_sizes=self.consent.allow_lost)
+        with ExitStack() as opened:
+            rows = (
+                opened.enter_context(open_work(self.spark, self.records, work, self.ledger))
+                if len(recorded) < len(work.batches)
+                else None
+            )
+            for phase in range(PHASES):
+                batches = [batch for batch in work.batches if batch.phase == phase]
+                left = [batch for batch in batches if batch.number not in recorded]
+                lost: list[CopiedFile] = []
+                if left and rows is not None:
+                    with rows.phase(phase) as wanted:
+                        excluded = self._losses(demand, self._lost()).excluded
+                        for batch in left:
+                            self.check()
+                            files = wanted.copy(batch, copier, excluded)
+                            gone = [file for file in files if file.action == LOST]
+                            go_on = not gone or self.consent.allow_lost
+                            if not go_on and self.consent.overtaken:
+                                go_on = self.consent.to(self._losses(demand, gone).problems)
+                            self._settle_batch(work, batch, files, go_on)
+                            lost += [] if go_on else gone
+                            progress = _further(progress, batch)
+                            self.on_progress(progress)
+                if lost:
+                    raise self.watcher.lost(self._losses(demand, lost).problems)
+                for batch in batches:
+                    if batch not in left:
+                        progress = _further(progress, batch)
+        return self._losses(demand, self._lost())
+
+    def _lost(self) -> tuple[CopiedFile, ...]:
+        return self.ledger.outcome(self.work_id).lost
+
+    def _losses(self, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
+        return losses_of(self.spark, self.source, demand, lost)
+
+    def _settle_batch(self, work: Work, batch: Batch, files: list[CopiedFile], go_on: bool) -> None:
+        """Record the batch if all of it is settled, which with losses it is by consent (`go_on`)."""
+        failed = [file for file in files if file.action == FAILED]
+        lost = [file for file in files if file.action == LOST]
+        if failed:
+            error = self.watcher.failed(batch, files, failed)
+            self.watcher.finish(work, batch, files, str(error))
+            raise error
+        if not go_on:
+            self.watcher.finish(work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}")
+            return
+        with around("handoff.batch"):
+            self.ledger.write(self.work_id, batch.number, files)
+        self.watcher.finish(work, batch, files, None)
+
+
+def _further(progress: TransferProgress, batch: Batch) -> TransferProgress:
+    return replace(
+        progress,
+        done_files=progress.done_files + batch.files,
+        done_bytes=progress.done_bytes + batch.size_in_bytes,
+    )

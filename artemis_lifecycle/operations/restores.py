@@ -1,0 +1,113 @@
+"""What is being brought back from the cold tier, and what was: one row for each restore."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Engine, func, insert, select, update
+
+from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import restores, to_record
+
+
+@dataclass(frozen=True)
+class RestoreRecord:
+    """A restore of `source_snapshot_id` onto `branch`, whose files go to `folder`. `snapshot_id` is the new snapshot's.
+
+    `protected_since` is when the heartbeat over the folder began; one that began later means that copies made before
+    may have been taken for orphans, so that such a restore is abandoned and begun anew.
+    """
+
+    restore_id: str
+    table_uuid: str
+    table: str
+    source_snapshot_id: int
+    branch: str
+    folder: str
+    who: str
+    why: str | None
+    started_at: datetime
+    protected_since: datetime | None
+    abandoned_at: datetime | None
+    finished_at: datetime | None
+    snapshot_id: int | None
+    metadata_location: str | None
+
+
+class Restores:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(
+        self,
+        table_uuid: str,
+        table: str,
+        source_snapshot_id: int,
+        branch: str,
+        location: str,
+        who: str,
+        why: str | None = None,
+    ) -> RestoreRecord:
+        """The open restore of that snapshot onto that branch, or a new one, whose folder lies in `location`. Call it
+        under the table's lease."""
+        with around("restores.begin"), self._engine.begin() as connection:
+            row = connection.execute(
+                select(restores).where(
+                    restores.c.table_uuid == table_uuid,
+                    restores.c.source_snapshot_id == source_snapshot_id,
+                    restores.c.branch == branch,
+                    restores.c.finished_at.is_(None),
+                    restores.c.abandoned_at.is_(None),
+                )
+            ).first()
+            if row is None:
+                restore_id = f"restore-{uuid.uuid4().hex}"
+                row = connection.execute(
+                    insert(restores)
+                    .values(
+                        restore_id=restore_id,
+                        table_uuid=table_uuid,
+                        table_name=table,
+                        source_snapshot_id=source_snapshot_id,
+                        branch=branch,
+                        folder=f"{location}/{restore_id}",
+                        who=who,
+                        why=why,
+                    )
+                    .returning(restores)
+                ).one()
+        return to_record(RestoreRecord, row)
+
+    def protected(self, restore_id: str, since: datetime) -> RestoreRecord:
+        """Write since when the folder is protected."""
+        return self._set(restore_id, protected_since=since)
+
+    def abandon(self, restore_id: str) -> RestoreRecord:
+        """Write that nothing of the restore is used; its files are orphans."""
+        return self._set(restore_id, abandoned_at=func.clock_timestamp())
+
+    def finish(self, restore_id: str, snapshot_id: int, metadata_location: str) -> RestoreRecord:
+        return self._set(
+            restore_id,
+            finished_at=func.coalesce(restores.c.finished_at, func.clock_timestamp()),
+            snapshot_id=snapshot_id,
+            metadata_location=metadata_location,
+        )
+
+    def of_table(self, table_uuid: str) -> list[RestoreRecord]:
+        """Newest first, abandoned ones too."""
+        query = select(restores).where(restores.c.table_uuid == table_uuid).order_by(restores.c.started_at.desc())
+        with self._engine.connect() as connection:
+            return [to_record(RestoreRecord, row) for row in connection.execute(query)]
+
+    def _set(self, restore_id: str, **values: object) -> RestoreRecord:
+        with around("restores.record"), self._engine.begin() as connection:
+            row = connection.execute(
+                update(restores).where(restores.c.restore_id == restore_id).values(**values).returning(restores)
+            ).first()
+        if row is None:
+            raise NoSuchPlan(f"No restore {restore_id} is stored", untouched="everything", do="begin it first")
+        return to_record(RestoreRecord, row)
