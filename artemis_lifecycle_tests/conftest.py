@@ -67,13 +67,13 @@ def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session. Its jars are resolved once, into the repository's own .artemis."""
-    from artemis_lifecycle.local.jars import resolve
+    from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
     from artemis_lifecycle.spark.session import open_session, session_conf
 
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))
     (home / "owner").write_text(str(os.getpid()))
     config = LifecycleConfig.model_validate({"home": home, "spark": {"master": "local[2]"}})
-    conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis"))
+    conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS)))
     conf["spark.sql.shuffle.partitions"] = "2"
     # Tiny data in a young JVM: what the second compiler and a parallel collector do is to compete for two cores.
     conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
