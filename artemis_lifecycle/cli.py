@@ -151,7 +151,10 @@ def _cell(value: object) -> str:
 
 def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
     """Print at most `limit` rows of a DataFrame."""
-    rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+    from artemis_lifecycle.spark.statement_errors import statement_errors
+
+    with statement_errors():
+        rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
     if json:
         print(json_module.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False))
         return
@@ -617,6 +620,7 @@ def query(
     """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
     from artemis_lifecycle.cold_tier.queries import Query
     from artemis_lifecycle.lifecycle import Tagged
+    from artemis_lifecycle.spark.statement_errors import statement_errors
 
     with opened(config, "querying") as lifecycle:
         found = lifecycle.translate(sql, table=table, as_of=instant(as_of))
@@ -633,7 +637,9 @@ def query(
                 if not json:
                     _show_tag(result, False)
             elif json:
-                shown["rows"] = [as_json(row.asDict(recursive=True)) for row in result.limit(limit).collect()]
+                with statement_errors():
+                    rows = result.limit(limit).collect()
+                shown["rows"] = [as_json(row.asDict(recursive=True)) for row in rows]
                 shown["seconds"] = round(time.monotonic() - began, 3)
             else:
                 show_rows(result, json=False, limit=limit, title="Rows")

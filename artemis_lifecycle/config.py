@@ -92,9 +92,26 @@ class Catalog(_Model):
         return value.rstrip("/") if value else value
 
 
+_TIERS: Mapping[str, Mapping[str, object]] = {
+    "live": {"name": "live", "expected_latency": "1s"},
+    "cold": {"name": "cold", "storage_class": "GLACIER_IR", "expected_latency": "5s"},
+}
+
+
 class Catalogs(_Model):
-    live: Catalog = Catalog(name="live", expected_latency=timedelta(seconds=1))
-    cold: Catalog = Catalog(name="cold", storage_class="GLACIER_IR", expected_latency=timedelta(seconds=5))
+    live: Catalog = Catalog.model_validate(_TIERS["live"])
+    cold: Catalog = Catalog.model_validate(_TIERS["cold"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _each_tier_has_its_defaults(cls, given: object) -> object:
+        # A section that says something of a catalog must not take away what it does not speak of.
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            tier: {**_TIERS[tier], **said} if tier in _TIERS and isinstance(said, Mapping) else said
+            for tier, said in given.items()
+        }
 
 
 class Operations(_Model):

@@ -98,6 +98,7 @@ from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import ROWS_HERE, indexed, reachable_files, tidy
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
 from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
+from artemis_lifecycle.spark.statement_errors import statement_errors
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
@@ -1100,11 +1101,13 @@ class Lifecycle:
     ) -> DataFrame | Tagged:
         """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
 
-        `who` and `why` are kept of a tag. Raises what `translate`, `tag` and Spark raise.
+        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, and BadInput for a query that Spark
+        refuses; what is wrong with single rows shows when they are collected.
         """
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):
-            return self.spark.sql(found.spark_sql)
+            with statement_errors():
+                return self.spark.sql(found.spark_sql)
         assert found.table is not None  # translate settled it
         retain = "forever" if found.retain is None else found.retain
         return self.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)

@@ -119,6 +119,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
         monkeypatch.setattr(cli, "out", Console(highlight=False, width=220))
         assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
         told = capsys.readouterr()
+        assert "Traceback" not in told.err and "org.apache" not in told.err
         if "--json" in arguments:
             return json.loads(told.out)
         return " ".join((told.out + told.err).split())
@@ -245,3 +246,27 @@ def test_what_a_table_is_like_and_its_upkeep(
     assert "recorded 4" in " ".join(run("record-lineage", "db.t").replace("│", " ").split())
     listed = run("list-objects", "db.t", "--json")
     assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("SELECT absent FROM db.t", "UNRESOLVED_COLUMN"),
+        ("SELECT (id FROM db.t", "cannot parse"),
+        ("SELECT 1 / (id - id) FROM db.t", "DIVIDE_BY_ZERO"),
+    ],
+)
+@pytest.mark.parametrize("form", ["for people", "json"])
+def test_what_is_wrong_with_a_query_is_said_without_a_trace(
+    run: Run, aged: list[int], sql: str, says: str, form: str
+) -> None:
+    said = run("query", sql, *(["--json"] if form == "json" else []), code=2)
+    shown = said["message"] if form == "json" else said
+    assert says in shown
+
+
+def test_a_branch_on_what_is_still_there_and_the_list_of_restores(run: Run, aged: list[int]) -> None:
+    done = run("restore", "db.t", aged[0], "--branch", "looked-at", "--why", "to look", "--json")
+    assert (done["snapshot_id"], done["copied_files"]) == (aged[0], 0)
+    assert "main is what" in run("restore", "db.t", aged[0], "--branch", "main", code=2)
+    assert run("restores", "db.t", "--json") == []

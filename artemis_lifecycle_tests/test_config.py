@@ -83,3 +83,14 @@ def test_a_tier_may_be_given_by_its_python_name() -> None:
 def test_a_duration_that_is_none_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"duration|calendar"):
         parse_duration(text)
+
+
+def test_a_catalog_keeps_the_defaults_of_its_tier_that_the_file_does_not_speak_of() -> None:
+    given = {"catalogs": {"cold": {"warehouse": "s3://b/cold"}, "live": {"name": "mine"}}}
+    catalogs = LifecycleConfig.model_validate(given).catalogs
+    assert (catalogs.cold.name, catalogs.cold.storage_class) == ("cold", "GLACIER_IR")
+    assert catalogs.cold.expected_latency == timedelta(seconds=5)
+    assert (catalogs.live.name, catalogs.live.storage_class) == ("mine", None)
+    assert catalogs.live.expected_latency == timedelta(seconds=1)
+    none = {"catalogs": {"cold": {"storage_class": None}}}
+    assert LifecycleConfig.model_validate(none).catalogs.cold.storage_class is None

@@ -1,0 +1,35 @@
+"""Errors that Spark finds in a user's statement. Belongs here: telling them apart from all else that can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from artemis_lifecycle.errors import BadInput
+
+_THE_STATEMENTS = ("0A", "21", "22", "42")
+"""Classes of SQLSTATE: not supported, cardinality, data, syntax or names. Source: ISO/IEC 9075-2, "SQLSTATE"."""
+
+
+@contextmanager
+def statement_errors() -> Iterator[None]:
+    """Run a statement, or collect its rows; what Spark finds wrong with it comes out as BadInput, in one line.
+
+    Spark's own report, a JSON document with the trace of the JVM, is not written to the error output meanwhile.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.logger import PySparkLogger
+
+    report = PySparkLogger.getLogger("SQLQueryContextLogger")
+    disabled, report.disabled = report.disabled, True
+    try:
+        yield
+    except PySparkException as error:
+        if not (error.getSqlState() or "").startswith(_THE_STATEMENTS):
+            raise
+        said = str(error).strip().partition("\n")[0].rstrip(";")
+        raise BadInput(
+            f"Spark refuses the statement: {said}", untouched="everything", do="mend the statement"
+        ) from error
+    finally:
+        report.disabled = disabled
