@@ -70,9 +70,10 @@ def _print(lifecycle: Lifecycle, snapshot_id: int) -> Print:
     return fingerprint(lifecycle.spark.read.option("versionAsOf", snapshot_id).table(table))
 
 
-@pytest.fixture
-def past(make_config: MakeConfig, spark: SparkSession) -> Past:
-    lifecycle = Lifecycle.open(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+@pytest.fixture(scope="module")
+def past(module_configs: MakeConfig, spark: SparkSession) -> Past:
+    """One for all tests of this module: each leaves branches of its own, and nothing that the next could trip over."""
+    lifecycle = Lifecycle.open(module_configs(defaults=POLICY, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
     table = f"{live}.db.t"
     spark.sql(f"CREATE NAMESPACE {live}.db")
@@ -140,7 +141,7 @@ class _Killed(BaseException):
 
 def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> None:
     lifecycle, source = past.lifecycle, past.ids[1]
-    before = past.metadata_location()
+    before, known = past.metadata_location(), {s.snapshot_id for s in lifecycle.snapshot_history("db.t").snapshots}
     died: set[str] = set()
     seen: dict[str, int] = {}
 
@@ -156,7 +157,7 @@ def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> 
         seen.clear()
         try:
             with crash_points.installed(die):
-                done = lifecycle.restore("db.t", source, "back")
+                done = lifecycle.restore("db.t", source, "killed")
             break
         except _Killed:
             committed = any(point.startswith("catalog.commit:after") for point in died)
@@ -173,13 +174,14 @@ def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> 
         "restores.record:before",
     }
     history = lifecycle.snapshot_history("db.t")
-    assert [s.snapshot_id for s in history.snapshots if s.snapshot_id not in past.prints] == [done.snapshot_id]
-    assert past.branch_reads("back") == past.prints[source]
-    assert len([record for record in lifecycle.restores("db.t") if record.abandoned_at is None]) == 1
+    assert [s.snapshot_id for s in history.snapshots if s.snapshot_id not in known] == [done.snapshot_id]
+    assert past.branch_reads("killed") == past.prints[source]
+    mine = [record for record in lifecycle.restores("db.t") if record.branch == "killed"]
+    assert len([record for record in mine if record.abandoned_at is None]) == 1
     assert lifecycle.scan_orphans("db.t").summary.orphan_files == 0
 
 
-def _die_after_the_first_batch(past: Past, source: int) -> list[str]:
+def _die_after_the_first_batch(past: Past, source: int, branch: str) -> list[str]:
     """The files that a restore copied before it was killed."""
 
     def die(name: str) -> None:
@@ -187,7 +189,7 @@ def _die_after_the_first_batch(past: Past, source: int) -> list[str]:
             raise _Killed(name)
 
     with crash_points.installed(die), pytest.raises(_Killed):
-        past.lifecycle.restore("db.t", source, "back")
+        past.lifecycle.restore("db.t", source, branch)
     folder = Path(past.lifecycle.restores("db.t")[0].folder.removeprefix("file:"))
     copied = [str(path) for path in folder.rglob("*") if path.is_file()]
     assert copied
@@ -195,28 +197,28 @@ def _die_after_the_first_batch(past: Past, source: int) -> list[str]:
 
 
 def test_copies_of_a_killed_restore_are_no_orphans_while_it_may_go_on(past: Past) -> None:
-    copied = _die_after_the_first_batch(past, past.ids[2])
+    copied = _die_after_the_first_batch(past, past.ids[2], "goes on")
     scan = past.lifecycle.scan_orphans("db.t")
     assert scan.skipped_in_flight == len(copied)
     past.lifecycle.delete_orphans(scan)
     assert all(Path(path).exists() for path in copied)
-    done = past.lifecycle.restore("db.t", past.ids[2], "back")
+    done = past.lifecycle.restore("db.t", past.ids[2], "goes on")
     assert past.lifecycle.restores("db.t")[0].restore_id == done.restore_id
-    assert past.branch_reads("back") == past.prints[past.ids[2]]
+    assert past.branch_reads("goes on") == past.prints[past.ids[2]]
 
 
 def test_a_restore_whose_copies_may_be_gone_begins_anew(past: Past) -> None:
     """Days after the kill its copies were nobody's, and the orphan job took them: the record of them counts no more."""
     lifecycle = past.lifecycle
-    copied = _die_after_the_first_batch(past, past.ids[2])
+    copied = _die_after_the_first_batch(past, past.ids[2], "anew")
     past.lapse("heartbeats")
     lifecycle.delete_orphans(lifecycle.scan_orphans("db.t"))
     assert not any(Path(path).exists() for path in copied)
-    done = lifecycle.restore("db.t", past.ids[2], "back")
-    newest, first = lifecycle.restores("db.t")
+    done = lifecycle.restore("db.t", past.ids[2], "anew")
+    newest, first = lifecycle.restores("db.t")[:2]
     assert newest.restore_id == done.restore_id
     assert first.abandoned_at is not None
-    assert past.branch_reads("back") == past.prints[past.ids[2]]
+    assert past.branch_reads("anew") == past.prints[past.ids[2]]
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "shorter", "gone"])
@@ -230,11 +232,11 @@ def test_damage_in_the_cold_tier_stops_a_restore(past: Past, damage: str) -> Non
         path.write_bytes(whole[:-1] + (b"" if damage == "shorter" else bytes([whole[-1] ^ 1])))
     before = past.metadata_location()
     with pytest.raises(RestoreFailed, match="gone from the cold tier, or damaged"):
-        past.lifecycle.restore("db.t", source, "back")
+        past.lifecycle.restore("db.t", source, damage)
     assert past.metadata_location() == before
     path.write_bytes(whole)
-    past.lifecycle.restore("db.t", source, "back")
-    assert past.branch_reads("back") == past.prints[source]
+    past.lifecycle.restore("db.t", source, damage)
+    assert past.branch_reads(damage) == past.prints[source]
 
 
 def test_what_cannot_be_restored_is_refused_before_anything_is_copied(past: Past) -> None:
@@ -244,13 +246,13 @@ def test_what_cannot_be_restored_is_refused_before_anything_is_copied(past: Past
     assert current is not None
     lifecycle.spark.sql(f"ALTER TABLE {live}.db.t CREATE BRANCH taken")
     lifecycle.tag("db.t", "a tag", current)
-    before = past.metadata_location()
+    before, restores = past.metadata_location(), lifecycle.restores("db.t")
     for branch in ("main", " ", "taken", "a tag"):
         with pytest.raises(BadInput):
             lifecycle.restore("db.t", past.ids[0], branch)
     with pytest.raises(NoSuchSnapshot):
         lifecycle.restore("db.t", 42, "back")
-    assert lifecycle.restores("db.t") == []
+    assert lifecycle.restores("db.t") == restores
     assert past.metadata_location() == before
 
     # What the live table still has needs no copy.

@@ -98,3 +98,6 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
     assert fingerprint(spark.read.option("versionAsOf", restored.snapshot_id).table(table)) == prints[ids[1]]
     assert lifecycle.scan_orphans("db.t").summary.orphan_files == 0
     assert set(_keys(s3, live_bucket, "live/db/t/restored/").values()) == {"STANDARD"}
+    # And may become the table's present state.
+    spark.sql(f"CALL {config.catalogs.live.name}.system.set_current_snapshot(table => 'db.t', ref => 'incident')")
+    assert fingerprint(spark.table(table)) == prints[ids[1]]
