@@ -168,7 +168,10 @@ class Retention(_Model):
 
 
 class ColdTier(_Model):
+    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names."""
+
     enabled: bool = True
+    archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
     retain: Duration = timedelta(days=7 * 365)
     then: Literal["deep-archive", "delete", "keep"] = "deep-archive"
 

@@ -67,6 +67,7 @@ from artemis_lifecycle.expiration.promises import (
     table_refs,
     tag_views,
     thinning_tiers,
+    to_archive,
 )
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
@@ -598,6 +599,7 @@ class Lifecycle:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
         catalog in one commit. Goes on where an earlier run stopped; a plan that is handed off changes nothing more.
 
+        The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`.
         Snapshots that somebody else expired since the plan are archived if their files are still there, and stay out as
         `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
         (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
@@ -622,12 +624,14 @@ class Lifecycle:
                 batches=self.operations.handoffs,
                 check=step.check,
             )
+            wanted = self._to_archive(plan)
             request = HandoffInput(
                 plan_id=plan.plan_id,
                 table=plan.table,
                 table_uuid=plan.table_uuid,
                 base_metadata_location=plan.base_metadata_location,
-                snapshot_ids=plan.expired_snapshots,
+                snapshot_ids=wanted,
+                thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
             )
             there = {snapshot.snapshot_id for snapshot in look.metadata.snapshots}
             done = archive(
@@ -649,6 +653,13 @@ class Lifecycle:
                 "bytes_copied": done.copied_bytes,
             }
         return done
+
+    def _to_archive(self, plan: ExpirationPlan) -> tuple[int, ...]:
+        archive_what = self.config.policy(plan.table).cold_tier.archive
+        if archive_what == "every" or not plan.expired_snapshots:
+            return plan.expired_snapshots
+        base = read_table_metadata(self.live_stores, plan.base_metadata_location)
+        return to_archive(plan.expired_snapshots, view_of(base), archive_what)
 
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
@@ -1104,6 +1115,12 @@ class Lifecycle:
         `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, and BadInput for a query that Spark
         refuses; what is wrong with single rows shows when they are collected.
         """
+        if not isinstance(sql, str) and (table is not None or as_of is not None):
+            raise BadInput(
+                "A translated statement has its tables and its instants already",
+                untouched="everything",
+                do="give table and as_of to translate, or the statement as text",
+            )
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):
             with statement_errors():

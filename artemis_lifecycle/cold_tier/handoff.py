@@ -7,11 +7,12 @@ Until then the cold table is as it was, and whatever was copied counts for the n
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -25,7 +26,14 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, 
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.errors import CommitConflict, ConfigError, HandoffFailed, NoSuchTable, UnreadableMetadata
+from artemis_lifecycle.errors import (
+    CommitConflict,
+    ConfigError,
+    HandoffFailed,
+    NoSuchTable,
+    StorageError,
+    UnreadableMetadata,
+)
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
@@ -45,13 +53,14 @@ NOTHING_ARCHIVED = ""
 @dataclass(frozen=True)
 class HandoffInput:
     """What is to go to the cold tier: snapshots of one metadata file of one table. `plan_id` keys the handoff's
-    work."""
+    work; `thinned` are snapshots of the plan that the policy does not archive."""
 
     plan_id: str
     table: str
     table_uuid: str
     base_metadata_location: str
     snapshot_ids: tuple[int, ...]
+    thinned: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Handoff:
 
     `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
     theirs is gone (`lost_files`); `overtaken` those of which that is no wonder: somebody else had expired them before.
+    `thinned` are those that the policy does not archive, because it archives a neighbour.
     `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
     handoffs or found in place; nothing was sent for them.
     """
@@ -71,6 +81,7 @@ class Handoff:
     archived: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
     overtaken: tuple[int, ...] = ()
+    thinned: tuple[int, ...] = ()
     lost_files: tuple[Problem, ...] = ()
     copied_files: int = 0
     copied_bytes: int = 0
@@ -124,8 +135,12 @@ def hand_off(
     copied, verified or rewritten; UnreadableMetadata when the base metadata file is broken; EncryptedTable;
     CommitConflict.
     """
-    if not plan.snapshot_ids or not context.config.policy(plan.table).cold_tier.enabled:
+    whole = (*plan.snapshot_ids, *plan.thinned)
+    if not whole or not context.config.policy(plan.table).cold_tier.enabled:
         return Handoff(plan.plan_id, plan.table)
+    if not plan.snapshot_ids:
+        none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
+        return _recorded(context, none)
     base = context.live_stores.read(plan.base_metadata_location)
     demand, identity = _demand(context, plan, base)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
@@ -149,17 +164,21 @@ def hand_off(
     location, attempts = _publish(
         context, plan, identity, cold_metadata.load_json(base, plan.base_metadata_location), archived
     )
-    out = [snapshot for snapshot in plan.snapshot_ids if snapshot not in set(archived)]
+    # What an earlier run sealed counts: a change of policy since then is the next plan's.
+    asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
+    out = asked.difference(archived)
+    settled = asked.union(archived)
     outcome = ledger.outcome(plan.plan_id)
     copied, rewritten, present = (outcome.files.get(action, 0) for action in (COPIED, REWRITTEN, PRESENT))
-    return Handoff(
+    done = Handoff(
         plan_id=plan.plan_id,
         table=plan.table,
         cold_table=identity.cold_table,
         cold_metadata_location=location or NOTHING_ARCHIVED,
         archived=archived,
-        lost=tuple(snapshot for snapshot in out if snapshot not in consent.overtaken),
-        overtaken=tuple(snapshot for snapshot in out if snapshot in consent.overtaken),
+        lost=tuple(each for each in whole if each in out and each not in consent.overtaken),
+        overtaken=tuple(each for each in whole if each in out and each in consent.overtaken),
+        thinned=tuple(each for each in whole if each not in settled),
         lost_files=work.problems + losses.problems,
         copied_files=copied + rewritten,
         copied_bytes=sum(outcome.size_in_bytes.get(action, 0) for action in (COPIED, REWRITTEN)),
@@ -169,6 +188,45 @@ def hand_off(
         attempts=attempts,
         _files=lambda: _described(ledger.files(context.spark, plan.plan_id)),
     )
+    return _recorded(context, done)
+
+
+@dataclass(frozen=True)
+class HandoffOutcome:
+    """What became of each snapshot of a plan that was handed off."""
+
+    archived: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+    overtaken: tuple[int, ...] = ()
+    thinned: tuple[int, ...] = ()
+
+
+def _recorded(context: HandoffContext, done: Handoff) -> Handoff:
+    outcome = HandoffOutcome(done.archived, done.lost, done.overtaken, done.thinned)
+    data = json.dumps(asdict(outcome)).encode()
+    with around("handoff.outcome"):
+        context.live_stores.write(_outcome_path(context.root, done.plan_id), data, overwrite=True)
+    return done
+
+
+def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | None:
+    """What a finished handoff recorded; None when it is not finished. Raises StorageError if damaged."""
+    path = _outcome_path(root, plan_id)
+    if stores.head(path) is None:
+        return None
+    try:
+        return HandoffOutcome(**{key: tuple(ids) for key, ids in json.loads(stores.read(path)).items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise StorageError(
+            f"The record of a handoff is damaged: {error}",
+            path=path,
+            untouched="both tiers",
+            do=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
+        ) from error
+
+
+def _outcome_path(root: str, plan_id: str) -> str:
+    return f"{root}/handoffs/{plan_id}/outcome.json"
 
 
 def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_location: str) -> ColdIdentity:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.reads import cold_table_of
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.deletion.batches import outcome_frame
@@ -110,16 +111,22 @@ class ColdCopy:
 
 
 def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
-    """Look at the cold table alone: it has each snapshot of the plan, every manifest of theirs reads and says what the
-    list says, no path leads out of the cold warehouse, and the copies read back with the checksums of their sources.
+    """Look at the cold table alone: it has each snapshot of the plan that is to be there, each manifest of theirs reads
+    and says what the list says, no path leads out of the cold warehouse, and the copies read back with the checksums
+    of their sources. Snapshots that the handoff left out by policy or consent need not be there.
     """
+    outcome = read_outcome(lifecycle.live_stores, lifecycle.root, plan.plan_id) or HandoffOutcome()
+    left_out = {*outcome.lost, *outcome.overtaken, *outcome.thinned}
+    wanted = [snapshot for snapshot in plan.expired_snapshots if snapshot not in left_out]
+    if not wanted:
+        return ColdCopy(None, 0, 0, 0, 0, ())
     found = cold_entry(lifecycle, plan.table_uuid)
     if found is None:
         return ColdCopy(None, 0, 0, 0, 0, ("the cold catalog does not have the table",))
     name, metadata = found
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
-    problems = [f"snapshot {wanted} is not in it" for wanted in plan.expired_snapshots if wanted not in there]
-    present = [wanted for wanted in plan.expired_snapshots if wanted in there]
+    problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
+    present = [snapshot for snapshot in wanted if snapshot in there]
     rules = lifecycle.rules(plan.table)
     root = normalise(lifecycle.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():

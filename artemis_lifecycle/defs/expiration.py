@@ -110,6 +110,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "snapshots_archived": len(done.archived),
             "snapshots_lost": len(done.lost),
             "snapshots_overtaken": len(done.overtaken),
+            "snapshots_thinned": len(done.thinned),
             "files_copied": done.copied_files,
             "bytes_copied": done.copied_bytes,
             "files_reused": done.reused_files,

@@ -122,6 +122,17 @@ def prove_cold(
     return Proof(table, claim, holds, detail)
 
 
+def prove_restored(
+    table: str, snapshot_id: int, restored_id: int, copied_files: int, before: Fingerprint, after: Fingerprint
+) -> Proof:
+    """An expired snapshot is in the live table again, as a new one, from copies of the cold tier's files."""
+    holds = restored_id != snapshot_id and copied_files > 0 and before == after
+    detail = f"snapshot {snapshot_id} as {restored_id}, {after.rows:,} rows, {copied_files:,} files copied back"
+    if before != after:
+        detail += f"; {before} before, {after} after"
+    return Proof(table, "an expired snapshot, restored to a branch, reads the same rows", holds, detail)
+
+
 def prove_in_flight(
     table: str, files: int, present: int, expected: Fingerprint, read: Fingerprint, snapshot_id: int
 ) -> Proof:

@@ -39,6 +39,9 @@ LOG = "walk.log"
 STAYS = frozenset({Action.YOUNG_FILE})
 """Debris that the walk must leave alone."""
 
+RESTORED_BRANCH = "restored-by-the-demo"
+"""Where an expired snapshot of the first table is brought back to; it stays, to be looked at."""
+
 _MS = timedelta(milliseconds=1)
 
 _DAGSTER_YAML = f"""\
@@ -218,6 +221,7 @@ def _read_after(lifecycle: Lifecycle, board: Board, before: Before) -> list[Proo
         meanwhile = set(live[table]) - before.snapshot_ids[table]
         found.append(proofs.prove_kept(table, live[table], before.fingerprints[table], after[table], meanwhile))
         found.append(_cold_proof(lifecycle, table, before, set(live[table])))
+    found += _restore_proof(lifecycle, TABLES[0], before)
     return found
 
 
@@ -230,6 +234,18 @@ def _cold_proof(lifecycle: Lifecycle, table: str, before: Before, live: set[int]
     return proofs.prove_cold(
         table, snapshot_id, tier, snapshot_id in live, before.fingerprints[table].get(snapshot_id), after
     )
+
+
+def _restore_proof(lifecycle: Lifecycle, table: str, before: Before) -> list[Proof]:
+    snapshot_id = before.expiring[table]
+    if snapshot_id is None:
+        # That nothing expired is told by the proof about the cold catalog.
+        return []
+    restored = lifecycle.restore(table, snapshot_id, RESTORED_BRANCH, why="the demo's proof")
+    name = f"{lifecycle.config.catalogs.live.name}.{table}"
+    after = fingerprint(proofs.snapshot_frame(lifecycle.spark, name, restored.snapshot_id))
+    read = before.fingerprints[table][snapshot_id]
+    return [proofs.prove_restored(table, snapshot_id, restored.snapshot_id, restored.copied_files, read, after)]
 
 
 def _read(

@@ -19,9 +19,12 @@ from artemis_lifecycle.retention.rules import (
     RetentionSettings,
     TagView,
     ThinningTier,
+    newest_of_each,
     ref_ends,
     view_of,
 )
+from artemis_lifecycle.retention.thinning import Unit
+from artemis_lifecycle.retention.views import HistoryView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 _MS = timedelta(milliseconds=1)
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
 
-_UNITS: Mapping[str, Literal["hour", "day", "week", "month", "year"]] = {
+_UNITS: Mapping[str, Unit] = {
     "hourly": "hour",
     "daily": "day",
     "weekly": "week",
@@ -180,6 +183,14 @@ def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
     return tuple(
         ThinningTier(_UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
     )
+
+
+def to_archive(plan_snapshots: Sequence[int], history: HistoryView, archive: str) -> tuple[int, ...]:
+    """Which of a plan's snapshots the policy wants in the cold tier; `history` is that of the plan's base."""
+    if archive == "every":
+        return tuple(plan_snapshots)
+    wanted = newest_of_each(history, _UNITS[archive])
+    return tuple(snapshot_id for snapshot_id in plan_snapshots if snapshot_id in wanted)
 
 
 def max_ref_age_ms(retain: timedelta | None, created_at: datetime, committed_ms: int) -> int:

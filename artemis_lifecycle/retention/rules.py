@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
@@ -21,7 +21,7 @@ from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
 from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, format_instant
 from artemis_lifecycle.retention.snapshot_log import needs_of
-from artemis_lifecycle.retention.thinning import ThinningTier, thinned
+from artemis_lifecycle.retention.thinning import ThinningTier, Unit, thinned
 from artemis_lifecycle.retention.views import HistoryView, HoldView, SnapshotView, TagView, view_of
 
 __all__ = [
@@ -138,6 +138,18 @@ def held_by(history: HistoryView, holds: Sequence[HoldView], now_ms: int) -> Map
     return {snapshot_id: tuple(map(str, reasons)) for snapshot_id, reasons in kept.items()}
 
 
+def newest_of_each(history: HistoryView, every: Unit) -> frozenset[int]:
+    """The newest snapshot of each calendar `every` (UTC) of the history, as thinning chooses it, and what refs name.
+
+    It answers the same as the history goes on and its older part expires, but for what expires out of order.
+    """
+    # The window and the properties have no say in this.
+    decider = _Decider(replace(history, properties={}), RetentionSettings(thinning=(ThinningTier(every),)), 0, (), ())
+    decider.keep_thinned(history.refs)
+    named = {ref.snapshot_id for ref in history.refs.values()}
+    return frozenset(decider.ledger.collect(decider.ids, set())) | (named & decider.position.keys())
+
+
 class _Decider:
     def __init__(
         self,
@@ -179,7 +191,7 @@ class _Decider:
         if self.settings.rule == "as-of":
             self._keep_as_of()
         if self.settings.thinning:
-            self._keep_thinned(retained)
+            self.keep_thinned(retained)
         removed = self._explicit()
         kept = self.ledger.collect(self.ids, removed)
         expired = tuple(snapshot_id for snapshot_id in self.ids if snapshot_id not in kept)
@@ -432,7 +444,7 @@ class _Decider:
                 held = [self.position[i] for i in hold.snapshot_ids if i in self.position]
                 self.ledger.add(_hold_reason(hold), held)
 
-    def _keep_thinned(self, retained: Mapping[str, Ref]) -> None:
+    def keep_thinned(self, retained: Mapping[str, Ref]) -> None:
         main = retained.get(MAIN_BRANCH)
         chain = bytearray(len(self.ids))
         if main is not None:

@@ -21,11 +21,14 @@ _DAY_MS = 24 * _HOUR_MS
 _EPOCH = date(1970, 1, 1).toordinal()
 
 
+Unit = Literal["hour", "day", "week", "month", "year"]
+
+
 @dataclass(frozen=True)
 class ThinningTier:
     """The newest snapshot of each calendar `every` stays for `for_ms` after its commit; None: for ever."""
 
-    every: Literal["hour", "day", "week", "month", "year"]
+    every: Unit
     for_ms: int | None = None
 
 

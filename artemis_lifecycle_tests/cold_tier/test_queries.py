@@ -100,6 +100,12 @@ def translated(lifecycle: Lifecycle, sql: str) -> str:
     return found.spark_sql.replace(f"{catalogs.live.name}.", "live.").replace(f"{catalogs.cold.name}.", "cold.")
 
 
+def test_a_translated_query_takes_no_other_instant(lifecycle: Lifecycle) -> None:
+    found = lifecycle.translate("SELECT id FROM db.t")
+    with pytest.raises(BadInput, match="its instants already"):
+        lifecycle.query(found, as_of=datetime.now(UTC))
+
+
 def test_the_customers_statements_work_as_they_are_written(lifecycle: Lifecycle) -> None:
     first = ids_of(lifecycle, "db.t")[0]
     statement = (

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from sqlalchemy import text
 
 from artemis_lifecycle.cold_tier.restore import RESTORED_SNAPSHOT
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
@@ -19,6 +18,7 @@ from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import lapse
 
 POLICY = {
     "retention": {"window": "1ms"},
@@ -48,13 +48,6 @@ class Past:
 
     def metadata_location(self) -> str:
         return self.lifecycle.snapshot_history("db.t").metadata_location
-
-    def lapse(self, protection: str) -> None:
-        """What time does to `leases` and `heartbeats` of a process that is no more."""
-        with self.lifecycle.operations.engine.begin() as connection:
-            connection.execute(
-                text(f"UPDATE lifecycle.{protection} SET expires_at = clock_timestamp() - interval '1 s'")
-            )
 
     def cold_file(self, snapshot_id: int) -> Path:
         """A data file of a cold snapshot."""
@@ -162,7 +155,7 @@ def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> 
         except _Killed:
             committed = any(point.startswith("catalog.commit:after") for point in died)
         assert committed or past.metadata_location() == before
-        past.lapse("leases")
+        lapse(lifecycle, "leases")
     assert {point.rpartition(" ")[0] for point in died} >= {
         "restores.begin:after",
         "heartbeats.enter:after",
@@ -211,7 +204,7 @@ def test_a_restore_whose_copies_may_be_gone_begins_anew(past: Past) -> None:
     """Days after the kill its copies were nobody's, and the orphan job took them: the record of them counts no more."""
     lifecycle = past.lifecycle
     copied = _die_after_the_first_batch(past, past.ids[2], "anew")
-    past.lapse("heartbeats")
+    lapse(lifecycle, "heartbeats")
     lifecycle.delete_orphans(lifecycle.scan_orphans("db.t"))
     assert not any(Path(path).exists() for path in copied)
     done = lifecycle.restore("db.t", past.ids[2], "anew")

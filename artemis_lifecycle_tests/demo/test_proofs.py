@@ -14,6 +14,7 @@ from artemis_lifecycle.demo.proofs import (
     prove_debris,
     prove_in_flight,
     prove_kept,
+    prove_restored,
     sample,
 )
 
@@ -67,6 +68,13 @@ def test_cold_is_proven_by_the_same_rows_from_there_alone(
 
 def test_nothing_expired_proves_nothing() -> None:
     assert not prove_cold("t", None, "", False, None, None).holds
+
+
+def test_a_restored_snapshot_is_proven_by_its_rows_and_by_being_a_copy() -> None:
+    assert prove_restored("t", 1, 2, 3, A, A).holds
+    assert not prove_restored("t", 1, 2, 3, A, B).holds
+    assert not prove_restored("t", 1, 1, 3, A, A).holds
+    assert not prove_restored("t", 1, 2, 0, A, A).holds
 
 
 def test_the_writer_in_flight_is_proven_by_its_files_and_its_rows() -> None:

@@ -10,9 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.deaths import lapse
+from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
 LATER = datetime.now(UTC) + timedelta(days=60)
 POLICY = {"retention": {"window": "1d"}, "deletion": {"grace": "0s"}}
@@ -129,6 +132,50 @@ def test_a_file_that_comes_alive_after_the_commit_is_kept(walking: Lifecycle, sp
     assert spark.table(f"{live}.db.t").count() > 0
 
 
+def test_a_policy_that_archives_one_snapshot_a_day(
+    make_config: Callable[..., LifecycleConfig], spark: SparkSession
+) -> None:
+    """Over two nights, whose edge lies inside a day; what is not archived is gone, and says so."""
+    policy = {**POLICY, "cold_tier": {"archive": "daily"}}
+    lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
+    table, now = make_table(lifecycle, "t", 6), datetime.now(UTC)
+    times = [datetime(2024, 3, day, hour, tzinfo=UTC) for day, hour in ((1, 5), (1, 9), (2, 1), (2, 7), (2, 8), (9, 1))]
+    set_ages(lifecycle, table, [now - at for at in times], now)
+    ids = ids_of(lifecycle, table)
+
+    first = lifecycle.plan_expiration(table, older_than=datetime(2024, 3, 2, 2, tzinfo=UTC))
+    assert first.expired_snapshots[:2] == tuple(ids[:2])
+    done = lifecycle.hand_off(first)
+    assert done.archived == (ids[1],)
+    assert cold_copy(lifecycle, first).problems == ()
+    lifecycle.commit_expiration(first)
+    lifecycle.delete_files(first)
+    second = lifecycle.plan_expiration(table, now=now)
+    assert second.expired_snapshots == tuple(ids[len(first.expired_snapshots) : -1])
+    done = lifecycle.hand_off(second)
+    assert (done.archived, done.lost, done.overtaken) == ((ids[4],), (), ())
+    assert lifecycle.hand_off(second).thinned == done.thinned == tuple(sorted(set(second.expired_snapshots) - {ids[4]}))
+    assert cold_copy(lifecycle, second).problems == ()
+    lifecycle.commit_expiration(second)
+    assert lifecycle.delete_files(second).failed == 0
+    for snapshot_id, at in zip(ids, times, strict=True):
+        if snapshot_id in (ids[1], ids[4], ids[5]):
+            rows = sorted(row["id"] for row in lifecycle.read(table, as_of=at).collect())
+            assert rows == list(range(ids.index(snapshot_id) + 1))
+        else:
+            with pytest.raises(NoSuchSnapshot, match=f"snapshot {snapshot_id} was current then"):
+                lifecycle.read(table, as_of=at)
+
+    # A night of which the policy wants nothing still goes its way.
+    spark.sql(f"INSERT INTO {lifecycle.config.catalogs.live.name}.{table} VALUES (6)")
+    set_ages(lifecycle, table, [now - datetime(2024, 3, 9, hour, tzinfo=UTC) for hour in (1, 2)], now)
+    third = lifecycle.plan_expiration(table, now=now)
+    assert lifecycle.hand_off(third).archived == ()
+    assert cold_copy(lifecycle, third).problems == ()
+    lifecycle.commit_expiration(third)
+    assert lifecycle.delete_files(third).deleted > 0
+
+
 class _Died(BaseException):
     """As a kill would end it: nothing that handles errors may catch it."""
 
@@ -154,6 +201,7 @@ def test_dying_anywhere_and_walking_again_ends_in_the_same_state(walking: Lifecy
 
         with pytest.raises(_Died), crash_points.installed(die):
             walking.expire(f"db.{name}", now=LATER)
+        lapse(walking, "leases")
         report = walking.expire(f"db.{name}", now=LATER)
         for record in walking.due_plans(f"db.{name}"):
             report = walking.delete_files(record.plan_id)

@@ -20,6 +20,7 @@ from artemis_lifecycle.retention.rules import (
     ThinningTier,
     decide,
     held_by,
+    newest_of_each,
 )
 from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
 from artemis_lifecycle_tests.retention.histories import MINUTE, TableModel, examples, tables
@@ -333,3 +334,50 @@ def test_buckets_are_calendar_buckets() -> None:
     assert kept("month") == {1, 2, 3, 5, 6}
     assert kept("week") == {1, 2, 4, 5, 6}
     assert kept("day") == {1, 2, 3, 4, 5, 6}
+
+
+@examples(200)
+@given(
+    gaps=st.lists(st.integers(1, 30 * 60), min_size=1, max_size=40),
+    every=st.sampled_from(["hour", "day", "week", "month", "year"]),
+    nights=st.lists(st.integers(1, 6), min_size=1, max_size=10),
+)
+def test_what_is_archived_of_each_calendar_unit_does_not_depend_on_the_nights(
+    gaps: list[int], every: Literal["hour", "day", "week", "month", "year"], nights: list[int]
+) -> None:
+    """The oldest expire night by night, and what each night archives of them is, together, the newest of each unit."""
+    times, at = [], instant("2023-12-30T22:00")
+    for gap in gaps:
+        at += gap * MINUTE
+        times.append(at)
+    whole = on_main(times)
+    newest: dict[object, int] = {}
+    for snapshot in whole.snapshots:
+        day = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
+        unit = {
+            "hour": (day.date(), day.hour),
+            "day": day.date(),
+            "week": day.isocalendar()[:2],
+            "month": (day.year, day.month),
+            "year": day.year,
+        }[every]
+        newest[unit] = snapshot.snapshot_id
+    assert newest_of_each(whole, every) == set(newest.values())
+    archived: set[int] = set()
+    left = list(whole.snapshots)
+    for night in nights:
+        expired, left = left[: min(night, len(left) - 1)], left[min(night, len(left) - 1) :]
+        base = replace(whole, snapshots=[*expired, *left])
+        archived |= newest_of_each(base, every) & {snapshot.snapshot_id for snapshot in expired}
+    gone = {snapshot.snapshot_id for snapshot in whole.snapshots} - {snapshot.snapshot_id for snapshot in left}
+    assert archived == set(newest.values()) & gone
+
+
+def test_what_a_ref_names_is_archived_whatever_its_neighbours_are() -> None:
+    times = [instant(f"2024-03-15T10:0{minute}") for minute in range(4)]
+    history = on_main(times)
+    first, second, _, last = (snapshot.snapshot_id for snapshot in history.snapshots)
+    assert newest_of_each(history, "day") == {last}
+    tagged = replace(history, refs={**history.refs, "x": Ref("x", second, "tag")})
+    assert newest_of_each(tagged, "day") == {second, last}
+    assert first not in newest_of_each(tagged, "hour")
