@@ -552,6 +552,23 @@ def scan_orphans(
             show(scan, json=json, title=f"Orphan scan of {table}")
 
 
+@app.command("scan-cold")
+def scan_cold(
+    table: TableArgument,
+    files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find files of the cold tier that nothing there has. Changes nothing, and nothing deletes by it."""
+    with opened(config, f"scanning the cold tier of {table}") as lifecycle:
+        scan = lifecycle.scan_cold(table)
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Unknown in {scan.location}")
+        else:
+            show(scan, json=json, title=f"Cold tier of {table}")
+
+
 @app.command("delete-orphans")
 def delete_orphans(
     scan: Annotated[str, typer.Argument(help="The id that `artemis scan-orphans` printed.", metavar="SCAN")],

@@ -90,6 +90,7 @@ from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord
 from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
@@ -937,6 +938,39 @@ class Lifecycle:
                 "skipped_in_flight": scan.skipped_in_flight,
             }
         return scan
+
+    def scan_cold(self, table: str) -> ColdScan:
+        """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
+        handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
+
+        Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
+        UnreadableMetadata, StorageError, LeaseTaken.
+        """
+        look = self._look(table)
+        table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
+        with self._step(look, "cold_scan") as step:
+            identity = read_identity(self.live_stores, self.root, table_uuid)
+            if identity is None:
+                raise NoSuchTable(
+                    "The table has no cold table yet",
+                    table=table,
+                    untouched="all files",
+                    do="its first handoff makes one: artemis hand-off PLAN",
+                )
+            found = scan_cold(
+                self.spark,
+                self.cold_stores,
+                self.live_stores,
+                identity,
+                lambda: self._cold_metadata(table_uuid),
+                table=table,
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=self.rules(table),
+                min_age=max(policy.min_age, policy.min_age_floor),
+            )
+            step.counts = {"files": found.unknown_files, "bytes": found.unknown_bytes}
+        return found
 
     def scan(self, scan_id: str) -> OrphanScanResult:
         """The stored scan of that id. Raises NoSuchPlan."""

@@ -87,8 +87,9 @@ def list_table(
     clock: Callable[[], datetime],
     rules: LocationRules,
     listing_id: str | None = None,
+    sealed_by: Stores | None = None,
 ) -> Listing:
-    """List everything below `locations` and seal it under `root`.
+    """List everything below `locations` and seal it under `root`, which `sealed_by` reach where `stores` do not.
 
     `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. Some ten
     thousand files are listed by this process. Where it finds more, executors list: level by level until there are
@@ -98,6 +99,7 @@ def list_table(
     Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
     LocationConflict for a location that is a whole file system or bucket.
     """
+    records = stores if sealed_by is None else sealed_by
     folders = _folders(locations, rules)
     listing_id = listing_id or f"listing-{uuid.uuid4().hex}"
     folder = f"{root}/listings/{listing_id}"
@@ -105,7 +107,7 @@ def list_table(
     small = _listed_here(stores, folders)
     if small is not None:
         with around("orphans.seal_listing"):
-            write_table(small, f"{folder}/files", stores)
+            write_table(small, f"{folder}/files", records)
         return _taken(listing_id, folders, started_at, clock(), f"{folder}/files", small)
     enough = int(spark.sparkContext.defaultParallelism) * 4
     levels: list[DataFrame] = []
@@ -124,7 +126,7 @@ def list_table(
                 break
         everything = reduce(lambda one, other: one.unionByName(other), levels)
         files = everything.where("NOT is_prefix").select("path", "last_modified", "size_in_bytes")
-        return _sealed(files, folder, stores, listing_id, folders, started_at, clock)
+        return _sealed(files, folder, records, listing_id, folders, started_at, clock)
     finally:
         for listed in levels:
             listed.unpersist()
