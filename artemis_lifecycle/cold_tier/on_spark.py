@@ -37,7 +37,7 @@ from artemis_lifecycle.cold_tier.work import (
 )
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame, write_frame
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_frame
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -303,13 +303,10 @@ def _pickled(row: ListRow) -> tuple[Any, ...]:
 def _to_batch(rows: Sequence[tuple[Any, ...]], schema: str) -> pa.RecordBatch:
     import pyarrow as pa
 
-    types = {"bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-    fields = [(name, types[kind]) for name, kind in (part.split() for part in schema.split(", "))]
+    fields = arrow_schema(schema)
     columns: list[Collection[Any]] = list(zip(*rows, strict=True)) or [()] * len(fields)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(column, kind) for column, (_, kind) in zip(columns, fields, strict=True)],
-        names=[name for name, _ in fields],
-    )
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, fields.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
 # --- copying --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location_hash import begun_with
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_SEED, _SPARKS_SEED, _DRAWS = 11, 42, 10_000
+_SEED, _DRAWS = 11, 10_000
 _FILES_HERE = 512
 _BYTES_HERE = 256 << 20
 _DAMAGED_SHOWN = 1_000
@@ -91,9 +92,7 @@ def _drawn(destination: str) -> int:
     """Spark's `pmod(xxhash64(_SEED, destination), _DRAWS)`."""
     import xxhash
 
-    hashed = xxhash.xxh64_intdigest(
-        destination.encode("utf-8"), xxhash.xxh64_intdigest(_SEED.to_bytes(4, "little"), _SPARKS_SEED)
-    )
+    hashed = xxhash.xxh64_intdigest(destination.encode("utf-8"), begun_with(_SEED))
     return (hashed - (1 << 64) if hashed >= 1 << 63 else hashed) % _DRAWS
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location_hash import text_buffers
+from artemis_lifecycle.storage.location_hash import begun_with, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -98,10 +98,15 @@ def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
 
 def arrow_schema(ddl: str) -> pa.Schema:
     """The Arrow schema of a DDL such as `path string, size_in_bytes bigint`. Raises KeyError for a type that
-    `write_table` does not take."""
+    no frame here has."""
     import pyarrow as pa
 
-    types = {"string": pa.string(), "bigint": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+    types = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "binary": pa.binary(),
+    }
     return pa.schema([(name, types[kind]) for name, kind in (column.split(" ") for column in ddl.split(", "))])
 
 
@@ -117,12 +122,10 @@ def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
     """Spark's `xxhash64(seed, *columns)` of each row, as unsigned numbers."""
     import numpy as np
     import pyarrow as pa
-    import xxhash
 
     from artemis_lifecycle.storage.hash_kernels import chain_bytes, chain_longs
 
-    start = xxhash.xxh64_intdigest(seed.to_bytes(4, "little"), 42)
-    hashes = np.full(table.num_rows, start, np.uint64)
+    hashes = np.full(table.num_rows, begun_with(seed), np.uint64)
     for column in table.columns:
         (array,) = column.chunks or [pa.array([], column.type)]
         valid = array.is_valid().to_numpy(zero_copy_only=False)

@@ -33,6 +33,13 @@ def hash_location(location: str) -> int:
     return xxhash.xxh64_intdigest(location.encode("utf-8", "surrogatepass"), SEED)
 
 
+def begun_with(number: int) -> int:
+    """Spark's `xxhash64(number)` of a 32-bit integer, from which a chain of columns goes on, unsigned."""
+    import xxhash
+
+    return xxhash.xxh64_intdigest(number.to_bytes(4, "little"), SEED)
+
+
 def hash_paths(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], rules: LocationRules
 ) -> NDArray[np.uint64]:
