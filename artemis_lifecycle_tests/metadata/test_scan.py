@@ -187,7 +187,10 @@ def test_takes_what_fastavro_takes(tape: bytes) -> None:
         if name in scan.longs:
             taken = np.where(scan.is_set(name), scan.longs[name], 0).tolist()
             assert [(number, one) for number, one in enumerate(taken) if scan.is_set(name)[number]] == [
-                (number, one) for number, one in enumerate(found) if isinstance(one, int)
+                # Another record of a union may have a boolean there, which is an int to Python and no number to Avro.
+                (number, one)
+                for number, one in enumerate(found)
+                if type(one) is int
             ]
         else:
             assert [_bytes(one) for one in found] == list(_texts(scan, name))
