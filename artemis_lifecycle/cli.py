@@ -149,20 +149,26 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
-    """Print at most `limit` rows of a DataFrame."""
+def _collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
+    """At most `limit` rows, ready for JSON. Raises BadInput for what Spark finds wrong with them."""
     from artemis_lifecycle.spark.statement_errors import statement_errors
 
     with statement_errors():
-        rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+        rows = frame.limit(limit).collect()
+    return [{name: as_json(value) for name, value in row.asDict(recursive=True).items()} for row in rows]
+
+
+def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
+    """Print at most `limit` rows of a DataFrame."""
+    rows = _collected(frame, limit)
     if json:
-        print(json_module.dumps([as_json(row) for row in rows], indent=2, ensure_ascii=False))
+        print(json_module.dumps(rows, indent=2, ensure_ascii=False))
         return
     table = Table(title=escape(title), title_justify="left")
     for name in frame.columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(as_json(item))) for item in row.values()))
+        table.add_row(*(escape(str(item)) for item in row.values()))
     out.print(table)
     if len(rows) == limit:
         out.print(f"(the first {limit}; --limit shows more)", style="dim")
@@ -637,7 +643,6 @@ def query(
     """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
     from artemis_lifecycle.cold_tier.queries import Query
     from artemis_lifecycle.lifecycle import Tagged
-    from artemis_lifecycle.spark.statement_errors import statement_errors
 
     with opened(config, "querying") as lifecycle:
         found = lifecycle.translate(sql, table=table, as_of=instant(as_of))
@@ -654,9 +659,7 @@ def query(
                 if not json:
                     _show_tag(result, False)
             elif json:
-                with statement_errors():
-                    rows = result.limit(limit).collect()
-                shown["rows"] = [as_json(row.asDict(recursive=True)) for row in rows]
+                shown["rows"] = _collected(result, limit)
                 shown["seconds"] = round(time.monotonic() - began, 3)
             else:
                 show_rows(result, json=False, limit=limit, title="Rows")

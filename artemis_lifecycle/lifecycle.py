@@ -949,19 +949,11 @@ class Lifecycle:
         look = self._look(table)
         table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
         with self._step(look, "cold_scan") as step:
-            identity = read_identity(self.live_stores, self.root, table_uuid)
-            if identity is None:
-                raise NoSuchTable(
-                    "The table has no cold table yet",
-                    table=table,
-                    untouched="all files",
-                    do="its first handoff makes one: artemis hand-off PLAN",
-                )
             found = scan_cold(
                 self.spark,
                 self.cold_stores,
                 self.live_stores,
-                identity,
+                read_identity(self.live_stores, self.root, table_uuid),
                 lambda: self._cold_metadata(table_uuid),
                 table=table,
                 root=self.root,
@@ -1300,6 +1292,8 @@ class Lifecycle:
             operator=None if self.run_id else self.owner,
         )
 
+    # --- restoring ----------------------------------------------------------------------------------------------------
+
     def restore(
         self,
         table: str,
@@ -1313,8 +1307,8 @@ class Lifecycle:
         """Bring an expired snapshot's rows back into the live table, as a new snapshot on a new `branch`. Its files are
         copied from the cold tier, and verified against what was recorded when they were archived.
 
-        The branch's snapshot has no parent; its summary names the snapshot that it was, `who` (the user and host, if
-        none is given) and the `ticket`; `why` is kept in Postgres. Queries of the branch see the table's present
+        The branch's snapshot has no parent; its summary names the snapshot that it was, and the `ticket`. `who` (the
+        user and host, if none is given) and `why` are kept in Postgres. Queries of the branch see the table's present
         schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill it goes on;
         run again when it is done it changes nothing.
 

@@ -33,6 +33,7 @@ from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, S
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -68,7 +69,7 @@ def copy_rows(
     """As `copy_here`, on executors. `lengths` as for `Copier.with_lengths`."""
     if not rows:
         return []
-    names = [part.split(" ")[0] for part in WANTED.split(", ")]
+    names = arrow_schema(WANTED).names
     values = [(*(row[name] for name in names), [tuple(item.values()) for item in row["deletes"]]) for row in rows]
     frame = spark.createDataFrame(values, f"{WANTED}, deletes array<struct<destination string, rewritten string>>")
     broadcast = spark.sparkContext.broadcast(dict(lengths))

@@ -310,11 +310,11 @@ class _Watcher:
         verified = sum(file.action in VERIFIED for file in files)
         self.batches.finish_batch(self.plan.plan_id, work.batches.index(batch), verified - present, present, error)
 
-    def failed(self, batch: Batch, files: Sequence[CopiedFile], failed: Sequence[CopiedFile]) -> HandoffFailed:
+    def failed(self, what: str, path: str) -> HandoffFailed:
         return HandoffFailed(
-            f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
+            what,
             table=self.plan.table,
-            path=failed[0].source,
+            path=path,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
             do="mend what it says and run the handoff again: finished batches are kept",
         )

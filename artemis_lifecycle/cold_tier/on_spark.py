@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.copy import Copier, copy_frame
+from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_frame
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.cold_tier.tasks import spread
@@ -198,7 +198,7 @@ def _needed(spark: SparkSession, demand: Demand, lists: DataFrame, manifests: Da
         .groupBy(sf.col("list_destination").alias("destination"))
         .agg(sf.min("list_source").alias("source"), sf.max("list_size").alias("size_in_bytes"))
     )
-    columns = [part.split()[0] for part in SEALED.split(", ")][:6]
+    columns = arrow_schema(SEALED).names[:6]
     avro_format = sf.lit("avro").alias("file_format")
     parts = (
         (0, contents),
@@ -373,7 +373,7 @@ class _PhaseOnSpark:
         wanted = self.rows.filter(self.rows.bucket.between(batch.first_bucket, batch.last_bucket))
         if excluded:
             wanted = wanted.filter(~wanted.destination.isin(*excluded))
-        wanted = wanted.select("kind", "file_format", "source", "destination", "size_in_bytes", "checksum")
+        wanted = wanted.select(*arrow_schema(WANTED).names)
         if self.deletes is not None:
             wanted = wanted.join(self.deletes, "destination", "left")
         return copy_frame(wanted, copier.with_lengths(self.lengths), batch.files, batch.size_in_bytes)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.cold_tier.transfer import Transfer, TransferProgress, TransferSettings
+from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata import avro
@@ -76,7 +76,6 @@ class RestoreContext:
     root: str
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
-    on_progress: Callable[[TransferProgress], None] = lambda progress: None
 
 
 @dataclass(frozen=True)
@@ -219,24 +218,25 @@ def _taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
 
 
 def _check_source(context: RestoreContext, request: RestoreRequest, source: Snapshot, live: TableMetadata) -> None:
-    if source.manifest_list is None:
-        raise RestoreFailed(
-            f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed",
+    def refusal(what: str) -> RestoreFailed:
+        return RestoreFailed(
+            what,
             table=request.table,
+            path=live.metadata_location,
             untouched="the live table",
             do=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
             "insert what you need",
         )
+
+    if source.manifest_list is None:
+        raise refusal(
+            f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
+        )
     for entry in avro.manifests_of(context.cold_stores, source).entries:
         if entry.partition_spec_id not in live.partition_specs:
-            raise RestoreFailed(
+            raise refusal(
                 f"The live table no longer has partition spec {entry.partition_spec_id}, by which the snapshot's files "
-                "are partitioned",
-                table=request.table,
-                path=live.metadata_location,
-                untouched="the live table",
-                do=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
-                "insert what you need",
+                "are partitioned"
             )
 
 
@@ -294,11 +294,11 @@ class _Watcher:
 
     def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None: ...
 
-    def failed(self, batch: Batch, files: Sequence[CopiedFile], failed: Sequence[CopiedFile]) -> RestoreFailed:
+    def failed(self, what: str, path: str) -> RestoreFailed:
         return RestoreFailed(
-            f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
+            what,
             table=self.request.table,
-            path=failed[0].source,
+            path=path,
             untouched="the live table's metadata and all files that it had",
             do="mend what it says and run the restore again: finished batches are kept",
         )
@@ -339,7 +339,6 @@ def _bring_back(
         watcher=_Watcher(request),
         settings=context.settings,
         check=lambda: _check_protected(context, record),
-        on_progress=context.on_progress,
     ).run()
     assert source.manifest_list is not None
     return mapping(source.manifest_list)

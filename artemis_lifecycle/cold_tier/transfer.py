@@ -66,8 +66,8 @@ class Watcher(Protocol):
     def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None:
         """A batch was tried: finished, or failed with `error`."""
 
-    def failed(self, batch: Batch, files: Sequence[CopiedFile], failed: Sequence[CopiedFile]) -> LifecycleError:
-        """The error for files that could not be copied, verified or rewritten."""
+    def failed(self, what: str, path: str) -> LifecycleError:
+        """The error for files that could not be copied, verified or rewritten; `path` is the first."""
 
     def lost(self, problems: Sequence[Problem]) -> LifecycleError:
         """The error for files that are gone or damaged, without consent."""
@@ -181,7 +181,10 @@ class Transfer:
         failed = [file for file in files if file.action == FAILED]
         lost = [file for file in files if file.action == LOST]
         if failed:
-            error = self.watcher.failed(batch, files, failed)
+            error = self.watcher.failed(
+                f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
+                failed[0].source,
+            )
             self.watcher.finish(work, batch, files, str(error))
             raise error
         if not go_on:

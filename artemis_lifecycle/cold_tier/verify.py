@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import begun_with
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -35,6 +39,19 @@ class Verification:
     @property
     def passed(self) -> bool:
         return not self.damaged
+
+
+def cold_index(
+    spark: SparkSession,
+    cold_stores: Stores,
+    root_stores: Stores,
+    metadata: TableMetadata,
+    rules: LocationRules,
+    root: str,
+) -> IndexView:
+    """What the cold table reaches, by a manifest index in a folder of its own: the cold table has the live one's uuid,
+    and other files. Raises UnreadableMetadata."""
+    return indexed(spark, cold_stores, metadata, rules, f"{root}/cold", files=root_stores)
 
 
 def verify_copies(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.reads import cold_table_of
-from artemis_lifecycle.cold_tier.verify import verify_copies
+from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
 from artemis_lifecycle.deletion.batches import outcome_frame
 from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -130,14 +130,8 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
     rules = lifecycle.rules(plan.table)
     root = normalise(lifecycle.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():
-        # Its own folder: the cold table may have the live one's uuid, and has other files.
-        view = indexed(
-            lifecycle.spark,
-            lifecycle.cold_stores,
-            metadata,
-            rules,
-            f"{lifecycle.root}/cold",
-            files=lifecycle.live_stores,
+        view = cold_index(
+            lifecycle.spark, lifecycle.cold_stores, lifecycle.live_stores, metadata, rules, lifecycle.root
         )
         files = reachable_files(lifecycle.spark, view, present).persist()
         try:

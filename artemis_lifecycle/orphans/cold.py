@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.errors import NoSuchTable, StaleMetadata
+from artemis_lifecycle.cold_tier.verify import cold_index
+from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.orphans.listing import list_table, listed_files
-from artemis_lifecycle.reachability.walk import indexed, reachable_files
+from artemis_lifecycle.orphans.scan import require_after
+from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame
 from artemis_lifecycle.storage.location import LocationRules, normalise_column
@@ -57,7 +59,7 @@ def scan_cold(
     spark: SparkSession,
     cold_stores: Stores,
     records: Stores,
-    identity: ColdIdentity,
+    identity: ColdIdentity | None,
     current: Callable[[], TableMetadata | None],
     *,
     table: str,
@@ -74,27 +76,17 @@ def scan_cold(
     """
     from pyspark.sql import functions as F
 
+    if identity is None:
+        raise _no_cold_table(table)
     listing = list_table(
         spark, cold_stores, [identity.cold_location], root=root, clock=clock, rules=rules, sealed_by=records
     )
     read_at = clock()
+    require_after(listing, read_at, table)
     metadata = current()
     if metadata is None:
-        raise NoSuchTable(
-            "The table has no cold table yet",
-            table=table,
-            untouched="all files",
-            do="its first handoff makes one: artemis hand-off PLAN",
-        )
-    if read_at < listing.finished_at:
-        raise StaleMetadata(
-            "The clock went back between the listing and the metadata",
-            table=table,
-            untouched="all files",
-            do="scan again",
-        )
-    # Its own folder: the cold table has the live one's uuid, and other files.
-    view = indexed(spark, cold_stores, metadata, rules, f"{root}/cold", files=records)
+        raise _no_cold_table(table)
+    view = cold_index(spark, cold_stores, records, metadata, rules, root)
     copied = handoff_ledger(records, root, identity.table_uuid).verified(spark)
     named = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     folder = f"{root}/cold-scans/{uuid.uuid4().hex}"
@@ -109,12 +101,17 @@ def scan_cold(
         located = known.select(normalise_column(known.path, rules).alias("location")).distinct()
         listed = listed_files(spark, records, listing)
         listed = listed.withColumn("location", normalise_column(listed.path, rules))
-        unknown = listed.join(located, "location", "left_anti").persist()
+        # Where the store does not tell its age, a file counts as young.
+        is_old = F.coalesce(F.col("last_modified") < F.lit(cutoff), F.lit(False))
+        unknown = listed.join(located, "location", "left_anti").withColumn("is_old", is_old).persist()
         try:
-            old = unknown.where(F.col("last_modified") < F.lit(cutoff))
-            total = unknown.count()
-            write_frame(old.select("path", "size_in_bytes", "last_modified"), f"{folder}/files", records)
-            found = old.agg(F.count("*").alias("files"), F.sum("size_in_bytes").alias("bytes")).collect()[0]
+            old = unknown.where("is_old").select("path", "size_in_bytes", "last_modified")
+            write_frame(old, f"{folder}/files", records)
+            found = unknown.selectExpr(
+                "count_if(is_old) AS files",
+                "coalesce(sum(size_in_bytes) FILTER (WHERE is_old), 0) AS bytes",
+                "count_if(NOT is_old) AS young",
+            ).collect()[0]
         finally:
             unknown.unpersist()
     return ColdScan(
@@ -127,9 +124,18 @@ def scan_cold(
         listed_files=listing.files,
         listed_bytes=listing.bytes,
         unknown_files=found["files"],
-        unknown_bytes=found["bytes"] or 0,
-        too_young=total - found["files"],
+        unknown_bytes=found["bytes"],
+        too_young=found["young"],
         files_location=f"{folder}/files",
         _spark=spark,
         _stores=records,
+    )
+
+
+def _no_cold_table(table: str) -> NoSuchTable:
+    return NoSuchTable(
+        "The table has no cold table yet",
+        table=table,
+        untouched="all files",
+        do="its first handoff makes one: artemis hand-off PLAN",
     )
