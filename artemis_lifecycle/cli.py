@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from artemis_lifecycle.cold_tier.reads import Route
     from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle, Tagged
+    from artemis_lifecycle.operations.deep_archive import ThawRecord
     from artemis_lifecycle.operations.holds import Hold
     from artemis_lifecycle.operations.plans import Approval, PlanRecord
     from artemis_lifecycle.operations.scans import ScanRecord
@@ -53,6 +54,7 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 TableArgument = Annotated[str, typer.Argument(help="namespace.table", metavar="TABLE")]
 PlanArgument = Annotated[str, typer.Argument(help="The id that `artemis plan` printed.", metavar="PLAN")]
+ThawArgument = Annotated[str, typer.Argument(help="The id that `artemis thaw` printed.", metavar="THAW")]
 NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
 OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
@@ -102,12 +104,17 @@ def as_json(value: object) -> object:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
+def show_json(value: object) -> None:
+    """Print one JSON document."""
+    print(json_module.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+
 def show(value: object, *, json: bool, title: str) -> None:
     """Print one result: as JSON, or as a two-column table of its public fields."""
-    plain = as_json(value)
     if json:
-        print(json_module.dumps(plain, indent=2, ensure_ascii=False))
+        show_json(value)
         return
+    plain = as_json(value)
     table = Table(title=escape(title), show_header=False, title_justify="left")
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -128,7 +135,7 @@ def _short(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
 
 
-_IDS = ("snapshot", "hold", "kind", "on", "plan", "the newest")
+_IDS = ("snapshot", "hold", "thaw", "kind", "on", "plan", "the newest")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -162,7 +169,7 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
     """Print at most `limit` rows of a DataFrame."""
     rows = _collected(frame, limit)
     if json:
-        print(json_module.dumps(rows, indent=2, ensure_ascii=False))
+        show_json(rows)
         return
     table = Table(title=escape(title), title_justify="left")
     for name in frame.columns:
@@ -452,7 +459,7 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
     with opened(config, "reading the plans") as lifecycle:
         found = lifecycle.plans(table)
     if json:
-        print(json_module.dumps([as_json(record) for record in found], indent=2))
+        show_json(found)
         return
     rows = [
         (
@@ -612,6 +619,9 @@ def read(
     """Rows of a table now, at an instant, of a snapshot or a tag: from the live or the cold catalog; says which."""
     with opened(config, f"reading {table}") as lifecycle:
         route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        if route.readable_in is not None:
+            _show_in_archive({table: route}, json)
+            return
         frame = lifecycle.read(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
         began = time.monotonic()
         show_rows(
@@ -651,6 +661,10 @@ def query(
             shown["sources"] = as_json(found.sources)
         if not json:
             _show_translation(found)
+        sources = {source.table: source for source in getattr(found, "sources", ())}
+        if any(source.readable_in is not None for source in sources.values()) and not translate:
+            _show_in_archive(sources, json)
+            return
         if not translate:
             began = time.monotonic()
             result = lifecycle.query(found, who=owner, why=reason)
@@ -665,7 +679,7 @@ def query(
                 show_rows(result, json=False, limit=limit, title="Rows")
                 _show_latency(getattr(found, "sources", ()), time.monotonic() - began)
         if json:
-            print(json_module.dumps(shown, indent=2, ensure_ascii=False))
+            show_json(shown)
 
 
 @app.command()
@@ -691,7 +705,7 @@ def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption
     with opened(config, "reading the restores") as lifecycle:
         found = lifecycle.restores(table)
     if json:
-        print(json_module.dumps([as_json(record) for record in found], indent=2))
+        show_json(found)
         return
     columns = ("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended")
     rows = [
@@ -722,6 +736,36 @@ def _show_translation(found: Query | TagStatement) -> None:
     out.print(table)
 
 
+def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
+    """That there is an answer, and how long it will take until it can be read."""
+    waiting = {table: source for table, source in found.items() if source.readable_in is not None}
+    if json:
+        show_json(
+            [
+                {
+                    "table": table,
+                    "tier": source.tier,
+                    "snapshot_id": source.snapshot_id,
+                    "storage_class": source.storage_class,
+                    "hours_until_readable": round((source.readable_in or timedelta(0)) / timedelta(hours=1), 1),
+                    "thaw": source.thaw,
+                }
+                for table, source in waiting.items()
+            ]
+        )
+        return
+    for table, source in waiting.items():
+        hours = (source.readable_in or timedelta(0)) / timedelta(hours=1)
+        kind = f"{source.tier} ({source.storage_class})"
+        out.print(escape(f"{table}: snapshot {source.snapshot_id} is in the {kind}: not read"))
+        if source.thaw is None:
+            out.print(escape(f"readable about {hours:.0f} hours after a second person approved a thaw; ask for one:"))
+            how = f"artemis thaw {table} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
+            out.print(escape(f"    {how}"), soft_wrap=True)
+        else:
+            out.print(escape(f"readable in about {hours:.0f} hours: {source.thaw}"))
+
+
 def _show_latency(sources: Sequence[Source | Route], seconds: float) -> None:
     """What was to be expected of the tiers that answered, and what it took."""
     tiers = {source.tier: source for source in sources}
@@ -732,6 +776,124 @@ def _show_latency(sources: Sequence[Source | Route], seconds: float) -> None:
         said.append(f"{tier}{kind}{expected}")
     if said:
         out.print(escape(f"answered in {seconds:.1f} s by {'; '.join(said)}"), style="dim")
+
+
+@app.command(name="deep-archive")
+def deep_archive(
+    table: TableArgument,
+    now: NowOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move cold snapshots past their retention to the deep archive; files that others read, or a hold keeps, stay."""
+    with opened(config, f"archiving {table}") as lifecycle:
+        done = lifecycle.deep_archive(table, instant(now), dry_run=dry_run)
+        show(done, json=json, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
+
+
+@app.command()
+def thaw(
+    table: TableArgument,
+    case: Annotated[str, typer.Option(prompt=True, help="The case that it is for.")],
+    requester: Annotated[str, typer.Option(prompt=True, help="Who asks for it.")],
+    reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Kept with the thaw.")],
+    snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
+    as_of: Annotated[str | None, typer.Option("--as-of", help="An instant with its time zone.")] = None,
+    tag: str | None = None,
+    days: Annotated[int | None, typer.Option(help="How long it stays readable; default: deep_archive.days.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask for archived snapshots to be made readable. Nothing is thawed before a second person approves it."""
+    with opened(config, f"asking for a thaw of {table}") as lifecycle:
+        asked = lifecycle.request_thaw(
+            table,
+            tuple(snapshot_id or ()),
+            case_id=case,
+            requester=requester,
+            reason=reason,
+            as_of=instant(as_of),
+            tag=tag,
+            days=days,
+        )
+    _show_thaw(asked, json)
+
+
+@app.command(name="approve-thaw")
+def approve_thaw(
+    thaw_id: ThawArgument,
+    who: Annotated[str, typer.Option(prompt=True, help="You; not who asked for it.")],
+    why: Annotated[str, typer.Option(prompt=True)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Approve a thaw, as the second person: the store is asked for its files."""
+    with opened(config, "approving the thaw") as lifecycle:
+        done = lifecycle.approve_thaw(thaw_id, who, why)
+    _show_thaw(done, json)
+
+
+@app.command(name="refuse-thaw")
+def refuse_thaw(
+    thaw_id: ThawArgument,
+    who: Annotated[str, typer.Option(prompt=True)],
+    why: Annotated[str, typer.Option(prompt=True)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a thaw that should not be, or is needed no longer."""
+    with opened(config, "ending the thaw") as lifecycle:
+        done = lifecycle.refuse_thaw(thaw_id, who, why)
+    _show_thaw(done, json)
+
+
+@app.command()
+def thaws(
+    table: Annotated[
+        str | None, typer.Argument(help="namespace.table; every table without it.", metavar="TABLE")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Look how far each is, and write it down.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Thaws: for which case, by whom, approved by whom, how far they are and until when their files can be read."""
+    with opened(config, "reading the thaws") as lifecycle:
+        if follow:
+            for due in lifecycle.thaws(table):
+                lifecycle.follow_thaw(due.thaw_id)
+        found = lifecycle.thaws(table, ended=ended)
+    if json:
+        show_json([{**_fields(record), "state": record.state} for record in found])
+        return
+    columns = ("thaw", "table", "case", "requester", "approved by", "files", "state", "readable until", "ended")
+    rows = [
+        (
+            record.thaw_id,
+            record.table,
+            record.case_id,
+            record.requester,
+            record.approved_by,
+            record.files,
+            record.state.value,
+            record.readable_until,
+            record.ended_why,
+        )
+        for record in found
+    ]
+    show_table(f"Thaws of {table}" if table else "Thaws", columns, rows)
+
+
+def _fields(record: ThawRecord) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _show_thaw(record: ThawRecord, json: bool) -> None:
+    said = {"state": record.state, **_fields(record)}
+    known = {key: value for key, value in said.items() if json or value is not None}
+    known = known if json else {**known, **{k: _cell(v) for k, v in known.items() if isinstance(v, datetime)}}
+    show(known, json=json, title=f"Thaw for case {record.case_id}")
 
 
 @app.command()
@@ -855,7 +1017,7 @@ def holds(
     with opened(config, "reading the holds") as lifecycle:
         found = lifecycle.holds(table, ended=ended)
     if json:
-        print(json_module.dumps([as_json(held) for held in found], indent=2))
+        show_json(found)
         return
     _show_holds(table, found, ended)
 

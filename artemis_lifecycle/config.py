@@ -168,12 +168,25 @@ class Retention(_Model):
 
 
 class ColdTier(_Model):
-    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names."""
+    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names. Snapshots
+    that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier."""
 
     enabled: bool = True
     archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
     retain: Duration = timedelta(days=7 * 365)
-    then: Literal["deep-archive", "delete", "keep"] = "deep-archive"
+    then: Literal["deep-archive", "keep"] = "deep-archive"
+
+
+class DeepArchive(_Model):
+    """The archive behind the cold tier: its storage class on S3, how a thaw is asked for there, and what people are
+    told to expect of one. Thawed files stay readable for `days`; a request that nobody approves within
+    `approve_within` lapses."""
+
+    storage_class: Literal["DEEP_ARCHIVE", "GLACIER"] = "DEEP_ARCHIVE"
+    retrieval: Literal["Bulk", "Standard"] = "Bulk"
+    expected_latency: Duration = timedelta(hours=48)
+    days: int = Field(default=7, ge=1)
+    approve_within: Duration = timedelta(hours=72)
 
 
 class Deletion(_Model):
@@ -327,6 +340,7 @@ class LifecycleConfig(_Model):
     operations: Operations = Operations()
     spark: Spark = Spark()
     reachability: Reachability = Reachability()
+    deep_archive: DeepArchive = DeepArchive()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}
     home: Path = Path(".artemis")

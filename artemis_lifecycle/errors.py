@@ -201,6 +201,10 @@ class Busy(LifecycleError):
     exit_code = 6
 
 
+class InDeepArchive(Busy):
+    """What was asked for is in the deep archive, and is not readable until it was thawed."""
+
+
 class LeaseTaken(Busy):
     """Another worker holds the table's lease."""
 

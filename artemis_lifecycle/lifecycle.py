@@ -23,16 +23,21 @@ from typing import TYPE_CHECKING, Literal, Self
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.cold_tier import thaw as thawing
+from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
+from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
-from artemis_lifecycle.cold_tier.paths import read_identity
-from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.queries import Query, Source, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
+from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, parse_duration
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
@@ -43,6 +48,7 @@ from artemis_lifecycle.errors import (
     BadInput,
     CommitStateUnknown,
     GraceNotOver,
+    InDeepArchive,
     LifecycleError,
     NaiveDatetime,
     NoSuchPlan,
@@ -66,6 +72,7 @@ from artemis_lifecycle.expiration.promises import (
     max_ref_age_ms,
     table_refs,
     tag_views,
+    thaw_views,
     thinning_tiers,
     to_archive,
 )
@@ -82,6 +89,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id, require_said
 from artemis_lifecycle.operations.heartbeats import Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
@@ -1040,19 +1048,52 @@ class Lifecycle:
     ) -> Route:
         """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could.
 
-        Raises BadInput for two selectors, NaiveDatetime, NoSuchSnapshot when neither tier has what was asked for.
+        A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
+        selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
         """
         selector = Selector(as_of, snapshot_id, tag)
         look = self._look(table)
-        found = find_route(table, look.metadata, self._cold_metadata(look.metadata.table_uuid), selector)
+        table_uuid = look.metadata.table_uuid
+        found = find_route(table, look.metadata, self._cold_metadata(table_uuid), selector)
+        cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
+        if self.operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+            return self._route_to_archive(table_uuid, found)
         catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
+
+    def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
+        archive, now = self.config.deep_archive, self.operations.clock.now()
+        route = replace(
+            found,
+            tier="deep-archive",
+            storage_class=archive.storage_class,
+            expected_latency=archive.expected_latency,
+            readable_in=archive.expected_latency,
+        )
+        for thaw in self.operations.thaws.list(table_uuid):
+            if found.snapshot_id not in thaw.snapshot_ids:
+                continue
+            said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
+            if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
+                # Once thawed it answers as the cold tier does.
+                latency = self.config.catalogs.cold.expected_latency
+                return replace(route, expected_latency=latency, readable_in=None, thaw=said)
+            if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
+                left = max(timedelta(0), thaw.asked_at + archive.expected_latency - now)
+                route = replace(route, readable_in=left, thaw=said)
+            elif route.thaw is None:
+                route = replace(route, thaw=said)
+        return route
 
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> DataFrame:
-        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`)."""
+        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`).
+
+        Raises InDeepArchive for what has to be thawed first, and what `route` raises.
+        """
         found = self.route(table, as_of, snapshot_id, tag)
+        _require_readable(table, found)
         if found.tier == "live":
             return read_rows(self.spark, self.config.catalogs.live.name, table, found)
         name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
@@ -1138,8 +1179,9 @@ class Lifecycle:
     ) -> DataFrame | Tagged:
         """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
 
-        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, and BadInput for a query that Spark
-        refuses; what is wrong with single rows shows when they are collected.
+        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
+        refuses, InDeepArchive for one that has to wait for a thaw; what is wrong with single rows shows when they are
+        collected.
         """
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
@@ -1149,6 +1191,8 @@ class Lifecycle:
             )
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):
+            for source in found.sources:
+                _require_readable(source.table, source)
             with statement_errors():
                 return self.spark.sql(found.spark_sql)
         assert found.table is not None  # translate settled it
@@ -1312,8 +1356,9 @@ class Lifecycle:
         schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill it goes on;
         run again when it is done it changes nothing.
 
-        Raises NoSuchSnapshot when neither tier has it; BadInput for main, or a name that is taken; RestoreFailed, the
-        table unchanged, when a file cannot be brought back; LeaseTaken, Busy, CommitConflict.
+        Raises NoSuchSnapshot when neither tier has it; InDeepArchive when it has to be thawed first; BadInput for main,
+        or a name that is taken; RestoreFailed, the table unchanged, when a file cannot be brought back; LeaseTaken,
+        Busy, CommitConflict.
         """
         look = self._look(table)
         table_uuid = look.metadata.table_uuid
@@ -1321,6 +1366,8 @@ class Lifecycle:
             # Under the lease: no handoff or expiration changes what is where any more.
             live, cold = self._look(table).metadata, self._cold_metadata(table_uuid)
             archived = None if cold is None else cold.snapshot(snapshot_id)
+            if archived is not None:
+                _require_readable(table, self.route(table, snapshot_id=snapshot_id))
             summary = NO_SUMMARY if archived is None else archived.summary
             worker = replace(self._worker("restore"), ticket=ticket)
             done = bring_back(
@@ -1356,6 +1403,184 @@ class Lifecycle:
     def restores(self, table: str) -> list[RestoreRecord]:
         """What was brought back from the cold tier, newest first, and what is being brought back."""
         return self.operations.restores.of_table(self._look(table).metadata.table_uuid)
+
+    # --- deep archive -------------------------------------------------------------------------------------------------
+
+    def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
+        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
+        no other cold snapshot has, nor the live table. Where the policy says `then: keep`, nothing moves.
+
+        A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run tells what would
+        move. Raises NoSuchTable before the first handoff; Refused when a hold comes in meanwhile; UnreadableMetadata,
+        LeaseTaken, Busy.
+        """
+        instant = min(self._instant("now", now), self._instant("now", None))
+        policy, archive = self.config.policy(table).cold_tier, self.config.deep_archive
+        look = self._look(table)
+        with self._step(look, "deep_archive", dry_run=dry_run) as step:
+            live = self._look(table).metadata
+            table_uuid = live.table_uuid
+            identity, cold = read_identity(self.live_stores, self.root, table_uuid), self._cold_metadata(table_uuid)
+            if identity is None or cold is None:
+                raise no_cold_table(table)
+            if not policy.enabled or policy.then == "keep":
+                return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
+            rules = self.rules(table)
+            done = move_to_archive(
+                DeepArchiveContext(
+                    spark=self.spark,
+                    cold_stores=self.cold_stores,
+                    records=self.live_stores,
+                    operations=self.operations,
+                    root=self.root,
+                    table=table,
+                    mapping=PathMapping(identity),
+                    ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
+                    cold=cold_index(self.spark, self.cold_stores, self.live_stores, cold, rules, self.root),
+                    live=self._index(table, live),
+                    holds=lambda: (*self._guards(table_uuid)[0], *thaw_views(self.operations.thaws.list(table_uuid))),
+                    who=self.owner,
+                    check=step.check,
+                ),
+                policy.retain,
+                instant,
+                archive.storage_class,
+                dry_run=dry_run,
+            )
+            step.state = "pending" if done.failed_files else "done"
+            step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
+        return done
+
+    def request_thaw(
+        self,
+        table: str,
+        snapshot_ids: Sequence[int] = (),
+        *,
+        case_id: str,
+        requester: str,
+        reason: str,
+        as_of: datetime | None = None,
+        tag: str | None = None,
+        days: int | None = None,
+    ) -> ThawRecord:
+        """Ask for archived snapshots to be made readable for some days: those of the ids, or the one that `as_of` or
+        `tag` finds. Lists their files; asks nothing of the store until a second person approves (`approve_thaw`).
+
+        Raises BadInput where case, requester or reason is not said, or the snapshot is not in the archive;
+        NoSuchSnapshot; NaiveDatetime.
+        """
+        require_said(table, case_id=case_id, requester=requester, reason=reason)
+        lasting = self.config.deep_archive.days if days is None else days
+        if lasting < 1:
+            raise BadInput("A thaw lasts for at least a day", table=table, untouched="everything", do="give --days 1")
+        wanted = self._to_thaw(table, snapshot_ids, as_of, tag)
+        table_uuid = self._look(table).metadata.table_uuid
+        cold = self._cold_metadata(table_uuid)
+        assert cold is not None  # the route led there
+        thaw_id = new_id("thaw")
+        folder = f"{self.root}/thaws/{table_uuid}/{thaw_id}"
+        view = cold_index(self.spark, self.cold_stores, self.live_stores, cold, self.rules(table), self.root)
+        moves = self.operations.deep_moves.of_table(table_uuid)
+        files, size = thawing.seal_files(self.spark, view, wanted, moves, self.live_stores, folder)
+        return self.operations.thaws.request(
+            thaw_id,
+            table_uuid,
+            table,
+            snapshot_ids=wanted,
+            case_id=case_id,
+            requester=requester,
+            reason=reason,
+            days=lasting,
+            files_location=folder,
+            files=files,
+            size_in_bytes=size,
+            requested_from=_person(),
+            approve_within=self.config.deep_archive.approve_within,
+        )
+
+    def _to_thaw(
+        self, table: str, snapshot_ids: Sequence[int], as_of: datetime | None, tag: str | None
+    ) -> tuple[int, ...]:
+        if snapshot_ids and (as_of is not None or tag is not None):
+            raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
+        if snapshot_ids:
+            routes = [self.route(table, snapshot_id=snapshot_id) for snapshot_id in dict.fromkeys(snapshot_ids)]
+        else:
+            routes = [self.route(table, as_of=as_of, tag=tag)]
+        readable = [route for route in routes if route.tier != "deep-archive"]
+        if readable:
+            raise BadInput(
+                f"Snapshot {readable[0].snapshot_id} is in the {readable[0].tier} tier, and can be read now",
+                table=table,
+                untouched="everything",
+                do=f"read it: artemis read {table} --snapshot-id {readable[0].snapshot_id}",
+            )
+        return tuple(route.snapshot_id for route in routes if route.snapshot_id is not None)
+
+    def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
+        """A second person's approval: the store is asked for every file. Run again after a kill it asks for the rest.
+
+        Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
+        """
+        thaw = self.operations.thaws.approve(thaw_id, who, why, _person())
+        return self._asked(thaw)
+
+    def _asked(self, thaw: ThawRecord) -> ThawRecord:
+        if thaw.asked_at is not None:
+            return thaw
+        retrieval = self.config.deep_archive.retrieval
+        thawing.ask(
+            self.spark, self.cold_stores, self.live_stores, thaw.files_location, days=thaw.days, retrieval=retrieval
+        )
+        return self.operations.thaws.asked(thaw.thaw_id)
+
+    def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
+        """End a thaw that was not approved, or is no longer needed; what is readable by it stays so until its days are
+        over. Raises NoSuchPlan, BadInput where who or why is not said."""
+        require_said(self.operations.thaws.get(thaw_id).table, who=who, why=why)
+        return self.operations.thaws.end(thaw_id, who, why)
+
+    def follow_thaw(self, thaw_id: str) -> ThawRecord:
+        """Look how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
+        nobody approved it in time. Goes on with one whose approval was followed by a kill."""
+        thaws, now = self.operations.thaws, self.operations.clock.now()
+        thaw = thaws.get(thaw_id)
+        if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
+            return thaws.end(thaw_id, None, LAPSED)
+        if thaw.state is ThawState.APPROVED:
+            thaw = self._asked(thaw)
+        if thaw.state is ThawState.THAWING:
+            found = thawing.look(self.spark, self.cold_stores, self.live_stores, thaw.files_location)
+            if found.done:
+                # A store that does not tell an end keeps what it was asked for.
+                thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
+        if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now >= thaw.readable_until:
+            others = [
+                other.files_location
+                for other in thaws.list(thaw.table_uuid)
+                if other.thaw_id != thaw_id and other.asked_at is not None
+            ]
+            thawing.end(self.cold_stores, self.live_stores, thaw.files_location, others)
+            return thaws.end(thaw_id, None, OVER)
+        return thaw
+
+    def thaws_to_follow(self) -> list[ThawRecord]:
+        """Thaws for which `follow_thaw` has something to do now. Looks at a few files of each, and starts no Spark."""
+        now = self.operations.clock.now()
+
+        def is_due(thaw: ThawRecord) -> bool:
+            if thaw.state is ThawState.REQUESTED:
+                return now >= thaw.lapses_at
+            if thaw.state is ThawState.THAWING:
+                return thawing.may_be_done(self.cold_stores, self.live_stores, thaw.files_location)
+            return thaw.readable_until is None or now >= thaw.readable_until
+
+        return [thaw for thaw in self.operations.thaws.list() if is_due(thaw)]
+
+    def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
+        """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""
+        table_uuid = None if table is None else self._look(table).metadata.table_uuid
+        return self.operations.thaws.list(table_uuid, ended=ended)
 
     # --- tags, holds, writers -----------------------------------------------------------------------------------------
 
@@ -1478,13 +1703,14 @@ class Lifecycle:
     ) -> Hold:
         """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
 
-        `kind`: "legal"; "lease", a reader's, which ends after `ttl` unless it is renewed; "consumer", whose one
-        snapshot is what it reads next: that and every later one stay. `until`, or `ttl` from now, ends any of them.
+        `kind`: "legal", which also keeps snapshots of the cold tier from the deep archive; "lease", a reader's, which
+        ends after `ttl` unless it is renewed; "consumer", whose one snapshot is what it reads next: that and every
+        later one stay. `until`, or `ttl` from now, ends any of them.
 
         Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
         """
         look = self._look(table)
-        self._require_snapshots(look, snapshot_ids)
+        self._require_snapshots(look, snapshot_ids, kind)
         placed = self.operations.holds.place(
             table_uuid=look.metadata.table_uuid,
             table=table,
@@ -1497,16 +1723,20 @@ class Lifecycle:
         )
         try:
             # Placing waited for commits under way; what they removed, no hold brings back.
-            self._require_snapshots(self._look(table), snapshot_ids)
+            self._require_snapshots(self._look(table), snapshot_ids, kind)
         except BadInput:
             self.operations.holds.release(placed.hold_id)
             raise
         return placed
 
-    def _require_snapshots(self, look: _Table, snapshot_ids: Sequence[int]) -> None:
-        for snapshot_id in snapshot_ids:
-            if look.metadata.snapshot(snapshot_id) is None:
-                raise _no_such_snapshot(look.name, snapshot_id, "its holds")
+    def _require_snapshots(self, look: _Table, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
+        absent = [snapshot_id for snapshot_id in snapshot_ids if look.metadata.snapshot(snapshot_id) is None]
+        if absent and kind == "legal":
+            # A legal hold also keeps a snapshot of the cold tier from the archive.
+            cold = self._cold_metadata(look.metadata.table_uuid)
+            absent = [each for each in absent if cold is None or cold.snapshot(each) is None]
+        if absent:
+            raise _no_such_snapshot(look.name, absent[0], "its holds")
 
     def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
         """The table's holds in force, oldest first; with `ended`, those that were, too."""
@@ -1569,6 +1799,19 @@ class _Step:
     def check(self) -> None:
         if self.lease is not None:
             self.lease.check()
+
+
+def _require_readable(table: str, found: Route | Source) -> None:
+    if found.readable_in is None:
+        return
+    under_way = f"; {found.thaw}" if found.thaw else ""
+    raise InDeepArchive(
+        f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
+        f"{found.readable_in / timedelta(hours=1):.0f} hours after a thaw was approved{under_way}",
+        table=table,
+        untouched="everything",
+        do=f"artemis thaw {table} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+    )
 
 
 def _person() -> str:

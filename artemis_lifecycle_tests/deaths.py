@@ -13,3 +13,7 @@ def lapse(lifecycle: Lifecycle, protection: Literal["leases", "heartbeats"]) -> 
     """What time does to the leases, or the heartbeats, of a process that is no more."""
     with lifecycle.operations.engine.begin() as connection:
         connection.execute(text(f"UPDATE lifecycle.{protection} SET expires_at = clock_timestamp() - interval '1 s'"))
+
+
+class Killed(BaseException):
+    """A kill: nothing in the code under test may catch it."""

@@ -32,6 +32,7 @@ LOST = "lost"
 """The source is gone, or not what the metadata records of it."""
 FAILED = "failed"
 
+_RECORDED = ("size_in_bytes", "rewritten", "checksum", "source")
 _PARTS_PER_TASK = 20
 _BYTES_HERE = 8 << 20
 _THREADS = 16
@@ -72,11 +73,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What later work needs to know of a copy: its size in bytes, how it was rewritten, and its checksum."""
+    """What later work needs to know of a copy: its size in bytes, how it was rewritten, its checksum, and what it is a
+    copy of."""
 
     size_in_bytes: int
     rewritten: str | None
     checksum: str | None
+    source: str
 
 
 class Ledger:
@@ -162,7 +165,7 @@ class Ledger:
             wanted = spark.createDataFrame([(path,) for path in destinations], "destination string")
             found = self.verified(spark).join(wanted, "destination", "left_semi")
             with worker_errors():
-                rows = found.select("destination", "size_in_bytes", "rewritten", "checksum").collect()
+                rows = found.select("destination", *_RECORDED).collect()
             return {row["destination"]: Recorded(*row[1:]) for row in rows}
         paths = [file.path for file in parts]
         threads = self._stores.readers(self._folder, _THREADS)
@@ -175,12 +178,12 @@ class Ledger:
     def _counting(self, path: str, wanted: Collection[str]) -> dict[str, Recorded]:
         import pyarrow.parquet as pq
 
-        columns = ("destination", "action", "size_in_bytes", "rewritten", "checksum")
-        table = pq.read_table(io.BytesIO(self._stores.read(path)), columns=list(columns))
+        columns = ["destination", "action", *_RECORDED]
+        table = pq.read_table(io.BytesIO(self._stores.read(path)), columns=columns)
         rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
         return {
-            destination: Recorded(size, rewritten, checksum)
-            for destination, action, size, rewritten, checksum in rows
+            destination: Recorded(*recorded)
+            for destination, action, *recorded in rows
             if action in VERIFIED and destination in wanted
         }
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from artemis_lifecycle.errors import ExistingFile, HandoffFailed, StorageError
+from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
 
@@ -182,6 +182,16 @@ def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | 
     """The table's settled place; None before its first handoff. Raises StorageError when the record is damaged."""
     path = identity_path(root, table_uuid)
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
+
+
+def no_cold_table(table: str) -> NoSuchTable:
+    """The error for a table that nothing was handed off of yet."""
+    return NoSuchTable(
+        "The table has no cold table yet",
+        table=table,
+        untouched="all files",
+        do="its first handoff makes one: artemis hand-off PLAN",
+    )
 
 
 def settle(stores: Stores, root: str, table_uuid: str, choose: Callable[[list[str]], ColdIdentity]) -> ColdIdentity:

@@ -44,7 +44,7 @@ _MARK = "/*for tag*/"
 @dataclass(frozen=True)
 class Source:
     """A table that a query reads: from which tier, and at which snapshot (None: it has none yet). `clause` is as it was
-    written, empty for the table as it is now. The tier's storage class and latency are those of its `Route`."""
+    written, empty for the table as it is now. What is said of the tier is what its `Route` says."""
 
     table: str
     tier: str
@@ -52,10 +52,21 @@ class Source:
     clause: str = ""
     storage_class: str | None = field(default=None, compare=False)
     expected_latency: timedelta | None = field(default=None, compare=False)
+    readable_in: timedelta | None = field(default=None, compare=False)
+    thaw: str | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, table: str, route: Route, clause: str = "") -> Source:
-        return cls(table, route.tier, route.snapshot_id, clause, route.storage_class, route.expected_latency)
+        return cls(
+            table,
+            route.tier,
+            route.snapshot_id,
+            clause,
+            route.storage_class,
+            route.expected_latency,
+            route.readable_in,
+            route.thaw,
+        )
 
 
 @dataclass(frozen=True)

@@ -56,12 +56,18 @@ class Selector:
 @dataclass(frozen=True)
 class Route:
     """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet. What the configuration says
-    of the tier, its storage class and how soon it answers, comes with it."""
+    of the tier, its storage class and how soon it answers, comes with it.
 
-    tier: Literal["live", "cold"]
+    In the deep archive nothing can be read before a thaw: `readable_in` is how long that is expected to take from its
+    approval, or what is left of it; None where it can be read now. `thaw` says what is under way.
+    """
+
+    tier: Literal["live", "cold", "deep-archive"]
     snapshot_id: int | None
     storage_class: str | None = field(default=None, compare=False)
     expected_latency: timedelta | None = field(default=None, compare=False)
+    readable_in: timedelta | None = field(default=None, compare=False)
+    thaw: str | None = field(default=None, compare=False)
 
 
 def route(table: str, live: TableMetadata, cold: TableMetadata | None, selector: Selector) -> Route:

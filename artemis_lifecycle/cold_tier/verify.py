@@ -140,6 +140,10 @@ class _Looker:
                 return "the file is gone"
             if found.size_in_bytes != size:
                 return f"the file has {found.size_in_bytes} bytes, and had {size}"
+            state = self._stores.archive_state(path)
+            if state is not None and not state.readable:
+                # Whole, as far as can be seen without a thaw.
+                return None
             now = self._stores.checksum(path)
             return None if now == checksum else f"the file is {now}, and was {checksum}"
         except StorageError as error:

@@ -107,6 +107,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "cold_catalog": steps.config.catalogs.cold.name,
             "cold_table": name,
             "snapshots": len(times),
+            "snapshots_in_deep_archive": len(steps.operations.deep_moves.snapshots(plan.table_uuid)),
             "snapshots_archived": len(done.archived),
             "snapshots_lost": len(done.lost),
             "snapshots_overtaken": len(done.overtaken),

@@ -1,10 +1,11 @@
-"""The jobs: selections of assets with their checks, each run for one table."""
+"""The jobs: selections of assets with their checks, and what has no asset (`archive`); each run is for one table."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from dagster import AssetSelection, define_asset_job
 
+from artemis_lifecycle.defs import archive
 from artemis_lifecycle.defs.night import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -20,13 +21,14 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     Step.ORPHANS: ("orphan_deletion",),
     "manifest_compaction": ("compacted_manifests",),
     "data_compaction": ("compacted_data_files",),
+    "deep_archive": ("move_to_deep_archive",),
 }
-"""By job, the assets that change a table or delete; each has `dry_run`, which is true unless a run says otherwise."""
+"""By job, the assets and ops that change a table or delete; each has `dry_run`, true unless a run says otherwise."""
 
 
 def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Run config under which `job` does what it otherwise only tells."""
-    return {"ops": {asset: {"config": {"dry_run": dry_run}} for asset in CHANGING.get(job, ())}}
+    return {"ops": {step: {"config": {"dry_run": dry_run}} for step in CHANGING.get(job, ())}}
 
 
 def _job(name: str, description: str, selection: AssetSelection) -> Any:
@@ -77,6 +79,8 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
+deep_archive, thaws = archive.deep_archive, archive.thaws
+
 ALL = (
     whole_walk,
     plan,
@@ -88,6 +92,8 @@ ALL = (
     schema_record,
     manifest_compaction,
     data_compaction,
+    deep_archive,
+    thaws,
 )
 
 NIGHTLY = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

@@ -138,5 +138,8 @@ ALL = (
         by_day=True,
     ),
     _upkeep("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
+    _upkeep(
+        "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff's hour."
+    ),
     _upkeep("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
 )

@@ -1,4 +1,4 @@
-"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are late."""
+"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are late, thaws."""
 
 import hashlib
 import json
@@ -183,4 +183,31 @@ def _listed(reasons: Mapping[str, str]) -> str:
     return shown + (f"; and {len(reasons) - 20} more" if len(reasons) > 20 else "")
 
 
-ALL = (discovery, new_metadata, stuck_runs, late_steps)
+@sensor(
+    name="thaws_under_way",
+    description="Follows thaws from the deep archive: asks for a look at a table's when its first files are readable, "
+    "when its days are over, or when nobody approved it in time.",
+    job_name=jobs.thaws.name,
+    minimum_interval_seconds=300,
+    default_status=DefaultSensorStatus.RUNNING,
+)
+def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """A few requests to the store for each thaw; the whole look is the run's."""
+    opened = lifecycle.get()
+    due = opened.thaws_to_follow()
+    busy = under_way(context.instance, jobs.thaws.name)
+    known = set(context.instance.get_dynamic_partitions(PARTITIONS_NAME))
+    wanted = {thaw.table for thaw in due if thaw.table in known and thaw.table not in busy}
+    if not wanted:
+        waiting = opened.thaws()
+        return SkipReason(f"{len(waiting)} thaws wait for the store or for approval" if waiting else "no thaw is open")
+    now = opened.operations.clock.now()
+    return SensorResult(
+        run_requests=[
+            RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{table}", job_name=jobs.thaws.name, partition_key=table)
+            for table in sorted(wanted)[:AT_ONCE]
+        ]
+    )
+
+
+ALL = (discovery, new_metadata, stuck_runs, late_steps, thaws_under_way)

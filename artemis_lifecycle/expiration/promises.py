@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from artemis_lifecycle.config import Thin, format_duration
 from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
+from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.tags import NOT_MADE, REPLACED, TagRecord
 from artemis_lifecycle.retention.rules import (
@@ -175,6 +176,13 @@ def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
             kind=hold.kind,
         )
         for hold in holds
+    )
+
+
+def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
+    """Thaws that have not ended, as holds: what they list must not grow while somebody waits for it."""
+    return tuple(
+        HoldView(thaw.thaw_id, thaw.requester, f"a thaw for case {thaw.case_id}", thaw.snapshot_ids) for thaw in thaws
     )
 
 

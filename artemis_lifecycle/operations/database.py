@@ -15,6 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.heartbeats import Heartbeats
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
@@ -124,6 +125,8 @@ class Operations:
         self.scans = Scans(engine)
         self.tags = Tags(engine)
         self.restores = Restores(engine)
+        self.deep_moves = DeepMoves(engine)
+        self.thaws = Thaws(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

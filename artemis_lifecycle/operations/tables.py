@@ -351,6 +351,66 @@ restores = Table(
     ),
 )
 
+deep_moves = Table(
+    "deep_moves",
+    metadata,
+    Column("move_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("storage_class"),
+    Column("cutoff", Utc, nullable=False),
+    _text("files_location"),
+    _count("files"),
+    _count("bytes"),
+    _text("who"),
+    _at("started_at", nullable=False),
+    _at("finished_at"),
+    Index("deep_moves_of_table", "table_uuid", "started_at"),
+)
+
+# Cold snapshots of which at least one file is in the archive, or is on its way there.
+deep_snapshots = Table(
+    "deep_snapshots",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("snapshot_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("move_id", Text, ForeignKey(deep_moves.c.move_id), nullable=False),
+)
+
+thaws = Table(
+    "thaws",
+    metadata,
+    Column("thaw_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    Column("snapshot_ids", ARRAY(BigInteger), nullable=False),
+    _text("case_id"),
+    _text("requester"),
+    _text("reason"),
+    Column("days", Integer, nullable=False),
+    _text("files_location"),
+    _count("files"),
+    _count("bytes"),
+    _text("requested_from"),
+    _at("requested_at", nullable=False),
+    Column("lapses_at", Utc, nullable=False),
+    _text("approved_by", nullable=True),
+    _at("approved_at"),
+    _text("approved_why", nullable=True),
+    _text("approved_from", nullable=True),
+    _at("asked_at"),
+    _at("readable_at"),
+    _at("readable_until"),
+    _at("ended_at"),
+    _text("ended_by", nullable=True),
+    _text("ended_why", nullable=True),
+    CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
+    CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
+    CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),
+    CheckConstraint("days > 0", name="thaws_days"),
+    Index("thaws_of_table", "table_uuid", "requested_at"),
+)
+
 Record = TypeVar("Record")
 
 

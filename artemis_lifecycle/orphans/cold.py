@@ -14,9 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, no_cold_table
 from artemis_lifecycle.cold_tier.verify import cold_index
-from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.orphans.listing import list_table, listed_files
 from artemis_lifecycle.orphans.scan import require_after
@@ -77,7 +76,7 @@ def scan_cold(
     from pyspark.sql import functions as F
 
     if identity is None:
-        raise _no_cold_table(table)
+        raise no_cold_table(table)
     listing = list_table(
         spark, cold_stores, [identity.cold_location], root=root, clock=clock, rules=rules, sealed_by=records
     )
@@ -85,7 +84,7 @@ def scan_cold(
     require_after(listing, read_at, table)
     metadata = current()
     if metadata is None:
-        raise _no_cold_table(table)
+        raise no_cold_table(table)
     view = cold_index(spark, cold_stores, records, metadata, rules, root)
     copied = handoff_ledger(records, root, identity.table_uuid).verified(spark)
     named = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
@@ -129,13 +128,4 @@ def scan_cold(
         files_location=f"{folder}/files",
         _spark=spark,
         _stores=records,
-    )
-
-
-def _no_cold_table(table: str) -> NoSuchTable:
-    return NoSuchTable(
-        "The table has no cold table yet",
-        table=table,
-        untouched="all files",
-        do="its first handoff makes one: artemis hand-off PLAN",
     )

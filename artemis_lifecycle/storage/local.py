@@ -10,15 +10,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.location import normalise, split
-from artemis_lifecycle.storage.types import CHUNK, Children, DeleteOutcome, Outcomes, StoredFile
+from artemis_lifecycle.storage.types import CHUNK, ArchiveState, Children, DeleteOutcome, Outcomes, StoredFile
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ASIDE = ".deep-archive"
+"""The folder that stands for an archive class: what is in it is listed where it came from, and not readable there."""
+_UNTIL = ".until"
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -31,31 +35,28 @@ class LocalStore:
         folders = [prefix]
         while folders:
             # As the disk gives them: a folder may hold more files than memory does.
-            for entry in _entries(folders.pop()):
+            for entry in _with_archived(folders.pop()):
                 if isinstance(entry, StoredFile):
                     yield entry
                 else:
                     folders.append(entry)
 
     def children(self, prefix: str) -> Children:
-        entries = [*_entries(prefix)]
+        entries = [*_with_archived(prefix)]
         folders = sorted(entry for entry in entries if isinstance(entry, str))
         files = [entry for entry in entries if isinstance(entry, StoredFile)]
         return folders, sorted(files, key=lambda file: file.path)
 
     def head(self, path: str) -> StoredFile | None:
-        try:
-            status = os.stat(local_path(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            _fail("A file cannot be looked at", path, error)
-        return None if stat.S_ISDIR(status.st_mode) else _stored(path, status)
+        status = _status(path, local_path(path)) or _status(path, _aside(path))
+        return None if status is None or stat.S_ISDIR(status.st_mode) else _stored(path, status)
 
     def open(self, path: str) -> BinaryIO:
         try:
             return open(local_path(path), "rb")
         except (FileNotFoundError, NotADirectoryError) as error:
+            if _is_aside(path):
+                raise _archived(path, "it cannot be read") from error
             raise missing(path) from error
         except OSError as error:
             _fail("A file cannot be opened", path, error)
@@ -76,6 +77,8 @@ class LocalStore:
                 _fail("A file cannot be read", path, error)
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
+        if _is_aside(path):
+            raise _archived(path, "it cannot be replaced") if overwrite else existing(path)
         with self._temporary(path) as (target, temporary):
             try:
                 _write_durably(temporary, (data,))
@@ -99,6 +102,8 @@ class LocalStore:
         storage_class: str | None,
         verify: Callable[[int, str], None],
     ) -> None:
+        if _is_aside(path):
+            raise _archived(path, "it cannot be replaced")
         with self._temporary(path) as (target, temporary):
             try:
                 _write_durably(temporary, chunks)
@@ -143,6 +148,122 @@ class LocalStore:
             raise missing(path) from error
         except OSError as error:
             _fail("A file's time cannot be set", path, error)
+
+    # --- archive classes
+
+    def archive(self, path: str, storage_class: str) -> bool:
+        target, aside = Path(local_path(path)), Path(_aside(path))
+        if _is_aside(path):
+            return False
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            os.rename(target, aside)
+            _sync_folder(aside.parent)
+            _sync_folder(target.parent)
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except OSError as error:
+            _fail("A file cannot be put aside", path, error)
+        return True
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None:
+        target, aside = Path(local_path(path)), Path(_aside(path))
+        if not _is_aside(path):
+            if self.head(path) is None:
+                raise missing(path)
+            return
+        until = datetime.now(UTC) + timedelta(days=days)
+        told = self.archive_state(path)
+        if told is not None and told.readable_until is not None and told.readable_until >= until:
+            return
+        try:
+            self.write(str(_until(aside)), until.isoformat().encode(), overwrite=True, storage_class=None)
+            with suppress(FileExistsError):
+                _link_or_copy(aside, target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            _fail("A file cannot be thawed", path, error)
+
+    def end_thaw(self, path: str) -> None:
+        if not _is_aside(path):
+            return
+        try:
+            for gone in (Path(local_path(path)), _until(Path(_aside(path)))):
+                gone.unlink(missing_ok=True)
+        except OSError as error:
+            _fail("A thawed file cannot be put away", path, error)
+
+    def archive_state(self, path: str) -> ArchiveState | None:
+        is_here = _status(path, local_path(path)) is not None
+        if not _is_aside(path):
+            return ArchiveState(archived=False, readable=True) if is_here else None
+        try:
+            until = datetime.fromisoformat(_until(Path(_aside(path))).read_text())
+        except (OSError, ValueError):
+            until = None
+        return ArchiveState(archived=True, readable=is_here, readable_until=until if is_here else None)
+
+
+def _aside(path: str) -> str:
+    folder, _, name = local_path(path).rpartition("/")
+    return f"{folder}/{_ASIDE}/{name}"
+
+
+def _is_aside(path: str) -> bool:
+    return os.path.isfile(_aside(path))
+
+
+def _until(aside: Path) -> Path:
+    """Where it is written until when the file's thawed copy stays."""
+    return aside.parent / _UNTIL / aside.name
+
+
+def _archived(path: str, what: str) -> StorageError:
+    return StorageError(
+        f"The file is in the archive, so {what}",
+        path=path,
+        untouched="the file",
+        do="have it thawed: artemis thaw",
+    )
+
+
+def _status(path: str, where: str) -> os.stat_result | None:
+    try:
+        return os.stat(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        _fail("A file cannot be looked at", path, error)
+
+
+def _link_or_copy(aside: Path, target: Path) -> None:
+    """The file under its own name again. FileExistsError when it is there."""
+    try:
+        os.link(aside, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            with open(aside, "rb") as file:
+                _write_durably(temporary, iter(lambda: file.read(CHUNK), b""))
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _with_archived(folder: str) -> Iterator[StoredFile | str]:
+    """`_entries`, and what is archived among them, as if it were still there."""
+    root = folder.rstrip("/") + "/"
+    for entry in _entries(folder):
+        if entry != f"{root}{_ASIDE}/":
+            yield entry
+            continue
+        for archived in _entries(entry):
+            if isinstance(archived, StoredFile):
+                name = archived.path.rpartition("/")[2]
+                if not os.path.lexists(local_path(root + name)):
+                    yield replace(archived, path=root + name)
 
 
 def _entries(folder: str) -> Iterator[StoredFile | str]:
@@ -262,6 +383,8 @@ def _sync_folder(folder: Path) -> None:
 
 def _delete(path: str) -> DeleteOutcome:
     try:
+        if _is_aside(path):
+            return DeleteOutcome(path, "failed", "it is in the archive")
         os.unlink(local_path(path))
     except (FileNotFoundError, NotADirectoryError):
         return DeleteOutcome(path, "absent")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
 import boto3
@@ -32,7 +33,15 @@ from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
-from artemis_lifecycle.storage.types import CHUNK, Children, DeleteOutcome, Outcomes, StoredFile
+from artemis_lifecycle.storage.types import (
+    ARCHIVE_CLASSES,
+    CHUNK,
+    ArchiveState,
+    Children,
+    DeleteOutcome,
+    Outcomes,
+    StoredFile,
+)
 
 T = TypeVar("T")
 
@@ -367,14 +376,22 @@ class S3Store:
         self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
     ) -> bool:
         """Have the server copy; False when it will not, and the bytes must be carried. `verify` as in `put_stream`."""
-        origin, target = _address(source), _address(destination)
         found = self._head_or_none_if_refused(source)
-        if found is None:
+        etag = None if found is None else self._copied(source, destination, found, storage_class)
+        if etag is None:
             return False
-        size, same = found["ContentLength"], found["ETag"]
+        self._verify(destination, etag, verify)
+        return True
+
+    def _copied(
+        self, source: str, destination: str, found: dict[str, Any], storage_class: str | None, **more: Any
+    ) -> str | None:
+        """The ETag of what the server made of the source, whose head is `found`; None when it will not copy."""
+        origin, target = _address(source), _address(destination)
+        size = found["ContentLength"]
         copy_source = {
             "CopySource": {"Bucket": origin.bucket, "Key": origin.key},
-            "CopySourceIfMatch": same,
+            "CopySourceIfMatch": found["ETag"],
             "Bucket": target.bucket,
             "Key": target.key,
         }
@@ -390,11 +407,7 @@ class S3Store:
             return cast("str", answer["CopyObjectResult"]["ETag"])
 
         if size <= self._settings.multipart_bytes:
-            etag = self._call(what, destination, in_one)
-            if etag is None:
-                return False
-            self._verify(destination, etag, verify)
-            return True
+            return self._call(what, destination, in_one)
 
         part_size = self._part_size(size)
 
@@ -406,13 +419,11 @@ class S3Store:
                 yield answer["CopyPartResult"]["ETag"]
 
         try:
-            etag = self._multipart(target, destination, storage_class, upload)
+            return self._multipart(target, destination, storage_class, upload, **more)
         except StorageError as error:
             if isinstance(error.__cause__, ClientError) and _code(error.__cause__) in _CANNOT_COPY_WITHIN:
-                return False
+                return None
             raise
-        self._verify(destination, etag, verify)
-        return True
 
     def _head_or_none_if_refused(self, path: str) -> dict[str, Any] | None:
         try:
@@ -427,13 +438,19 @@ class S3Store:
         return max(self._settings.multipart_bytes, -(-least // MIB) * MIB)
 
     def _multipart(
-        self, address: _Address, path: str, storage_class: str | None, upload: Callable[[str], Iterator[str]]
+        self,
+        address: _Address,
+        path: str,
+        storage_class: str | None,
+        upload: Callable[[str], Iterator[str]],
+        **more: Any,
     ) -> str:
         """Make one object of the parts whose ETags `upload(upload_id)` yields. Nothing shows before the last step; a
         process that is killed leaves an unfinished upload, which a bucket's lifecycle rule should abort."""
         where = {"Bucket": address.bucket, "Key": address.key}
         what = "An object cannot be written in parts"
-        begun = self._call(what, path, lambda: self.client.create_multipart_upload(**where, **_class(storage_class)))
+        options = {**where, **_class(storage_class), **more}
+        begun = self._call(what, path, lambda: self.client.create_multipart_upload(**options))
         upload_id = begun["UploadId"]
         try:
             parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload(upload_id), start=1)]
@@ -558,6 +575,66 @@ class S3Store:
             path=path,
             untouched="the object",
             do="set times on a local warehouse, or give the listing its times as a DataFrame",
+        )
+
+    # --- archive classes
+
+    def archive(self, path: str, storage_class: str) -> bool:
+        found = self._head(path)
+        if found is None:
+            raise missing(path)
+        if found.get("StorageClass") in ARCHIVE_CLASSES:
+            return False
+        # Onto itself, and only what was looked at: a copy in one request keeps the object's own metadata, one in parts
+        # has to be told.
+        if self._copied(path, path, found, storage_class, Metadata=found.get("Metadata", {})) is None:
+            raise StorageError(
+                "The S3 server will not copy the object onto itself, so that it cannot change its storage class",
+                path=path,
+                untouched="the object",
+                do="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
+            )
+        now = self._head(path) or {}
+        if now.get("StorageClass") != storage_class or now.get("ContentLength") != found["ContentLength"]:
+            raise StorageError(
+                f"The object should have {found['ContentLength']} bytes in storage class {storage_class}, and has "
+                f"{now.get('ContentLength')} in {now.get('StorageClass', 'STANDARD')}",
+                path=path,
+                untouched="all other objects",
+                do="see whether this server knows storage classes; if not, set cold_tier.then to keep",
+            )
+        return True
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None:
+        address = _address(path)
+        request = {"Days": days, "GlacierJobParameters": {"Tier": retrieval}}
+
+        def ask() -> None:
+            try:
+                self.client.restore_object(Bucket=address.bucket, Key=address.key, RestoreRequest=request)
+            except ClientError as error:
+                if _code(error) == "InvalidObjectState" or _code(error) == "RestoreAlreadyInProgress":
+                    return  # In no archive class, or asked for before.
+                raise
+
+        self._call("An object cannot be thawed", path, ask)
+
+    def end_thaw(self, path: str) -> None:
+        """S3 does that by itself."""
+
+    def archive_state(self, path: str) -> ArchiveState | None:
+        found = self._head(path)
+        if found is None:
+            return None
+        if found.get("StorageClass") not in ARCHIVE_CLASSES:
+            return ArchiveState(archived=False, readable=True)
+        told = found.get("Restore", "")
+        until = re.search(r'expiry-date="([^"]+)"', told)
+        return ArchiveState(
+            archived=True,
+            readable='ongoing-request="false"' in told,
+            thawing='ongoing-request="true"' in told,
+            readable_until=None if until is None else parsedate_to_datetime(until[1]).astimezone(UTC),
         )
 
     # --- calls and their errors

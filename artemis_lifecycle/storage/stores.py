@@ -15,17 +15,26 @@ from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
 from artemis_lifecycle.storage.local import LocalStore, missing
 from artemis_lifecycle.storage.location import normalise, split
 from artemis_lifecycle.storage.settings import StoreSettings
-from artemis_lifecycle.storage.types import CHUNK, Children, CopyOutcome, DeleteOutcome, Outcomes, Store, StoredFile
+from artemis_lifecycle.storage.types import (
+    ARCHIVE_CLASSES,
+    CHUNK,
+    ArchiveState,
+    Children,
+    CopyOutcome,
+    DeleteOutcome,
+    Outcomes,
+    Store,
+    StoredFile,
+)
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.s3 import S3Store
 
-__all__ = ["CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores"]
+__all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores"]
 
 _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
 _S3 = frozenset({"s3", "s3a", "s3n"})
-_NOT_READABLE_AT_ONCE = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 _SMALL = 64 << 10
 """Bytes. Of files below this, opening and parsing in Python take longer than reading and undoing the codec."""
 
@@ -141,7 +150,7 @@ class Stores:
             raise StorageError(
                 "A file cannot be copied onto itself", path=source, untouched="the file", do="name another destination"
             )
-        if chosen in _NOT_READABLE_AT_ONCE and split(destination).scheme in _S3:
+        if chosen in ARCHIVE_CLASSES and split(destination).scheme in _S3:
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
@@ -228,6 +237,35 @@ class Stores:
                 do="give datetime(…, tzinfo=UTC)",
             )
         self._store(path).touch(path, last_modified)
+
+    def archive(self, path: str, storage_class: str = "DEEP_ARCHIVE") -> bool:
+        """Put a file into an archive class, at its own path: from then on it is listed, and not readable until it was
+        thawed. False when it is in one already.
+
+        On S3 the store copies the object onto itself. A disk has no such class: there the file is put aside, into a
+        folder `.deep-archive` beside it. Raises MissingFile; StorageError, the file as it was.
+        """
+        if storage_class not in ARCHIVE_CLASSES:
+            raise StorageError(
+                f"{storage_class} is no archive class",
+                path=path,
+                untouched="the file",
+                do=f"name one of {', '.join(sorted(ARCHIVE_CLASSES))}",
+            )
+        return self._store(path).archive(path, storage_class)
+
+    def thaw(self, path: str, *, days: int, retrieval: str = "Bulk") -> None:
+        """Ask that an archived file be readable for so many days, soon or (S3) after hours: `archive_state` tells.
+        Asking again changes nothing while it is under way, and afterwards lengthens it. Raises MissingFile."""
+        self._store(path).thaw(path, days, retrieval)
+
+    def end_thaw(self, path: str) -> None:
+        """What S3 does by itself when a thaw's days are over: take the readable copy of an archived file away."""
+        self._store(path).end_thaw(path)
+
+    def archive_state(self, path: str) -> ArchiveState | None:
+        """Whether the file is archived, and readable now; None when it is absent."""
+        return self._store(path).archive_state(path)
 
     def _store(self, path: str) -> Store:
         scheme = split(path).scheme

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO, Literal, Protocol
 
+ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+"""Storage classes of S3 whose objects are not readable until they were thawed (restored, in S3's words)."""
+
 CHUNK = 1 << 20
 """Bytes that are read or written at a time when a file is streamed."""
 
@@ -37,6 +40,17 @@ class CopyOutcome:
     destination: str
     size_in_bytes: int
     checksum: str
+
+
+@dataclass(frozen=True)
+class ArchiveState:
+    """Whether a file can be read now. One in an archive class cannot, until it was thawed; then it can until
+    `readable_until` (UTC; None where the store does not tell). `thawing`: that was asked for and is under way."""
+
+    archived: bool
+    readable: bool
+    thawing: bool = False
+    readable_until: datetime | None = None
 
 
 # Named, because inside a class with a method `list` the builtin's name means that method to a type checker.
@@ -77,3 +91,11 @@ class Store(Protocol):
     def delete(self, paths: Sequence[str], *, within_seconds: float | None) -> Outcomes: ...
 
     def touch(self, path: str, last_modified: datetime) -> None: ...
+
+    def archive(self, path: str, storage_class: str) -> bool: ...
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None: ...
+
+    def end_thaw(self, path: str) -> None: ...
+
+    def archive_state(self, path: str) -> ArchiveState | None: ...

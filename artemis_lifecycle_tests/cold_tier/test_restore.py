@@ -18,7 +18,7 @@ from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import lapse
+from artemis_lifecycle_tests.deaths import Killed, lapse
 
 POLICY = {
     "retention": {"window": "1ms"},
@@ -128,10 +128,6 @@ def test_a_restored_snapshot_outlives_the_deletion_of_its_old_files(past: Past) 
     assert fingerprint(lifecycle.read("db.t", snapshot_id=source)) == past.prints[source]
 
 
-class _Killed(BaseException):
-    """A kill: nothing in the code under test may catch it."""
-
-
 def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> None:
     lifecycle, source = past.lifecycle, past.ids[1]
     before, known = past.metadata_location(), {s.snapshot_id for s in lifecycle.snapshot_history("db.t").snapshots}
@@ -144,7 +140,7 @@ def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> 
         point = f"{name} {seen[name]}"
         if point not in died:
             died.add(point)
-            raise _Killed(point)
+            raise Killed(point)
 
     while True:
         seen.clear()
@@ -152,7 +148,7 @@ def test_killed_at_every_point_a_restore_goes_on_to_one_snapshot(past: Past) -> 
             with crash_points.installed(die):
                 done = lifecycle.restore("db.t", source, "killed")
             break
-        except _Killed:
+        except Killed:
             committed = any(point.startswith("catalog.commit:after") for point in died)
         assert committed or past.metadata_location() == before
         lapse(lifecycle, "leases")
@@ -179,9 +175,9 @@ def _die_after_the_first_batch(past: Past, source: int, branch: str) -> list[str
 
     def die(name: str) -> None:
         if name == "handoff.batch:after":
-            raise _Killed(name)
+            raise Killed(name)
 
-    with crash_points.installed(die), pytest.raises(_Killed):
+    with crash_points.installed(die), pytest.raises(Killed):
         past.lifecycle.restore("db.t", source, branch)
     folder = Path(past.lifecycle.restores("db.t")[0].folder.removeprefix("file:"))
     copied = [str(path) for path in folder.rglob("*") if path.is_file()]

@@ -114,6 +114,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "orphan_deletion",
         "compacted_manifests",
         "compacted_data_files",
+        "move_to_deep_archive",
     }
 
 
@@ -121,7 +122,7 @@ def test_what_changes_or_launches_is_stopped_until_somebody_starts_it(definition
     repository = definitions.get_repository_def()
     assert all(schedule.default_status.value == "STOPPED" for schedule in repository.schedule_defs)
     running = {sensor.name for sensor in repository.sensor_defs if sensor.default_status.value == "RUNNING"}
-    assert running == {"discovery", "stuck_runs"}
+    assert running == {"discovery", "stuck_runs", "thaws_under_way"}
 
 
 def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None:
@@ -134,6 +135,7 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "nightly_orphans": "0 6 * * *",
         "daily_data_compaction": "30 8-20/4 * * *",
         "weekly_manifest_compaction": "0 2 * * 0",
+        "monthly_deep_archive": "0 3 1 * *",
         "monthly_schema_record": "0 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}

@@ -113,7 +113,7 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         )
         with context:
             found = definition.evaluate_tick(context)
-        expected = {"nightly_plan", "weekly_manifest_compaction", "monthly_schema_record"}
+        expected = {"nightly_plan", "weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}
         if definition.name in expected:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}

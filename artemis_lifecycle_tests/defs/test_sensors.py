@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dagster import SensorDefinition, SensorExecutionData
+    from pyspark.sql import SparkSession
 
     from artemis_lifecycle_tests.defs.conftest import Project
 
@@ -207,3 +208,43 @@ def _switch(instance: DagsterInstance, name: str, status: InstigatorStatus) -> N
     origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), name)
     data = ScheduleInstigatorData("0 0 * * *", start_timestamp=0.0)
     instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, status, data))
+
+
+class TestThaws:
+    def test_a_thaw_is_followed_from_its_approval_to_its_end(
+        self, make_project: Callable[..., Project], spark: SparkSession
+    ) -> None:
+        defaults = {
+            "retention": {"window": "1ms"},
+            "deletion": {"grace": "0s"},
+            "cold_tier": {"retain": "1ms"},
+        }
+        project = make_project(defaults=defaults, tables={"artemis.*": {}})
+        project.create(ONE, TWO, commits=1)
+        nothing = project.run("deep_archive", ONE, dry_run=False)
+        assert nothing.success
+        lifecycle, live = project.lifecycle(), project.config.catalogs.live.name
+        for number in range(2):
+            spark.sql(f"INSERT OVERWRITE {live}.{ONE} VALUES ({number}, 'instead')")
+        first = lifecycle.snapshot_history(ONE).snapshots[0].snapshot_id
+        lifecycle.expire(ONE)
+        assert tick(project, sensors.thaws_under_way).skip_message == "no thaw is open"
+
+        assert project.run("deep_archive", ONE).success
+        assert lifecycle.route(ONE, snapshot_id=first).tier == "cold"
+        assert project.run("deep_archive", ONE, dry_run=False).success
+        assert lifecycle.route(ONE, snapshot_id=first).tier == "deep-archive"
+        thaw = lifecycle.request_thaw(ONE, [first], case_id="C-1", requester="Ann", reason="the audit")
+        assert "wait" in str(tick(project, sensors.thaws_under_way).skip_message)
+        lifecycle.approve_thaw(thaw.thaw_id, "Bob")
+        (request,) = tick(project, sensors.thaws_under_way).run_requests or ()
+        assert (request.job_name, request.partition_key) == ("thaws", ONE)
+        assert project.run("thaws", ONE).success
+        assert lifecycle.route(ONE, snapshot_id=first).readable_in is None
+        assert not tick(project, sensors.thaws_under_way).run_requests
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("UPDATE lifecycle.thaws SET readable_until = clock_timestamp()"))
+        assert tick(project, sensors.thaws_under_way).run_requests
+        assert project.run("thaws", ONE).success
+        assert lifecycle.thaws(ONE) == []
+        assert lifecycle.route(ONE, snapshot_id=first).readable_in is not None

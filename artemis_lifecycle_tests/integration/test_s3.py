@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ POLICY = {
     "retention": {"window": "1ms"},
     "deletion": {"grace": "0s"},
     "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
+    "cold_tier": {"retain": "1ms"},
 }
 
 
@@ -64,7 +66,8 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
     spark.sql(f"INSERT INTO {table} SELECT id, 'p ' || id % 2 FROM range(0, 8)")
     spark.sql(f"DELETE FROM {table} WHERE id IN (3, 6)")
     spark.sql(f"INSERT INTO {table} VALUES (20, 'p 0')")
-    spark.sql(f"INSERT OVERWRITE {table} VALUES (99, 'p 0'), (98, 'p 0')")
+    for instead in (50, 98):
+        spark.sql(f"INSERT OVERWRITE {table} VALUES ({instead}, 'p 0'), (99, 'p 0')")
     ids = [snapshot.snapshot_id for snapshot in lifecycle.snapshot_history("db.t").snapshots]
     prints = {
         snapshot_id: fingerprint(spark.read.option("versionAsOf", snapshot_id).table(table)) for snapshot_id in ids
@@ -98,6 +101,25 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
     assert fingerprint(spark.read.option("versionAsOf", restored.snapshot_id).table(table)) == prints[ids[1]]
     assert lifecycle.scan_orphans("db.t").summary.orphan_files == 0
     assert set(_keys(s3, live_bucket, "live/db/t/restored/").values()) == {"STANDARD"}
-    # And may become the table's present state.
+    # Past the cold tier's retention, what nobody else reads goes to the archive, at its own keys.
+    doomed = lifecycle.deep_archive("db.t", dry_run=True)
+    assert doomed.snapshot_ids and doomed.due_files and set(_keys(s3, cold_bucket).values()) == {"GLACIER_IR"}
+    moved = lifecycle.deep_archive("db.t")
+    assert (moved.moved_files, moved.failed_files) == (doomed.due_files, 0)
+    assert _keys(s3, cold_bucket).keys() == archived.keys()
+    assert list(_keys(s3, cold_bucket).values()).count("DEEP_ARCHIVE") == moved.moved_files
+    gone = [each for each in ids[:-1] if lifecycle.route("db.t", snapshot_id=each).readable_in is not None]
+    assert gone
+    with pytest.raises(Exception, match=r"InvalidObjectState|storage class"):
+        spark.sql(f"SELECT * FROM {config.catalogs.cold.name}.db.t VERSION AS OF {gone[0]}").collect()
+    for snapshot_id in set(ids[:-1]).difference(gone):
+        assert fingerprint(lifecycle.read("db.t", snapshot_id=snapshot_id)) == prints[snapshot_id]
+    thaw = lifecycle.request_thaw("db.t", gone, case_id="C-9", requester="Ann", reason="the audit")
+    lifecycle.approve_thaw(thaw.thaw_id, "Bob")
+    until = lifecycle.follow_thaw(thaw.thaw_id).readable_until
+    assert until is not None and timedelta(days=5) < until - datetime.now(UTC) <= timedelta(days=8)
+    for snapshot_id in gone:
+        assert fingerprint(lifecycle.read("db.t", snapshot_id=snapshot_id)) == prints[snapshot_id]
+    # What was restored may become the table's present state.
     spark.sql(f"CALL {config.catalogs.live.name}.system.set_current_snapshot(table => 'db.t', ref => 'incident')")
     assert fingerprint(spark.table(table)) == prints[ids[1]]

@@ -15,7 +15,7 @@ from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.deaths import lapse
+from artemis_lifecycle_tests.deaths import Killed, lapse
 
 POLICY = {
     "retention": {"window": "1ms"},
@@ -39,10 +39,6 @@ class Archive:
         assert len(found) == scan.unknown_files
         assert scan.listed_files == len(self.cold_files())
         return found
-
-
-class _Killed(BaseException):
-    """A kill."""
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +92,9 @@ def test_copies_that_are_not_published_yet_are_known(archive: Archive, spark: Sp
 
     def die(name: str) -> None:
         if name == "handoff.metadata:before":
-            raise _Killed
+            raise Killed
 
-    with crash_points.installed(die), pytest.raises(_Killed):
+    with crash_points.installed(die), pytest.raises(Killed):
         lifecycle.hand_off(plan)
     lapse(lifecycle, "leases")
     assert archive.cold_files() > before

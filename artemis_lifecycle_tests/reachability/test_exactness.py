@@ -123,6 +123,15 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         if known:
             path = tape.of(sorted(known))
             assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])
+        listed = [manifest for held in table.held.values() for manifest, _ in held.manifests]
+        # A file may be known as something else, too: that is not asked.
+        others = {each.file for each in table.statistics} | {manifest.file for manifest in listed}
+        others |= {held.list_file for held in table.held.values() if held.list_file is not None}
+        contents = sorted({e.path for manifest in listed for e, file in manifest.entries if file not in others})
+        chosen = [path for path in contents if tape.once_in(3)]
+        reached = {snapshot_id for path in chosen for snapshot_id in oracle.holders(table, known[path])}
+        hashes = np.array([hash_location(normalise(path, rules)) for path in chosen], np.uint64)
+        assert view.reaching(hashes) == tuple(each for each in table.ids() if each in reached)
 
 
 @examples(200)

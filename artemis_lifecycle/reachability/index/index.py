@@ -440,6 +440,13 @@ class IndexView:
 
         return self._settled(lambda view: reaches(view, hashes))
 
+    def reaching(self, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
+        """Ids of the snapshots that reach a data or delete file of any of these location hashes, in the order of the
+        history. Two locations of one hash count as one."""
+        from artemis_lifecycle.reachability.index.settle import reaching
+
+        return self._settled(lambda view: reaching(view, hashes))
+
     def entries_of(self, snapshot_ids: Collection[int]) -> int:
         """How many entries the given snapshots' manifests have together."""
         import numpy as np

@@ -121,6 +121,22 @@ def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return found
 
 
+def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
+    """See `IndexView.reaching`. Raises DamagedIndex."""
+    import numpy as np
+
+    state = view.state
+    wanted = np.unique(hashes)
+    touched = np.zeros(len(state.manifests), np.bool_)
+    for segment in range(len(state.segments)):
+        rows, owners = view.index.columns_of(state, segment)
+        members = np.flatnonzero(state.segment_of == segment)
+        places = np.unique(owners[np.isin(rows, wanted)])
+        touched[members[np.isin(state.place_of[members], places)]] = True
+    ids = set(state.snapshot_ids[state.listing_any(touched)].tolist())
+    return tuple(snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.snapshot_id in ids)
+
+
 def holders(view: IndexView, location: str) -> tuple[int, ...]:
     """See `IndexView.holders`. Raises DamagedIndex."""
     import numpy as np

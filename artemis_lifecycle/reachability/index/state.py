@@ -289,6 +289,20 @@ class IndexState:
             found |= (self.lanes == lane) & (self.positions >= start) & (self.positions < end)
         return found
 
+    def listing_any(self, manifests: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which snapshots list any of the manifests (a mask over them): a mask over `snapshot_ids`."""
+        import numpy as np
+
+        rows, first, behind = self._within(np.ones(len(self.snapshot_ids), np.bool_))
+        mine = manifests[self.stretch_manifest]
+        # Each stretch opens at its first snapshot and closes behind its last.
+        edges = np.zeros(len(rows) + 1, np.int64)
+        np.add.at(edges, first[mine], 1)
+        np.add.at(edges, behind[mine], -1)
+        found = np.zeros(len(self.snapshot_ids), np.bool_)
+        found[rows] = np.cumsum(edges[:-1]) > 0
+        return found
+
     def part(self, manifests: NDArray[np.int64]) -> IndexState:
         """A state of these manifests alone, without snapshots: what it takes to read their rows."""
         found = IndexState.empty()

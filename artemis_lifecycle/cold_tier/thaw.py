@@ -1,0 +1,194 @@
+"""Making archived snapshots readable again, for a while: which files that takes, asking the store for them, and seeing
+when they are there. Who may ask is written in Postgres (`operations/deep_archive`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.cold_tier.tasks import spread
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
+from artemis_lifecycle.operations.deep_archive import MoveRecord
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import describe_frame, frame_batches, read_frame, write_frame
+from artemis_lifecycle.storage.location import normalise_column
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_SAMPLE = 25
+_FILES_HERE = 512
+_FILES_PER_TASK = 128
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class ThawedFiles:
+    """How far a thaw is. `readable_until` is the earliest end of all readable files; None where no store told one."""
+
+    files: int
+    readable: int
+    thawing: int
+    readable_until: datetime | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.readable == self.files
+
+
+def seal_files(
+    spark: SparkSession,
+    view: IndexView,
+    snapshot_ids: Sequence[int],
+    moves: Sequence[MoveRecord],
+    records: Stores,
+    folder: str,
+) -> tuple[int, int]:
+    """Write down under `folder` which files of these snapshots were moved to the archive; (files, bytes)."""
+    from pyspark.sql import functions as sf
+
+    rules = view.index.rules
+    with worker_errors():
+        files = reachable_files(spark, view, snapshot_ids)
+        files = files.filter(files.kind.isin(*CONTENT_KINDS))
+        moved = spark.createDataFrame([], "location string")
+        for move in moves:
+            frame = read_frame(spark, move.files_location, records)
+            moved = moved.unionByName(frame.select(normalise_column(frame.path, rules).alias("location")))
+        wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
+        sealed = write_frame(wanted, folder, records)
+        if not sealed.rows:
+            return 0, 0
+        total = read_frame(spark, folder, records).agg(sf.sum("size_in_bytes").alias("bytes")).collect()[0]
+    return sealed.rows, int(total["bytes"])
+
+
+def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
+    """Ask the store for every file under `folder`. Asking again is harmless. Raises StorageError for the first file
+    that it will not thaw; MissingFile for one that is gone."""
+    _run(spark, cold_stores, records, folder, _Asker(cold_stores, days, retrieval), "path string")
+
+
+def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
+    """How far every file under `folder` is. Raises MissingFile for one that is gone."""
+    rows = _run(
+        spark, cold_stores, records, folder, _Looker(cold_stores), "readable boolean, thawing boolean, until timestamp"
+    )
+    # Spark hands instants back without a zone, in this process's own.
+    ends = [until.astimezone(UTC) for _, _, until in rows if until is not None]
+    return ThawedFiles(
+        files=len(rows),
+        readable=sum(readable for readable, _, _ in rows),
+        thawing=sum(thawing for _, thawing, _ in rows),
+        readable_until=min(ends, default=None),
+    )
+
+
+def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
+    """Whether the first files under `folder` are all readable: what is worth asking often, before `look`."""
+    paths = _first(records, folder, _SAMPLE)
+    looker = _Looker(cold_stores)
+    return all(readable for readable, _, _ in threaded(looker.one, paths, _THREADS))
+
+
+def end(cold_stores: Stores, records: Stores, folder: str, others: Collection[str]) -> None:
+    """Take away the readable copies of the files under `folder`, but for those that a thaw under one of `others` still
+    needs. On S3 that is the store's own business, at the end of the days."""
+    needed = {path for other in others for batch in frame_batches(other, records) for path in _paths(batch)}
+    for batch in frame_batches(folder, records):
+        for path in _paths(batch):
+            if path not in needed:
+                cold_stores.end_thaw(path)
+
+
+def _paths(batch: pa.RecordBatch) -> list[str]:
+    return list(batch.column("path").to_pylist())
+
+
+def _first(records: Stores, folder: str, most: int) -> list[str]:
+    for batch in frame_batches(folder, records):
+        if batch.num_rows:
+            return _paths(batch.slice(0, most))
+    return []
+
+
+def _run(
+    spark: SparkSession, stores: Stores, records: Stores, folder: str, work: _Work, schema: str
+) -> list[tuple[Any, ...]]:
+    """`work` on every path under `folder`: in threads of this process, or on executors where there are many."""
+    sealed = describe_frame(folder, records)
+    if sealed is not None and sealed.rows > _FILES_HERE:
+        frame: DataFrame = read_frame(spark, folder, records).select("path")
+        with worker_errors():
+            found = spread(frame, -(-sealed.rows // _FILES_PER_TASK)).mapInArrow(work, schema).collect()
+        return [tuple(row) for row in found]
+    paths = [path for batch in frame_batches(folder, records) for path in _paths(batch)]
+    return list(threaded(work.one, paths, stores.readers(paths[0], _THREADS) if paths else 1))
+
+
+class _Work:
+    """Something that is done with each file; picklable."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    def one(self, path: str) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def schema(self) -> pa.Schema:
+        raise NotImplementedError
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            paths = _paths(batch)
+            if paths:
+                rows = threaded(self.one, paths, self._stores.readers(paths[0], _THREADS))
+                fields = self.schema()
+                columns = [
+                    pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), fields.types, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=fields)
+
+
+class _Asker(_Work):
+    def __init__(self, stores: Stores, days: int, retrieval: str) -> None:
+        super().__init__(stores)
+        self._days, self._retrieval = days, retrieval
+
+    def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([("path", pa.string())])
+
+    def one(self, path: str) -> tuple[Any, ...]:
+        self._stores.thaw(path, days=self._days, retrieval=self._retrieval)
+        return (path,)
+
+
+class _Looker(_Work):
+    def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
+        return pa.schema([("readable", pa.bool_()), ("thawing", pa.bool_()), ("until", pa.timestamp("us", "UTC"))])
+
+    def one(self, path: str) -> tuple[Any, ...]:
+        state = self._stores.archive_state(path)
+        if state is None:
+            raise StorageError(
+                "An archived file is gone",
+                path=path,
+                untouched="everything",
+                do="see who deleted it: no snapshot that reads it can be thawed",
+            )
+        return state.readable, state.thawing, state.readable_until

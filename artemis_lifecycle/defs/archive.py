@@ -1,0 +1,70 @@
+"""The end of the cold tier's retention, and thaws: jobs of their own, for they are not part of a table's night."""
+
+from dagster import OpExecutionContext, job, op
+
+from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.common import Changes
+from artemis_lifecycle.defs.failures import RETRIES, told_to_dagster
+from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.resources import LifecycleResource
+
+ARCHIVED_FILES = {
+    "path": ("string", "as the cold table's metadata records it"),
+    "kind": ("string", "data, position_deletes, equality_deletes, deletion_vectors"),
+    "size_in_bytes": ("bigint", ""),
+}
+
+
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Move what only cold snapshots past their retention read, into the archive's storage class."""
+    with told_to_dagster() as watch:
+        steps, table = lifecycle.get(), context.partition_key
+        if steps.cold_metadata(table) is None:
+            context.log.info("nothing of the table is in the cold tier yet")
+            return
+        done = steps.deep_archive(table, dry_run=config.dry_run)
+    context.add_output_metadata(
+        {
+            "dry_run": done.dry_run,
+            "dagster/column_schema": shown.column_schema(ARCHIVED_FILES),
+            "storage_class": done.storage_class,
+            "cutoff": shown.instant(done.cutoff),
+            "snapshots_due": len(done.snapshot_ids),
+            "snapshots_held": len(done.held_snapshots),
+            "files_due": done.due_files,
+            "bytes_due": done.due_bytes,
+            "files_moved": done.moved_files,
+            "files_failed": done.failed_files,
+            "files_still_live": done.still_live,
+            "failures": shown.table(["path", "error"], done.failures),
+            **({"sealed_files": shown.place(done.files_location)} if done.files_location else {}),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Look how far the table's thaws are: readable, over, or lapsed."""
+    with told_to_dagster() as watch:
+        steps, table = lifecycle.get(), context.partition_key
+        followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
+    columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
+    rows = [
+        (t.thaw_id, t.case_id, t.requester, t.approved_by, t.state, t.files, t.bytes, t.readable_until)
+        for t in followed
+    ]
+    context.add_output_metadata({"thaws": shown.table(columns, rows), "seconds": watch.seconds})
+
+
+@job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
+def deep_archive() -> None:
+    """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
+    move_to_deep_archive()
+
+
+@job(partitions_def=tables, tags={"artemis/job": "thaws"})
+def thaws() -> None:
+    """How far a table's thaws are. Changes no table, and thaws nothing that was not approved."""
+    follow_thaws()

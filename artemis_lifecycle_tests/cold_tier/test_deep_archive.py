@@ -1,0 +1,334 @@
+"""The deep archive: only what no other snapshot reads goes there; what is there is said to be, and read by nobody
+before a thaw that two people stand for; a kill, a hold and a live file in between do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+
+from artemis_lifecycle.cold_tier import deep_archive, thaw
+from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
+from artemis_lifecycle.cold_tier.verify import verify_copies
+from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.metadata.types import LogEntry, Ref
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
+from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
+from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
+
+POLICY = {
+    "retention": {"window": "1ms"},
+    "deletion": {"grace": "0s"},
+    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
+    "cold_tier": {"retain": "1ms"},
+}
+
+
+@dataclass
+class Archive:
+    """Tables whose history is in the cold tier, past its retention, with what each snapshot read before."""
+
+    lifecycle: Lifecycle
+    prints: dict[int, Print]
+
+    def cold_root(self) -> Path:
+        return Path(str(self.lifecycle.config.catalogs.cold.warehouse).removeprefix("file://"))
+
+    def made(self, name: str, *statements: str) -> tuple[int, ...]:
+        """A table written by the statements, all but its last snapshot expired; the ids."""
+        lifecycle, table = self.lifecycle, f"db.{name}"
+        full = f"{lifecycle.config.catalogs.live.name}.{table}"
+        lifecycle.spark.sql(f"CREATE TABLE {full} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+        for statement in statements:
+            done = [str(snapshot.snapshot_id) for snapshot in lifecycle.snapshot_history(table).snapshots]
+            lifecycle.spark.sql(statement.format(*done, t=full, catalog=lifecycle.config.catalogs.live.name))
+        ids = tuple(snapshot.snapshot_id for snapshot in lifecycle.snapshot_history(table).snapshots)
+        for snapshot_id in ids:
+            self.prints[snapshot_id] = fingerprint(lifecycle.read(table, snapshot_id=snapshot_id))
+        lifecycle.expire(table)
+        return ids
+
+    def reads(self, name: str, snapshot_id: int) -> bool:
+        """Whether the snapshot reads what it did; False where that has to wait for a thaw."""
+        try:
+            return fingerprint(self.lifecycle.read(f"db.{name}", snapshot_id=snapshot_id)) == self.prints[snapshot_id]
+        except InDeepArchive:
+            return False
+
+    def readable(self, name: str, ids: tuple[int, ...]) -> list[bool]:
+        return [self.reads(name, snapshot_id) for snapshot_id in ids]
+
+    def aside(self, name: str) -> int:
+        """Files of the table that are put aside."""
+        return len(list((self.cold_root() / "db" / name).rglob("**/.deep-archive/*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
+    lifecycle = Lifecycle.open(module_configs(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    return Archive(lifecycle, {})
+
+
+ONE = "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id FROM range(0, 8)"
+INSTEAD = "INSERT OVERWRITE {t} SELECT /*+ COALESCE(1) */ id FROM range(10, 14)"
+MORE = "INSERT INTO {t} SELECT /*+ COALESCE(1) */ id FROM range(20, 24)"
+LAST = "INSERT OVERWRITE {t} SELECT /*+ COALESCE(1) */ id FROM range(30, 31)"
+
+
+def test_there_and_back_again(archive: Archive) -> None:
+    lifecycle = archive.lifecycle
+    ids = first, second, *_ = archive.made("t", ONE, INSTEAD, MORE, LAST)
+    before = tree(archive.cold_root())
+    told = lifecycle.deep_archive("db.t", dry_run=True)
+    assert (told.snapshot_ids, told.due_files, told.moved_files) == ((first, second), 1, 0)
+    assert tree(archive.cold_root()) == before and lifecycle.operations.deep_moves.of_table(_uuid(lifecycle)) == []
+
+    done = lifecycle.deep_archive("db.t")
+    assert (done.moved_files, done.failed_files, done.still_live) == (1, 0, 0)
+    files = done.files()
+    assert files is not None and [row["path"] for row in files.collect() if "/data/" not in row["path"]] == []
+    # The second has a neighbour that reads all its files, so that it is past its time and readable all the same.
+    assert archive.readable("t", ids) == [False, True, True, True]
+    route = lifecycle.route("db.t", snapshot_id=first)
+    assert (route.tier, route.storage_class, route.readable_in) == ("deep-archive", "DEEP_ARCHIVE", timedelta(hours=48))
+    cold = f"{lifecycle.config.catalogs.cold.name}.db.t"
+    with pytest.raises(Exception, match=r"does not exist|NOT_EXIST|NotFound"):
+        lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {first}").collect()
+    with pytest.raises(InDeepArchive, match=r"about 48 hours.*artemis thaw"):
+        lifecycle.query(f"SELECT * FROM db.t FOR VERSION AS OF {first}")
+    with pytest.raises(InDeepArchive):
+        lifecycle.restore("db.t", first, "too-early")
+    assert lifecycle.scan_cold("db.t").unknown_files == 0
+    assert verify_copies(
+        lifecycle.spark, lifecycle.live_stores, lifecycle.cold_stores, lifecycle.root, _uuid(lifecycle)
+    ).passed
+    again = lifecycle.deep_archive("db.t")
+    assert (again.due_files, again.move_id) == (0, None)
+
+    asked = lifecycle.request_thaw(
+        "db.t", as_of=_committed(lifecycle, first), case_id="C-1", requester="Ann", reason="the audit asks"
+    )
+    assert (asked.snapshot_ids, asked.files, asked.state) == ((first,), 1, ThawState.REQUESTED)
+    assert "C-1" in str(lifecycle.route("db.t", snapshot_id=first).thaw)
+    with pytest.raises(Refused, match="cannot approve it"):
+        lifecycle.approve_thaw(asked.thaw_id, " ann")
+    assert archive.readable("t", ids) == [False, True, True, True]
+    lifecycle.approve_thaw(asked.thaw_id, "Bob", "seen the case")
+    assert lifecycle.thaws_to_follow() == [lifecycle.operations.thaws.get(asked.thaw_id)]
+    followed = lifecycle.follow_thaw(asked.thaw_id)
+    assert followed.state is ThawState.READABLE and followed.readable_until is not None
+    assert followed.readable_until - followed.requested_at > timedelta(days=6)
+    assert archive.readable("t", ids) == [True] * 4
+    assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {cold} VERSION AS OF {first}")) == archive.prints[first]
+    restored = lifecycle.restore("db.t", first, "audit")
+    live = f"{lifecycle.config.catalogs.live.name}.db.t"
+    assert fingerprint(lifecycle.spark.sql(f"SELECT * FROM {live} VERSION AS OF 'audit'")) == archive.prints[first]
+    assert restored.copied_files > 0
+    assert lifecycle.thaws_to_follow() == []
+
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("UPDATE lifecycle.thaws SET readable_until = clock_timestamp() - interval '1 s'"))
+    ended = lifecycle.follow_thaw(asked.thaw_id)
+    assert (ended.state, ended.ended_why) == (ThawState.ENDED, OVER)
+    assert archive.readable("t", ids) == [False, True, True, True]
+    assert [(each.case_id, each.approved_by) for each in lifecycle.thaws("db.t", ended=True)] == [("C-1", "Bob")]
+    assert lifecycle.thaws("db.t") == []
+
+
+def test_a_thaw_is_refused_where_something_is_not_said(archive: Archive) -> None:
+    lifecycle = archive.lifecycle
+    first, *_ = archive.made("said", ONE, INSTEAD, LAST)
+    with pytest.raises(NoSuchPlan):
+        lifecycle.approve_thaw("thaw-none", "Bob")
+    with pytest.raises(BadInput, match="can be read now"):
+        lifecycle.request_thaw("db.said", [first], case_id="C", requester="Ann", reason="why")
+    lifecycle.deep_archive("db.said")
+    for missing in ("case_id", "requester", "reason"):
+        said = {"case_id": "C", "requester": "Ann", "reason": "why"} | {missing: " "}
+        with pytest.raises(BadInput, match=missing.replace("_", " ")):
+            lifecycle.request_thaw("db.said", [first], **said)
+    with pytest.raises(BadInput, match="Two selectors"):
+        lifecycle.request_thaw("db.said", [first], tag="x", case_id="C", requester="Ann", reason="why")
+    asked = lifecycle.request_thaw("db.said", [first], case_id="C", requester="Ann", reason="why", days=2)
+    with pytest.raises(BadInput, match="needs who"):
+        lifecycle.approve_thaw(asked.thaw_id, "")
+    # Whoever writes the row by other means is held to the same.
+    for change in ("approved_by = 'ANN '", "case_id = ''", "asked_at = clock_timestamp()"):
+        with pytest.raises(IntegrityError), lifecycle.operations.engine.begin() as connection:
+            connection.execute(text(f"UPDATE lifecycle.thaws SET {change} WHERE thaw_id = '{asked.thaw_id}'"))
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(
+            text(f"UPDATE lifecycle.thaws SET lapses_at = clock_timestamp() WHERE thaw_id = '{asked.thaw_id}'")
+        )
+    with pytest.raises(Refused, match=LAPSED):
+        lifecycle.approve_thaw(asked.thaw_id, "Bob")
+    assert lifecycle.follow_thaw(asked.thaw_id).ended_why == LAPSED
+    other = lifecycle.request_thaw("db.said", [first], case_id="C", requester="Ann", reason="why")
+    assert lifecycle.refuse_thaw(other.thaw_id, "Bob", "no such case").ended_by == "Bob"
+    with pytest.raises(Refused, match="no such case"):
+        lifecycle.approve_thaw(other.thaw_id, "Bob")
+    assert not archive.reads("said", first)
+
+
+def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(archive: Archive) -> None:
+    lifecycle = archive.lifecycle
+    ids = first, second, *_ = archive.made("held", ONE, INSTEAD, LAST, LAST)
+    placed = lifecycle.hold("db.held", "legal", "case 7", snapshot_ids=[first])
+    done = lifecycle.deep_archive("db.held")
+    assert (done.snapshot_ids, done.held_snapshots, done.moved_files) == ((second,), (first,), 1)
+    assert archive.readable("held", ids) == [True, False, True, True]
+    lifecycle.release(placed.hold_id)
+
+    def hold_the_table(point: str) -> None:
+        if point == "deep_moves.begin:after":
+            lifecycle.hold("db.held", "legal", "case 8")
+
+    with crash_points.installed(hold_the_table), pytest.raises(Refused, match=r"legal came in \(case 8\)"):
+        lifecycle.deep_archive("db.held")
+    assert archive.aside("held") == 1
+    assert lifecycle.deep_archive("db.held").snapshot_ids == ()
+    lifecycle.release(lifecycle.holds("db.held")[0].hold_id)
+    assert lifecycle.deep_archive("db.held").moved_files == 1
+    assert archive.readable("held", ids) == [False, False, True, True]
+
+
+def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -> None:
+    """Its next expired snapshots will read it, and no handoff copies a file twice."""
+    back = "CALL {catalog}.system.rollback_to_snapshot(table => '{t}', snapshot_id => {0})"
+    ids = first, *_ = archive.made("live", ONE, INSTEAD, back, MORE)
+    done = archive.lifecycle.deep_archive("db.live")
+    assert done.snapshot_ids == (first,) and (done.still_live, done.due_files) == (1, 0)
+    assert archive.readable("live", ids) == [True, True, True]
+
+
+def test_what_somebody_waits_for_does_not_move_meanwhile(archive: Archive) -> None:
+    lifecycle = archive.lifecycle
+    ids = first, *_ = archive.made("open", ONE, INSTEAD, MORE, LAST)
+    lifecycle.deep_archive("db.open")
+    lifecycle.request_thaw("db.open", [first], case_id="C", requester="Ann", reason="why")
+    assert lifecycle.deep_archive("db.open").held_snapshots == (first,)
+    assert archive.readable("open", ids) == [False, True, True, True]
+
+
+def test_killed_at_every_point_a_move_and_a_thaw_go_on(archive: Archive) -> None:
+    lifecycle = archive.lifecycle
+    ids = archive.made("killed", ONE, INSTEAD, LAST, LAST)
+    died = _until_done(lifecycle, lambda: lifecycle.deep_archive("db.killed"))
+    assert {"deep_archive.seal:after", "deep_moves.begin:after", "deep_archive.batch:after"} <= died
+    assert archive.aside("killed") == 2
+    assert archive.readable("killed", ids) == [False, False, True, True]
+    assert lifecycle.deep_archive("db.killed").due_files == 0
+    asked = lifecycle.request_thaw("db.killed", ids[:2], case_id="C", requester="Ann", reason="why")
+    _until_done(lifecycle, lambda: lifecycle.approve_thaw(asked.thaw_id, "Bob"))
+    _until_done(lifecycle, lambda: lifecycle.follow_thaw(asked.thaw_id))
+    assert archive.readable("killed", ids) == [True] * 4
+
+
+def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+    lifecycle = archive.lifecycle
+    monkeypatch.setattr(deep_archive, "_FILES_HERE", 0)
+    monkeypatch.setattr(thaw, "_FILES_HERE", 0)
+    first, *_ = ids = archive.made("many", ONE, INSTEAD, LAST)
+    assert lifecycle.deep_archive("db.many").moved_files == 1
+    asked = lifecycle.request_thaw("db.many", [first], case_id="C", requester="Ann", reason="why")
+    lifecycle.approve_thaw(asked.thaw_id, "Bob")
+    followed = lifecycle.follow_thaw(asked.thaw_id)
+    assert followed.readable_until is not None
+    assert timedelta(days=6) < followed.readable_until - datetime.now(UTC) <= timedelta(days=7)
+    assert archive.readable("many", ids) == [True] * 3
+
+
+def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "cold_tier": {"retain": "1ms", "then": "keep"}}
+    lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
+    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")
+    with pytest.raises(NoSuchTable, match="no cold table yet"):
+        lifecycle.deep_archive("db.none")
+    Archive(lifecycle, {}).made("t", ONE, INSTEAD, LAST)
+    assert lifecycle.deep_archive("db.t").snapshot_ids == ()
+    held = lifecycle.operations.leases.hold(_uuid(lifecycle), step="plan", owner="another", table="db.t")
+    with held, pytest.raises(LeaseTaken):
+        lifecycle.deep_archive("db.t")
+
+
+def _until_done(lifecycle: Lifecycle, work: Callable[[], object]) -> set[str]:
+    """Die at each point in its turn, begin again, until the work comes to its end; the points."""
+    died: set[str] = set()
+
+    def die(point: str) -> None:
+        if point not in died:
+            died.add(point)
+            raise Killed(point)
+
+    while True:
+        try:
+            with crash_points.installed(die):
+                work()
+            return died
+        except Killed:
+            lapse(lifecycle, "leases")
+
+
+def _uuid(lifecycle: Lifecycle, table: str = "db.t") -> str:
+    return lifecycle.snapshot_history(table).table_uuid
+
+
+def _committed(lifecycle: Lifecycle, snapshot_id: int) -> datetime:
+    cold = lifecycle.cold_metadata("db.t")
+    assert cold is not None
+    snapshot = cold.snapshot(snapshot_id)
+    assert snapshot is not None
+    return datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
+
+
+# --- which snapshots are due ------------------------------------------------------------------------------------------
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> HistoryView:
+    times = sorted(draw(st.lists(st.integers(0, 100), min_size=1, max_size=12, unique=True)))
+    # The log also names snapshots that are not there, and goes back and forth between those that are.
+    jumps = draw(st.lists(st.tuples(st.integers(0, 110), st.integers(1, len(times) + 3)), max_size=12))
+    log = sorted((dict(jumps) | {at: number for number, at in enumerate(times, start=1)}).items())
+    return HistoryView(
+        snapshots=[SnapshotView(number, None, at) for number, at in enumerate(times, start=1)],
+        refs={"main": Ref("main", len(times), "branch"), "kept": Ref("kept", 1, "tag")},
+        log=tuple(LogEntry(at, number) for at, number in log),
+        current_snapshot_id=len(times),
+        properties={"history.expire.min-snapshots-to-keep": "100"},
+    )
+
+
+@given(past=pasts(), retain=st.integers(0, 120), now=st.integers(0, 200), held=st.integers(1, 12))
+def test_no_instant_inside_the_retention_needs_a_thaw(past: HistoryView, retain: int, now: int, held: int) -> None:
+    window, hold = timedelta(milliseconds=retain), HoldView("h", "legal", "why", (held,))
+    due = set(due_snapshots(past, window, now, [hold]))
+    stays = {past.current_snapshot_id, held}
+    assert due <= {snapshot.snapshot_id for snapshot in past.snapshots} - stays
+    for instant in range(now - retain, now + 1):
+        current = [entry.snapshot_id for entry in past.log if entry.timestamp_ms <= instant]
+        if current:
+            assert current[-1] not in due
+    # And whatever was neither young nor current inside the retention is due: nothing waits for ever.
+    stays |= {entry.snapshot_id for entry in past.log if now - retain <= entry.timestamp_ms}
+    # The one before the edge stays also where another began at the very edge.
+    stays |= set([entry.snapshot_id for entry in past.log if entry.timestamp_ms < now - retain][-1:])
+    old = {snapshot.snapshot_id for snapshot in past.snapshots if snapshot.timestamp_ms < now - retain}
+    assert old - stays <= due
+    assert due_snapshots(past, window, now, [HoldView("h", "legal", "why")]) == ()
