@@ -307,8 +307,7 @@ def retention_curve(
     json: JsonOption = False,
 ) -> None:
     """What the table would hold under other windows, and what each tag and branch costs to keep. Changes nothing."""
-    if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"{plot} is no .png or .svg", untouched="everything", do="name a picture")
+    _require_picture(plot)
     windows = None if not window else [parse_duration(text) for text in window]
     with opened(config, "comparing windows") as lifecycle:
         curve = lifecycle.retention_curve(table, windows=windows)
@@ -776,6 +775,68 @@ def _show_latency(sources: Sequence[Source | Route], seconds: float) -> None:
         said.append(f"{tier}{kind}{expected}")
     if said:
         out.print(escape(f"answered in {seconds:.1f} s by {'; '.join(said)}"), style="dim")
+
+
+@app.command()
+def costs(
+    table: TableArgument,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png or .svg).")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What a table holds in each tier and for each tag, and what that costs by the price table of lifecycle.yaml."""
+    _require_picture(plot)
+    with opened(config, f"adding up {table}") as lifecycle:
+        found = lifecycle.costs(table)
+    if plot is not None:
+        plot.write_bytes(found.plot(plot.suffix[1:]))
+    if json:
+        show_json({**{name.name: getattr(found, name.name) for name in fields(found)}, "per_month": found.per_month})
+        return
+
+    def money(amount: float | None) -> str:
+        return "" if amount is None else f"{amount:,.4f}"
+
+    columns = (
+        "tier",
+        "class",
+        "snapshots",
+        "files",
+        "bytes",
+        "requests",
+        f"{found.currency} a month",
+        "for requests",
+        "to read it all",
+    )
+    rows = [
+        (
+            tier.tier,
+            tier.storage_class,
+            tier.snapshots,
+            tier.files,
+            tier.size_in_bytes,
+            tier.requests,
+            money(tier.per_month),
+            money(tier.requests_price),
+            money(tier.read_price),
+        )
+        for tier in found.tiers
+    ]
+    show_table(f"Costs of {table}", columns, rows)
+    tags = [
+        (tag.ref, tag.tier, tag.snapshot_id, tag.files, tag.size_in_bytes, money(tag.per_month)) for tag in found.tags
+    ]
+    if tags:
+        show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)
+    if found.per_month is None:
+        out.print("no price for every class: give them in lifecycle.yaml (prices)", style="dim")
+    if plot is not None:
+        out.print(f"Drawn into {escape(str(plot))}", style="dim")
+
+
+def _require_picture(plot: Path | None) -> None:
+    if plot is not None and plot.suffix not in (".png", ".svg"):
+        raise BadInput(f"{plot} is no .png or .svg", untouched="everything", do="name a picture")
 
 
 @app.command(name="deep-archive")

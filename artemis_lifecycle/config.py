@@ -189,6 +189,49 @@ class DeepArchive(_Model):
     approve_within: Duration = timedelta(hours=72)
 
 
+class ClassPrices(_Model):
+    """What a storage class costs, in the price table's currency: storage a month and reading by GB (2^30 bytes, as
+    stores bill it), requests by the thousand. `thaw_per_1000` is for requests to thaw, in the class that they are made
+    in. What is left out is not known, and nothing that needs it is told."""
+
+    gb_month: float | None = Field(default=None, ge=0)
+    put_per_1000: float | None = Field(default=None, ge=0)
+    get_per_1000: float | None = Field(default=None, ge=0)
+    thaw_per_1000: float | None = Field(default=None, ge=0)
+    read_per_gb: float | None = Field(default=None, ge=0)
+
+
+class Prices(_Model):
+    """The price table: by storage class, as the store names them. Empty unless it is given: prices change."""
+
+    currency: str = "USD"
+    classes: dict[str, ClassPrices] = {}
+
+    def storage(self, storage_class: str, size_in_bytes: int) -> float | None:
+        """A month's storage of so many bytes; None without a price."""
+        price = self._of(storage_class).gb_month
+        return None if price is None else price * size_in_bytes / 2**30
+
+    def requests(self, storage_class: str, requests: Mapping[str, int]) -> float | None:
+        """The price of so many requests of each kind (put, get, thaw); None where one of them has none."""
+        prices = self._of(storage_class)
+        known = {kind: getattr(prices, f"{kind}_per_1000") for kind, number in requests.items() if number}
+        if any(price is None for price in known.values()):
+            return None
+        return sum((price * requests[kind] / 1000 for kind, price in known.items()), 0.0)
+
+    def reading(self, storage_class: str, files: int, size_in_bytes: int) -> float | None:
+        """The price of reading so many files and bytes once, a thaw included; None without a price."""
+        prices = self._of(storage_class)
+        if prices.get_per_1000 is None or prices.read_per_gb is None:
+            return None
+        each = prices.get_per_1000 + (prices.thaw_per_1000 or 0.0)
+        return each * files / 1000 + prices.read_per_gb * size_in_bytes / 2**30
+
+    def _of(self, storage_class: str) -> ClassPrices:
+        return self.classes.get(storage_class, ClassPrices())
+
+
 class Deletion(_Model):
     grace: Duration = timedelta(hours=24)
     max_files: int | None = Field(default=None, ge=0)
@@ -341,6 +384,7 @@ class LifecycleConfig(_Model):
     spark: Spark = Spark()
     reachability: Reachability = Reachability()
     deep_archive: DeepArchive = DeepArchive()
+    prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}
     home: Path = Path(".artemis")

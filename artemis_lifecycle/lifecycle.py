@@ -24,7 +24,7 @@ from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, comm
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier import thaw as thawing
-from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
+from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, archived_files
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
@@ -115,12 +115,16 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normalis
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker
 from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
+from artemis_lifecycle.upkeep.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
 from artemis_lifecycle.upkeep.health import TableHealth
 from artemis_lifecycle.upkeep.health import table_health as health_of
 from artemis_lifecycle.upkeep.manifests import CompactedManifests, compacted_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+STANDARD = "STANDARD"
+"""The storage class of S3 where none is named."""
 
 RESULTS = "lifecycle"
 """The namespace of the project's own result tables: never discovered, never expired by the tables' schedule."""
@@ -456,6 +460,38 @@ class Lifecycle:
             holds=holds,
             tags=tags,
             windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
+        )
+
+    def costs(self, table: str) -> TableCosts:
+        """What the table holds in each tier and for each tag, and what that costs by `prices` of lifecycle.yaml.
+
+        Sizes are what the metadata records. Changes nothing. Raises UnreadableMetadata.
+        """
+        look = self._look(table)
+        table_uuid, catalogs = look.metadata.table_uuid, self.config.catalogs
+        cold = self._cold_metadata(table_uuid)
+        classes = StorageClasses(
+            live=catalogs.live.storage_class or STANDARD,
+            cold=catalogs.cold.storage_class or STANDARD,
+            deep=self.config.deep_archive.storage_class,
+        )
+        refs = self.retention_curve(table, windows=()).refs
+        holdings = None if cold is None else self._cold_holdings(table, cold)
+        return table_costs(table, self._index(table, look.metadata), refs, holdings, classes, self.config.prices)
+
+    def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:
+        view = cold_index(self.spark, self.cold_stores, self.live_stores, cold, self.rules(table), self.root)
+        deep: dict[str, int] = {}
+        for batch in archived_files(self.live_stores, self.operations.deep_moves.of_table(cold.table_uuid)):
+            deep |= zip(batch.column("path").to_pylist(), batch.column("size_in_bytes").to_pylist(), strict=True)
+        asked = [each for each in self.operations.thaws.list(cold.table_uuid, ended=True) if each.asked_at is not None]
+        return ColdHoldings(
+            view=view,
+            copies=handoff_ledger(self.live_stores, self.root, cold.table_uuid).copies(),
+            deep_snapshots=self.operations.deep_moves.snapshots(cold.table_uuid),
+            deep_files=len(deep),
+            deep_bytes=sum(deep.values()),
+            thawed_files=sum(thaw.files for thaw in asked),
         )
 
     # --- expiration -------------------------------------------------------------------------------------------------

@@ -133,6 +133,19 @@ class Ledger:
             lost += [CopiedFile(**row) for row in table.filter(pc.field("action") == LOST).to_pylist()]
         return Outcome(files, sizes, tuple(sorted(lost, key=lambda file: file.source)))
 
+    def copies(self) -> int:
+        """How many files were ever sent, by all works together: all parts are read."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        def sent(path: str) -> int:
+            actions = pq.read_table(io.BytesIO(self._stores.read(path)), columns=["action"]).column("action")
+            return int(pc.sum(pc.is_in(actions, pa.array([COPIED, REWRITTEN]))).as_py() or 0)
+
+        parts = [file.path for file in self._stores.list(self._folder) if file.path.endswith(".parquet")]
+        return sum(threaded(sent, parts, self._stores.readers(self._folder, _THREADS)))
+
     def verified(self, spark: SparkSession) -> DataFrame:
         """The copies that count: `files`, without those that were lost."""
         files = self.files(spark)

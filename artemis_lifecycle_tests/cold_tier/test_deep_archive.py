@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from artemis_lifecycle.cold_tier import deep_archive, thaw
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.verify import verify_copies
+from artemis_lifecycle.config import ClassPrices, Prices
 from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import LogEntry, Ref
@@ -265,6 +266,44 @@ def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
     held = lifecycle.operations.leases.hold(_uuid(lifecycle), step="plan", owner="another", table="db.t")
     with held, pytest.raises(LeaseTaken):
         lifecycle.deep_archive("db.t")
+
+
+def test_costs_are_the_bytes_on_the_disk_by_the_price_table(archive: Archive, tmp_path: Path) -> None:
+    lifecycle = archive.lifecycle
+    ids = archive.made("costs", ONE, INSTEAD, MORE, LAST)
+    live = f"{lifecycle.config.catalogs.live.name}.db.costs"
+    lifecycle.spark.sql(f"ALTER TABLE {live} CREATE TAG `now`")
+    moved = lifecycle.deep_archive("db.costs")
+    prices = {"STANDARD": {"gb_month": 2}, "GLACIER_IR": {"gb_month": 1, "put_per_1000": 500, "get_per_1000": 0}}
+    config = lifecycle.config.model_copy(update={"prices": Prices.model_validate({"classes": prices})})
+    found = Lifecycle(config, spark=lifecycle.spark).costs("db.costs")
+    tiers = {tier.tier: tier for tier in found.tiers}
+    assert {name: tier.size_in_bytes for name, tier in tiers.items()} == {
+        "live": _on_disk(Path(str(config.catalogs.live.warehouse).removeprefix("file://")) / "db" / "costs"),
+        "cold": _on_disk(archive.cold_root() / "db" / "costs") - moved.due_bytes,
+        "deep-archive": moved.due_bytes,
+    }
+    assert [tier.snapshots for tier in found.tiers] == [1, 2, 1]
+    cold = tiers["cold"]
+    assert cold.per_month == pytest.approx(cold.size_in_bytes / 2**30)
+    # Each copy is one write and one reading back; the archived file is among them.
+    assert cold.requests == 2 * (cold.files + 1)
+    assert cold.requests_price == pytest.approx(0.5 * (cold.files + 1))
+    assert (tiers["deep-archive"].per_month, found.per_month) == (None, None)
+    assert [(tag.ref, tag.tier, tag.size_in_bytes) for tag in found.tags] == [("now", "live", 0)]
+    assert list(found.to_pandas()["tier"]) == ["live", "cold", "deep-archive"]
+    assert found.plot("svg").startswith(b"<?xml") and ids
+    whole = config.prices.model_copy(
+        update={"classes": dict.fromkeys(["STANDARD", "GLACIER_IR", "DEEP_ARCHIVE"], ClassPrices(gb_month=1))}
+    )
+    total = Lifecycle(config.model_copy(update={"prices": whole}), spark=lifecycle.spark).costs("db.costs")
+    assert total.per_month == pytest.approx(sum(tier.size_in_bytes for tier in found.tiers) / 2**30)
+
+
+def _on_disk(folder: Path) -> int:
+    """Bytes of a table's files, without what no snapshot reaches."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith((".crc", ".json"))]
+    return sum(path.stat().st_size for path in files)
 
 
 def _until_done(lifecycle: Lifecycle, work: Callable[[], object]) -> set[str]:
