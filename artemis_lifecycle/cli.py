@@ -731,7 +731,8 @@ def _show_translation(found: Query | TagStatement) -> None:
     table.add_row("Spark's", escape(found.spark_sql))
     for source in getattr(found, "sources", ()):
         at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
-        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {source.tier} catalog, {at}"))
+        where = "deep archive" if source.tier == "deep-archive" else f"{source.tier} catalog"
+        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {where}, {at}"))
     out.print(table)
 
 
@@ -755,8 +756,8 @@ def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
         return
     for table, source in waiting.items():
         hours = (source.readable_in or timedelta(0)) / timedelta(hours=1)
-        kind = f"{source.tier} ({source.storage_class})"
-        out.print(escape(f"{table}: snapshot {source.snapshot_id} is in the {kind}: not read"))
+        where = f"the deep archive ({source.storage_class})"
+        out.print(escape(f"{table}: snapshot {source.snapshot_id} is in {where}: not read"))
         if source.thaw is None:
             out.print(escape(f"readable about {hours:.0f} hours after a second person approved a thaw; ask for one:"))
             how = f"artemis thaw {table} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
@@ -928,11 +929,11 @@ def thaws(
     if json:
         show_json([{**_fields(record), "state": record.state} for record in found])
         return
-    columns = ("thaw", "table", "case", "requester", "approved by", "files", "state", "readable until", "ended")
+    columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
     rows = [
         (
             record.thaw_id,
-            record.table,
+            *([] if table else [record.table]),
             record.case_id,
             record.requester,
             record.approved_by,
@@ -943,7 +944,8 @@ def thaws(
         )
         for record in found
     ]
-    show_table(f"Thaws of {table}" if table else "Thaws", columns, rows)
+    whole = columns if table else (columns[0], "table", *columns[1:])
+    show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
 
 
 def _fields(record: ThawRecord) -> dict[str, object]:

@@ -100,9 +100,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
         plan = newest_plan(steps, table)
         done = steps.hand_off(plan.plan_id)
         name, cold = cold_entry(steps, plan.table_uuid) or ("none yet", None)
-        costs = steps.costs(table)
     times = [snapshot.timestamp_ms for snapshot in cold.snapshots] if cold is not None else []
-    tiers = costs.to_pandas()
     return Materialized(
         metadata={
             "plan_id": done.plan_id,
@@ -122,12 +120,6 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "newest_snapshot": shown.epoch(max(times, default=None)),
             **({"metadata_location": shown.place(cold.metadata_location)} if cold is not None else {}),
             "attempts": done.attempts,
-            **{f"bytes_{tier.tier.replace('-', '_')}": tier.size_in_bytes for tier in costs.tiers},
-            **({"per_month": costs.per_month} if costs.per_month is not None else {}),
-            "costs": shown.picture(costs.plot(), f"Held by tier and by tag, of {table}"),
-            "by_tier": shown.table(
-                list(tiers.columns), tiers.astype(object).where(tiers.notna(), None).itertuples(index=False)
-            ),
             "seconds": watch.seconds,
         }
     )

@@ -58,7 +58,7 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
         frame = health.to_pandas()
-        curve = steps.retention_curve(table)
+        curve, costs = steps.retention_curve(table), steps.costs(table)
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
         metadata={
@@ -78,6 +78,13 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "held_by_ref": shown.table(
                 ["ref", "snapshot", "files", "bytes"],
                 [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
+            ),
+            **{f"bytes_{tier.tier.replace('-', '_')}": tier.size_in_bytes for tier in costs.tiers},
+            **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
+            "costs": shown.picture(costs.plot(), f"Held by tier and by tag, of {table}"),
+            "held_by_tier": shown.table(
+                ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
+                [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],
             ),
             "figures": shown.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,

@@ -49,7 +49,8 @@ defaults:
   # A demo cannot wait for a day. Where people read, keep the default of 24h: a running query may still need the files.
   deletion: {{grace: 0s}}
 tables:
-  {REGISTRY}: {{retention: {{window: 30d}}}}
+  # The registry's oldest history goes on to the deep archive: after 180 days here, after 7 years by default.
+  {REGISTRY}: {{retention: {{window: 30d}}, cold_tier: {{retain: 180d}}}}
   {TELEMETRY}: {{retention: {{window: 7d}}}}
   {ARCHIVE}: {{retention: {{window: 365d}}}}
   # Tables of your own: make one in namespace `scratch` of catalog {LIVE}, and it will be discovered.

@@ -133,6 +133,27 @@ def prove_restored(
     return Proof(table, "an expired snapshot, restored to a branch, reads the same rows", holds, detail)
 
 
+def prove_thawed(
+    table: str,
+    snapshot_id: int | None,
+    files: int,
+    refused_before: bool,
+    before: Fingerprint | None,
+    after: Fingerprint | None,
+) -> Proof:
+    """A snapshot of the deep archive cannot be read until a second person approved its thaw; then it reads the same."""
+    claim = "an archived snapshot, thawed on a second person's approval, reads the same rows"
+    if snapshot_id is None or before is None or after is None:
+        return Proof(table, claim, False, "no snapshot went to the deep archive, so that nothing could be thawed")
+    holds = refused_before and files > 0 and before == after
+    detail = f"snapshot {snapshot_id}, {after.rows:,} rows, {files:,} files thawed"
+    if not refused_before:
+        detail += "; it was readable before"
+    if before != after:
+        detail += f"; {before} before, {after} after"
+    return Proof(table, claim, holds, detail)
+
+
 def prove_in_flight(
     table: str, files: int, present: int, expected: Fingerprint, read: Fingerprint, snapshot_id: int
 ) -> Proof:

@@ -18,6 +18,30 @@ from artemis_lifecycle.demo.proofs import Proof
 
 
 @dataclass(frozen=True)
+class TierReport:
+    """What one tier holds of a table. Sizes in bytes."""
+
+    tier: str
+    snapshots: int
+    size_in_bytes: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One question, put to a snapshot of one tier: how many rows it counted, what was expected of the tier, and what it
+    took, in seconds. `waited` says what had to be done before."""
+
+    table: str
+    tier: str
+    storage_class: str
+    snapshot_id: int
+    rows: int
+    expected_seconds: float
+    seconds: float
+    waited: str = ""
+
+
+@dataclass(frozen=True)
 class TableReport:
     """One table's walk. Sizes in bytes; `step_seconds` by asset, in the order in which they ran."""
 
@@ -38,15 +62,17 @@ class TableReport:
     checks_failed: tuple[str, ...]
     failures: tuple[str, ...]
     step_seconds: Mapping[str, float]
+    tiers: tuple[TierReport, ...] = ()
 
 
 @dataclass(frozen=True)
 class DemoReport:
-    """The whole demo: tables, proofs, and the seconds of each phase."""
+    """The whole demo: tables, proofs, the seconds of each phase, and an answer of each tier."""
 
     tables: tuple[TableReport, ...]
     proofs: tuple[Proof, ...]
     phase_seconds: Mapping[str, float]
+    answers: tuple[Answer, ...] = ()
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -70,7 +96,10 @@ def size(count: int) -> str:
 
 def render(report: DemoReport) -> RenderableType:
     """The report, for any console."""
-    parts: list[RenderableType] = [_walk(report.tables), _times(report.tables), _proofs(report.proofs)]
+    parts: list[RenderableType] = [_walk(report.tables), _times(report.tables)]
+    if report.answers:
+        parts.append(_answers(report.answers))
+    parts.append(_proofs(report.proofs))
     total = sum(report.phase_seconds.values())
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phase_seconds.items())
     parts.append(Text(f"{total:.0f} s in all: {phases}", style="dim"))
@@ -100,6 +129,36 @@ def _walk(tables: Sequence[TableReport]) -> Table:
     made.add_row("orphans removed", *(_files(table.orphans_removed, table.orphan_bytes) for table in tables))
     made.add_row("files in flight, left", *(_files(table.files_left_in_flight) for table in tables))
     made.add_row("checks", *(_checks(table) for table in tables))
+    made.add_section()
+    for tier in dict.fromkeys(held.tier for table in tables for held in table.tiers):
+        made.add_row(
+            f"in the {tier} tier" if tier != "deep-archive" else "in the deep archive",
+            *(next((_held(held) for held in table.tiers if held.tier == tier), "") for table in tables),
+        )
+    return made
+
+
+def _held(held: TierReport) -> str:
+    return f"{held.snapshots:,} ({size(held.size_in_bytes)})" if held.snapshots else "0"
+
+
+def _answers(answers: Sequence[Answer]) -> Table:
+    title = f"One question to each tier: SELECT count(*) FROM {_name(answers[0].table)} FOR VERSION AS OF …"
+    made = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    for name in ("tier", "snapshot"):
+        made.add_column(name, no_wrap=True)
+    for name in ("rows", "expected", "took"):
+        made.add_column(name, justify="right")
+    made.add_column("before that")
+    for answer in answers:
+        made.add_row(
+            escape(answer.tier),
+            str(answer.snapshot_id),
+            f"{answer.rows:,}",
+            f"{answer.expected_seconds:.0f} s",
+            f"{answer.seconds:.1f} s",
+            escape(answer.waited),
+        )
     return made
 
 

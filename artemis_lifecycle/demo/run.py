@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, redirect_stderr
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
 from artemis_lifecycle.demo.history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
 from artemis_lifecycle.demo.progress import Board
 from artemis_lifecycle.demo.proofs import Fingerprint, Proof, fingerprint, fingerprints
-from artemis_lifecycle.demo.report import DemoReport, TableReport, show
+from artemis_lifecycle.demo.report import Answer, DemoReport, TableReport, TierReport, show
 from artemis_lifecycle.demo.schedule import TABLES, Action
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.errors import InDeepArchive
+from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
@@ -41,6 +43,9 @@ STAYS = frozenset({Action.YOUNG_FILE})
 
 RESTORED_BRANCH = "restored-by-the-demo"
 """Where an expired snapshot of the first table is brought back to; it stays, to be looked at."""
+
+OLDEST = 3
+"""Expired snapshots of each table that are read beforehand, to be read again from the deep archive."""
 
 _MS = timedelta(milliseconds=1)
 
@@ -102,8 +107,10 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
     with _writing(lifecycle, in_flight):
         with board.phase("The walk, through Dagster"):
             walks = _walk(area, lifecycle, board)
+        with board.phase("The deep archive, and back"):
+            thawed, answers = _deep_archive(lifecycle, TABLES[0], before)
         with board.phase("Read them again"):
-            found = _read_after(lifecycle, board, before)
+            found = [thawed, *_read_after(lifecycle, board, before)]
             found += _debris_proofs(lifecycle, histories)
         with board.phase("The writer in flight commits"):
             found.append(_commit(lifecycle, in_flight, expected))
@@ -111,6 +118,7 @@ def _run(lifecycle: Lifecycle, area: Area, board: Board) -> DemoReport:
         tuple(_table_report(lifecycle, walk, history) for walk, history in zip(walks, histories, strict=True)),
         tuple(sorted(found, key=lambda proof: TABLES.index(proof.table))),
         board.seconds,
+        answers,
     )
 
 
@@ -173,11 +181,54 @@ def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> Ta
         checks_failed=walk.failed_checks,
         failures=walk.failures or (() if walk.succeeded else ("the run did not end well",)),
         step_seconds={event.asset: event.seconds or 0.0 for event in walk.events if event.what == "materialised"},
+        tiers=tuple(
+            TierReport(tier.tier, tier.snapshots, tier.size_in_bytes) for tier in lifecycle.costs(walk.table).tiers
+        ),
     )
 
 
 def _number(metadata: Mapping[str, int | float | bool | str], key: str) -> int:
     return int(metadata.get(key, 0))
+
+
+# --- the deep archive -------------------------------------------------------------------------------------------------
+
+
+def _deep_archive(lifecycle: Lifecycle, table: str, before: Before) -> tuple[Proof, tuple[Answer, ...]]:
+    """Move what is past its retention, thaw a snapshot of it as two people do, and ask each tier the same question."""
+    lifecycle.deep_archive(table)
+    known = before.fingerprints[table]
+    deep = [each for each in known if lifecycle.route(table, snapshot_id=each).readable_in is not None]
+    if not deep:
+        return proofs.prove_thawed(table, None, 0, False, None, None), ()
+    thaw = lifecycle.request_thaw(
+        table, deep[:1], case_id="DEMO-1", requester="an analyst", reason="the demo reads what was archived"
+    )
+    try:
+        fingerprint(lifecycle.read(table, snapshot_id=deep[0]))
+        refused = False
+    except InDeepArchive:
+        refused = True
+    lifecycle.approve_thaw(thaw.thaw_id, "a custodian", "a demo")
+    thaw = lifecycle.follow_thaw(thaw.thaw_id)
+    after = fingerprint(lifecycle.read(table, snapshot_id=deep[0]))
+    waited = f"case {thaw.case_id}, approved by {thaw.approved_by}"
+    current = lifecycle.route(table).snapshot_id
+    chosen = [(current, ""), (before.expiring[table], ""), (deep[0], waited)]
+    answers = [_answer(lifecycle, table, each, said) for each, said in chosen if each is not None]
+    return proofs.prove_thawed(table, deep[0], thaw.files, refused, known[deep[0]], after), tuple(answers)
+
+
+def _answer(lifecycle: Lifecycle, table: str, snapshot_id: int, waited: str) -> Answer:
+    route = lifecycle.route(table, snapshot_id=snapshot_id)
+    began = time.monotonic()
+    rows = lifecycle.query(f"SELECT count(*) AS counted FROM {table} FOR VERSION AS OF {snapshot_id}")
+    assert not isinstance(rows, Tagged)  # it is a query
+    counted = rows.collect()[0]["counted"]
+    expected = route.expected_latency or timedelta(0)
+    took = time.monotonic() - began
+    kind = route.storage_class or ""
+    return Answer(table, route.tier, kind, snapshot_id, counted, expected.total_seconds(), took, waited)
 
 
 # --- reading, before and after ----------------------------------------------------------------------------------------
@@ -192,8 +243,8 @@ def _read_before(lifecycle: Lifecycle, board: Board) -> Before:
         history = lifecycle.snapshot_history(table)
         kept, expired = _decided(lifecycle, table, history)
         refs = {ref.snapshot_id for ref in history.refs.values()}
-        expiring[table] = expired[len(expired) // 2] if expired else None
-        wanted[table] = proofs.sample(kept, refs) + tuple(expired[len(expired) // 2 : len(expired) // 2 + 1])
+        expiring[table] = expired[-1] if expired else None
+        wanted[table] = proofs.sample(kept, refs) + tuple(dict.fromkeys([*expired[:OLDEST], *expired[-1:]]))
         every[table] = frozenset(snapshot.snapshot_id for snapshot in history.snapshots)
     return Before(_read(lifecycle, board, wanted), every, expiring)
 

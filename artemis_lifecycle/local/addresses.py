@@ -47,14 +47,9 @@ def fill(config: LifecycleConfig) -> LifecycleConfig:
         operations = Operations(uri=operations.uri or uri, root=operations.root)
     try:
         # Built anew and not copied: the rules on roots have to hold for the filled ones too.
-        return LifecycleConfig(
-            catalogs=Catalogs(live=live, cold=cold),
-            operations=operations,
-            spark=config.spark,
-            defaults=config.defaults,
-            tables=config.tables,
-            home=home,
-        )
+        sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
+        filled = {"catalogs": Catalogs(live=live, cold=cold), "operations": operations, "home": home}
+        return LifecycleConfig.model_validate(sections | filled)
     except ValidationError as error:
         raise ConfigError(
             str(error.errors()[0]["msg"]).removeprefix("Value error, "),

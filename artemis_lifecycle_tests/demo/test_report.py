@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from artemis_lifecycle.demo.proofs import Proof
-from artemis_lifecycle.demo.report import DemoReport, TableReport, show, size
+from artemis_lifecycle.demo.report import Answer, DemoReport, TableReport, TierReport, show, size
 from artemis_lifecycle.demo.schedule import TABLES
 
 GREEN = TableReport(
@@ -29,11 +29,16 @@ GREEN = TableReport(
     checks_failed=(),
     failures=(),
     step_seconds={"snapshot_history": 0.2, "expiration_plan": 4.25},
+    tiers=(TierReport("live", 34, 9_000_000), TierReport("cold", 40, 2_500_000), TierReport("deep-archive", 18, 700)),
 )
 REPORT = DemoReport(
     tables=tuple(replace(GREEN, table=table) for table in TABLES),
     proofs=tuple(Proof(table, "rows are the same", True, "34 of 34 read") for table in TABLES),
     phase_seconds={"Start Spark": 4.0, "The walk": 60.0},
+    answers=(
+        Answer(TABLES[0], "live", "", 9_100_000_000_000_000_001, 74, 1.0, 0.4),
+        Answer(TABLES[0], "deep-archive", "DEEP_ARCHIVE", 17, 61, 5.0, 0.9, "case 7, approved by Bob"),
+    ),
 )
 
 
@@ -46,7 +51,16 @@ def _text(report: DemoReport, width: int = 80) -> str:
 
 def test_report_shows_each_table_each_step_and_each_proof() -> None:
     text = _text(REPORT)
-    for expected in ("338 (2.4 MB)", "393 (2.8 MB)", "expiration_plan", "4.2", "34 of 34 read", "64 s in all"):
+    for expected in (
+        "338 (2.4 MB)",
+        "393 (2.8 MB)",
+        "expiration_plan",
+        "4.2",
+        "34 of 34 read",
+        "64 s in all",
+        "18 (700 B)",
+        "case 7",
+    ):
         assert expected in text
     assert "All 3 proofs hold" in text
     assert REPORT.failures == ()

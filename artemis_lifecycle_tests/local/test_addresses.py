@@ -48,11 +48,24 @@ def test_addresses_that_are_given_start_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_policies_come_through(tmp_path: Path) -> None:
-    filled = fill(config(tmp_path, **all_uris(), tables={"a.t": {"retention": {"window": "7d"}}, "b.*": {}}))
-    assert filled.policy("a.t").retention.window == timedelta(days=7)
-    assert filled.explicit_window("a.t") == timedelta(days=7)
-    assert filled.explicit_window("b.t") is None
+def test_every_section_comes_through(tmp_path: Path) -> None:
+    said: dict[str, Any] = {
+        "spark": {"master": "local[3]"},
+        "reachability": {"threads": 3, "cache": "redis://127.0.0.1/0"},
+        "deep_archive": {"days": 3},
+        "prices": {"classes": {"STANDARD": {"gb_month": 0.5}}},
+        "defaults": {"retention": {"window": "3d"}},
+        "tables": {"a.b": {"retention": {"window": "9d"}}},
+    }
+    given = config(tmp_path, **all_uris(), **said)
+    filled = fill(given)
+    assert said.keys() | {"catalogs", "operations", "home"} == set(LifecycleConfig.model_fields)
+    for section in said:
+        assert getattr(filled, section) == getattr(given, section) != getattr(config(tmp_path), section)
+    assert filled.policy("a.b").retention.window == timedelta(days=9)
+    assert filled.policy("a.c").retention.window == timedelta(days=3)
+    assert filled.explicit_window("a.b") == timedelta(days=9)
+    assert filled.explicit_window("a.c") is None
 
 
 def test_cold_and_state_stand_beside_a_warehouse_of_ones_own(tmp_path: Path) -> None:
