@@ -6,18 +6,17 @@ its kept snapshots reach are counted in the manifest index, each once.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.expiration.pictures import drawn, size_unit
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 _DAY_MS = 86_400_000
 POINTS = 24
@@ -82,7 +81,7 @@ class RetentionCurve:
         panels = figure.subplots(1, 2 if self.refs else 1, squeeze=False, width_ratios=(3, 2) if self.refs else None)
         curve = panels[0][0]
         most = max(frame["size_in_bytes"], default=0)
-        unit, name = _unit(most)
+        unit, name = size_unit(most)
         per, span = _span(max(frame["window_days"], default=0))
         windows, held = frame["window_days"] * per, frame["size_in_bytes"] / unit
         # Held by the longest window is held by any longer one: the last step has a width, too.
@@ -95,13 +94,13 @@ class RetentionCurve:
         curve.set_ylim(0, (most / unit or 1) * 1.1)
         curve.legend(loc="lower right")
         if not self.refs:
-            return _drawn(figure, kind)
+            return drawn(figure, kind)
         costs, dearest = panels[0][1], self.refs[:12][::-1]
-        part, part_name = _unit(max((cost.size_in_bytes for cost in dearest), default=0))
+        part, part_name = size_unit(max((cost.size_in_bytes for cost in dearest), default=0))
         costs.barh([cost.ref for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b")
         costs.set(xlabel=f"freed by its removal ({part_name})", title="What each ref costs")
         costs.tick_params(axis="y", labelsize=8)
-        return _drawn(figure, kind)
+        return drawn(figure, kind)
 
 
 def retention_curve(
@@ -171,20 +170,7 @@ def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
     return [round(age * (step / (POINTS - 1)) ** 2) for step in range(POINTS)]
 
 
-def _drawn(figure: Figure, kind: str) -> bytes:
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind, dpi=110)
-    return drawn.getvalue()
-
-
 def _span(days: float) -> tuple[float, str]:
     """How many of a unit one day has, and its name, for windows of up to so many days."""
     spans = ((1.0, "days"), (24.0, "hours"), (1_440.0, "minutes"))
     return next(((per, name) for per, name in spans if days * per >= 2), (86_400.0, "seconds"))
-
-
-def _unit(size: int) -> tuple[float, str]:
-    for factor, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= factor:
-            return factor, name
-    return 1.0, "B"

@@ -4,21 +4,19 @@ price table. Belongs here: adding up and drawing. Does not belong: a price.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config import Prices
 from artemis_lifecycle.expiration.curve import RefCost
+from artemis_lifecycle.expiration.pictures import drawn, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
 from artemis_lifecycle.reachability.index import IndexView
 
 if TYPE_CHECKING:
     import pandas as pd
-
-GIB = 1 << 30
-"""What object stores bill as a GB."""
+    from matplotlib.axes import Axes
 
 _COLOURS = {"live": "#1f6f8b", "cold": "#7fb3d5", "deep-archive": "#34495e"}
 
@@ -81,31 +79,24 @@ class TableCosts:
         """What each tier holds, and beside it the dearest tags, as a picture (`png` or `svg`)."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(10, 3.5), layout="constrained")
+        figure = Figure(figsize=(11, 3.5), layout="constrained")
         panels = figure.subplots(1, 2 if self.tags else 1, squeeze=False)[0]
-        tiers = self.tiers[::-1]
-        bars = panels[0].barh(
-            [tier.tier for tier in tiers],
-            [tier.size_in_bytes / 1e6 for tier in tiers],
-            color=[_COLOURS[tier.tier] for tier in tiers],
-        )
-        panels[0].bar_label(bars, [self._money(tier.per_month) for tier in tiers], padding=3, fontsize=8)
-        panels[0].margins(x=0.2)
-        panels[0].set(xlabel="MB", title=f"{self.table}: held by tier")
+        self._bars(panels[0], [(tier.tier, tier) for tier in self.tiers], f"{self.table}: held by tier")
         if self.tags:
-            dearest = self.tags[:12][::-1]
-            drawn = panels[1].barh(
-                [tag.ref for tag in dearest],
-                [tag.size_in_bytes / 1e6 for tag in dearest],
-                color=[_COLOURS[tag.tier] for tag in dearest],
-            )
-            panels[1].bar_label(drawn, [self._money(tag.per_month) for tag in dearest], padding=3, fontsize=8)
-            panels[1].margins(x=0.2)
+            self._bars(panels[1], [(tag.ref, tag) for tag in self.tags[:12]], "What only a tag holds")
             panels[1].tick_params(axis="y", labelsize=8)
-            panels[1].set(xlabel="MB that nothing else holds", title="What each tag costs")
-        picture = io.BytesIO()
-        figure.savefig(picture, format=kind, dpi=110)
-        return picture.getvalue()
+        return drawn(figure, kind)
+
+    def _bars(self, panel: Axes, rows: Sequence[tuple[str, TierCost | TagCost]], title: str) -> None:
+        """The first row on top."""
+        unit, name = size_unit(max(row.size_in_bytes for _, row in rows))
+        names = [label for label, _ in rows[::-1]]
+        costs = [row for _, row in rows[::-1]]
+        bars = panel.barh(names, [row.size_in_bytes / unit for row in costs], color=[_COLOURS[r.tier] for r in costs])
+        panel.bar_label(bars, [self._money(row.per_month) for row in costs], padding=3, fontsize=8)
+        # Room for what is written behind the longest bar.
+        panel.margins(x=0.5 if any(row.per_month is not None for row in costs) else 0.05)
+        panel.set(xlabel=name, title=title)
 
     def _money(self, amount: float | None) -> str:
         return "" if amount is None else f"{amount:,.2f} {self.currency} a month"
