@@ -211,12 +211,13 @@ def _single_path(file: dict[str, Any], keys: _FileKeys, mapped: Mapped) -> tuple
 def rewrite_position_deletes(data: bytes, path: str, file_format: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
     """The position-delete file at `path` with cold paths in its rows, sorted as the spec asks, all else as it was.
 
-    Raises HandoffFailed for ORC, whose writer here would lose Iceberg's column ids, and for a file that cannot be read.
+    Raises HandoffFailed for another format than Parquet, ORC and Avro, and for a file that cannot be read.
     """
-    if file_format.lower() == "parquet":
-        return _rewrite_parquet_deletes(data, path, mapped)
-    if file_format.lower() == "avro":
-        return _rewrite_avro_deletes(data, path, mapped)
+    rewrite = {"parquet": _rewrite_parquet_deletes, "orc": _rewrite_orc_deletes, "avro": _rewrite_avro_deletes}.get(
+        file_format.lower()
+    )
+    if rewrite is not None:
+        return rewrite(data, path, mapped)
     raise HandoffFailed(
         f"Position-delete files in {file_format.upper()} cannot be rewritten",
         path=path,
@@ -322,6 +323,42 @@ def _column_sizes(written: Any, schema: pa.Schema) -> dict[int, int]:
             if field_id in (DELETE_FILE_PATH, DELETE_POS):
                 sizes[field_id] = sizes.get(field_id, 0) + column.total_compressed_size
     return sizes
+
+
+def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+    """As for Parquet. Iceberg's column ids are attributes of ORC's types, which Arrow shows as metadata of its fields
+    and writes again. The file's own user metadata (`delete-type` and the like), which no reader needs, is lost."""
+    import pyarrow as pa
+    from pyarrow import orc
+
+    try:
+        source = orc.ORCFile(io.BytesIO(data))
+        # Field by field: a table that is read has the types, and not the attributes.
+        schema = pa.schema(list(source.schema))
+        table = pa.Table.from_arrays(source.read().columns, schema=schema)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable_deletes(path, error) from error
+    ids = {(column.metadata or {}).get(b"iceberg.id"): index for index, column in enumerate(schema)}
+    index = ids.get(str(DELETE_FILE_PATH).encode(), schema.get_field_index("file_path"))
+    pos = ids.get(str(DELETE_POS).encode(), schema.get_field_index("pos"))
+    if table.num_rows != source.nrows or min(index, pos) < 0:
+        raise _unreadable_deletes(
+            path, ValueError(f"it has no columns file_path and pos, or not its {source.nrows} rows")
+        )
+    values = table.column(index).to_pylist()
+    paths = {value: mapped(value) for value in dict.fromkeys(values)}
+    table = table.set_column(index, schema.field(index), pa.array([paths[value] for value in values], pa.string()))
+    ordered = [cold for _, cold in sorted(paths.items())]
+    if ordered != sorted(set(ordered)):
+        table = table.sort_by([(schema.names[index], "ascending"), (schema.names[pos], "ascending")])
+    out = io.BytesIO()
+    codec = source.compression.lower()
+    orc.write_table(table, out, compression="zstd" if codec == "lzo" else codec)
+    rewritten = out.getvalue()
+    written = orc.ORCFile(io.BytesIO(rewritten))
+    if written.nrows != source.nrows or not pa.schema(list(written.schema)).equals(schema, check_metadata=True):
+        raise _unreadable_deletes(path, ValueError("it reads back with other rows or other columns"))
+    return rewritten, RewrittenDelete(len(rewritten), min(ordered, default=None), max(ordered, default=None))
 
 
 def _rewrite_avro_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:

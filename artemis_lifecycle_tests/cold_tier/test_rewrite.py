@@ -11,6 +11,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 from artemis_lifecycle.cold_tier.rewrite import (
     DELETE_FILE_PATH,
@@ -402,9 +403,45 @@ def test_position_deletes_in_avro_are_rewritten() -> None:
     assert described == RewrittenDelete(len(result), "s3://cold/b", "s3://cold/t/_outside/a")
 
 
-def test_position_deletes_in_orc_are_refused_clearly() -> None:
-    with pytest.raises(HandoffFailed, match="ORC"):
-        rewrite_position_deletes(b"ORC", "s3://live/t/d.orc", "ORC", mapped)
+@pytest.mark.parametrize("codec", ["zlib", "zstd", "uncompressed"])
+@pytest.mark.parametrize("with_row", [False, True])
+def test_position_deletes_in_orc_are_rewritten(codec: str, with_row: bool) -> None:
+    rows = [("file:///a", 5), ("file:///a", 9), ("s3://live/b", 1), ("s3://live/z", 0)]
+    result, described = rewrite_position_deletes(orc_deletes(rows, codec, with_row=with_row), "d", "ORC", mapped)
+    before, after = (
+        orc.ORCFile(io.BytesIO(orc_deletes(rows, codec, with_row=with_row))),
+        orc.ORCFile(io.BytesIO(result)),
+    )
+    assert after.schema.equals(before.schema, check_metadata=True)
+    assert after.schema.field(0).metadata[b"iceberg.id"] == str(DELETE_FILE_PATH).encode()
+    assert after.compression == before.compression
+    found = after.read().to_pydict()
+    pairs = sorted((mapped(path), position) for path, position in rows)
+    assert list(zip(found["file_path"], found["pos"], strict=True)) == pairs
+    if with_row:
+        assert [row["id"] for row in found["row"]] == [position for _, position in pairs]
+    assert described == RewrittenDelete(len(result), pairs[0][0], pairs[-1][0])
+    assert codec != "uncompressed" or b"s3://live/" not in result
+
+
+def orc_deletes(rows: list[tuple[str, int]], codec: str, *, with_row: bool) -> bytes:
+    def named(name: str, kind: pa.DataType, field_id: int, *, required: bool = True) -> pa.Field:
+        return pa.field(name, kind, True, {"iceberg.id": str(field_id), "iceberg.required": str(required).lower()})
+
+    fields = [named("file_path", pa.string(), DELETE_FILE_PATH), named("pos", pa.int64(), DELETE_POS)]
+    columns = [pa.array([path for path, _ in rows]), pa.array([position for _, position in rows], pa.int64())]
+    if with_row:
+        inner = pa.struct([named("id", pa.int32(), 1)])
+        fields.append(named("row", inner, 2147483544, required=False))
+        columns.append(pa.array([{"id": position} for _, position in rows], inner))
+    out = io.BytesIO()
+    orc.write_table(pa.Table.from_arrays(columns, schema=pa.schema(fields)), out, compression=codec)
+    return out.getvalue()
+
+
+def test_position_deletes_in_another_format_are_refused_clearly() -> None:
+    with pytest.raises(HandoffFailed, match="LANCE"):
+        rewrite_position_deletes(b"LANC", "s3://live/t/d.lance", "lance", mapped)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 100])
