@@ -1571,10 +1571,21 @@ class Lifecycle:
         return self.operations.thaws.asked(thaw.thaw_id)
 
     def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """End a thaw that was not approved, or is no longer needed; what is readable by it stays so until its days are
-        over. Raises NoSuchPlan, BadInput where who or why is not said."""
-        require_said(self.operations.thaws.get(thaw_id).table, who=who, why=why)
-        return self.operations.thaws.end(thaw_id, who, why)
+        """End a thaw that should not be, or is no longer needed. Nothing reads by it from then on, though S3 keeps its
+        readable copies until their days are over. Raises NoSuchPlan, BadInput where who or why is not said."""
+        thaw = self.operations.thaws.get(thaw_id)
+        require_said(thaw.table, who=who, why=why)
+        return self._ended(thaw, who, why)
+
+    def _ended(self, thaw: ThawRecord, who: str | None, why: str) -> ThawRecord:
+        if thaw.asked_at is not None and thaw.ended_at is None:
+            others = [
+                other.files_location
+                for other in self.operations.thaws.list(thaw.table_uuid)
+                if other.thaw_id != thaw.thaw_id and other.asked_at is not None
+            ]
+            thawing.end(self.cold_stores, self.live_stores, thaw.files_location, others)
+        return self.operations.thaws.end(thaw.thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
         """Look how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
@@ -1582,7 +1593,7 @@ class Lifecycle:
         thaws, now = self.operations.thaws, self.operations.clock.now()
         thaw = thaws.get(thaw_id)
         if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
-            return thaws.end(thaw_id, None, LAPSED)
+            return self._ended(thaw, None, LAPSED)
         if thaw.state is ThawState.APPROVED:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
@@ -1591,13 +1602,7 @@ class Lifecycle:
                 # A store that does not tell an end keeps what it was asked for.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
         if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now >= thaw.readable_until:
-            others = [
-                other.files_location
-                for other in thaws.list(thaw.table_uuid)
-                if other.thaw_id != thaw_id and other.asked_at is not None
-            ]
-            thawing.end(self.cold_stores, self.live_stores, thaw.files_location, others)
-            return thaws.end(thaw_id, None, OVER)
+            return self._ended(thaw, None, OVER)
         return thaw
 
     def thaws_to_follow(self) -> list[ThawRecord]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config import ColdTier, LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
@@ -270,3 +270,38 @@ def test_a_branch_on_what_is_still_there_and_the_list_of_restores(run: Run, aged
     assert (done["snapshot_id"], done["copied_files"]) == (aged[0], 0)
     assert "main is what" in run("restore", "db.t", aged[0], "--branch", "main", code=2)
     assert run("restores", "db.t", "--json") == []
+
+
+def test_the_archive_a_thaw_and_the_costs(
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
+) -> None:
+    live = config.catalogs.live.name
+    for _ in range(2):
+        spark.sql(f"INSERT OVERWRITE {live}.db.t VALUES (7)")
+    lifecycle = Lifecycle.open(config, spark=spark)
+    plan = lifecycle.plan_expiration("db.t", older_than=datetime.now(UTC))
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    later = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+    assert run("deep-archive", "db.t", "--now", later, "--json")["due_files"] == 0
+    policy = config.defaults.model_copy(update={"cold_tier": ColdTier(retain=timedelta(0))})
+    moved = Lifecycle.open(config.model_copy(update={"defaults": policy}), spark=spark).deep_archive("db.t")
+    assert moved.moved_files == moved.due_files > 0
+    waiting = run("query", f"SELECT * FROM db.t FOR VERSION AS OF {aged[0]}", "--json")
+    assert [(each["tier"], each["hours_until_readable"]) for each in waiting] == [("deep-archive", 48.0)]
+    assert "artemis thaw db.t" in run("read", "db.t", "--snapshot-id", str(aged[0]))
+    said = ["--case", "C-7", "--requester", "ann", "--reason", "the audit"]
+    asked = run("thaw", "db.t", "--snapshot-id", str(aged[0]), *said, "--json")
+    assert (asked["state"], asked["files"], asked["approved_by"]) == ("requested", 1, None)
+    assert "cannot approve" in run("approve-thaw", asked["thaw_id"], "--who", "ANN", "--why", "x", code=3)
+    assert "C-7" in run("approve-thaw", asked["thaw_id"], "--who", "bob", "--why", "seen")
+    (found,) = run("thaws", "--follow", "--json")
+    assert (found["state"], found["approved_by"], found["table"]) == ("readable", "bob", "db.t")
+    rows = run("query", f"SELECT * FROM db.t FOR VERSION AS OF {aged[0]}", "--json")["rows"]
+    assert len(rows) == 1
+    assert run("refuse-thaw", asked["thaw_id"], "--who", "bob", "--why", "done", "--json")["ended_why"] == "done"
+    assert "done" in run("thaws", "db.t", "--ended") and run("thaws", "--json") == []
+    costs = run("costs", "db.t", "--json")
+    assert [tier["tier"] for tier in costs["tiers"]] == ["live", "cold", "deep-archive"]
+    assert costs["tiers"][2]["files"] == moved.moved_files and costs["per_month"] is None
+    assert "no price for every class" in run("costs", "db.t")

@@ -37,7 +37,7 @@ from artemis_lifecycle.spark.session import open_session, session_conf
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAYS, COMMITS, FILES = 5, 4, 40
+DAYS, COMMITS, FILES = 5, 4, 25
 """Days that are archived, commits of a day, files of a commit."""
 
 _ROWS = 15_000
@@ -52,7 +52,7 @@ def main(work: Path, jars: Path) -> dict[str, Any]:
     config = LifecycleConfig.model_validate(
         {
             "catalogs": {
-                tier: {"name": f"{tier}_{mark}", "uri": uri, "warehouse": f"file://{folder}/{tier}"}
+                tier: {"name": f"{tier}_{mark}", "uri": uri, "warehouse": f"file:{folder}/{tier}"}
                 for tier in ("live", "cold")
             },
             "operations": {"uri": uri, "root": f"file://{folder}/state"},
@@ -62,7 +62,7 @@ def main(work: Path, jars: Path) -> dict[str, Any]:
             "home": str(work / "home"),
         }
     )
-    peer = catalog_conf(Catalog(name=_PEER, uri=uri, warehouse=f"file://{folder}/peer"))
+    peer = catalog_conf(Catalog(name=_PEER, uri=uri, warehouse=f"file:{folder}/peer"))
     spark = open_session({**session_conf(config, spark_conf(config.catalogs), resolve(jars)), **peer})
     try:
         with Lifecycle.open(config, spark=spark) as lifecycle:
@@ -136,7 +136,8 @@ def _peer(lifecycle: Lifecycle, folder: Path, table: str, start: str | None, end
     }
     arguments = ", ".join(f"{key} => '{value}'" for key, value in options.items())
     row = spark.sql(f"CALL {live}.system.rewrite_table_path({arguments})").collect()[0]
-    listed = [line for path in _local(row["file_list_location"]).glob("part-*") for line in csv.reader(path.open())]
+    with _local(row["file_list_location"]).open() as file:
+        listed = list(csv.reader(file))
     pairs = [(line[0], line[1]) for line in listed if line]
     _copied([(_local(a), _local(b)) for a, b in pairs], check=False)
     metadata, name = f"{target}/metadata/{row['latest_version']}", f"bench.{uuid.uuid4().hex}"
