@@ -1,8 +1,12 @@
-"""An S3 server in this process (moto), for tests of every room."""
+"""An S3 server for tests of every room: one in this process (moto), or, for the whole walk, another that is running at
+`$ARTEMIS_TEST_S3` (an endpoint) and takes ACCESS_KEY and SECRET_KEY.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +18,9 @@ from artemis_lifecycle.storage.stores import Stores
 
 _numbers = itertools.count(1)
 
+# Read before the fixture of the tests' conftest takes such variables away.
+_ANOTHER = os.environ.get("ARTEMIS_TEST_S3")
+
 ACCESS_KEY = "AKIDTESTARTEMIS"
 SECRET_KEY = "wJalrXUtnFEMI-K7MDENG-never-show-this"
 SESSION_TOKEN = "FwoGZXIvYXdzE-never-show-this-either"
@@ -22,6 +29,9 @@ SESSION_TOKEN = "FwoGZXIvYXdzE-never-show-this-either"
 @dataclass(frozen=True)
 class S3Server:
     endpoint: str
+    knows_classes: bool = True
+    """Whether it has storage classes, as S3 has them; servers that keep objects on a disk do not."""
+    session_token: str | None = SESSION_TOKEN
 
     def settings(self, **changes: Any) -> StoreSettings:
         base = StoreSettings(
@@ -29,7 +39,7 @@ class S3Server:
             s3_region="us-east-1",
             s3_access_key_id=ACCESS_KEY,
             s3_secret_access_key=SECRET_KEY,
-            s3_session_token=SESSION_TOKEN,
+            s3_session_token=self.session_token,
             max_wait_seconds=0.02,
         )
         return replace(base, **changes)
@@ -42,7 +52,7 @@ class S3Server:
 
     def bucket(self) -> str:
         """A new, empty bucket's name."""
-        name = f"bucket-{next(_numbers)}"
+        name = f"bucket-{next(_numbers)}" + ("" if self.knows_classes else f"-{uuid.uuid4().hex[:8]}")
         self.client().create_bucket(Bucket=name)
         return name
 
@@ -54,6 +64,16 @@ class S3Server:
         backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
         for key in keys:
             backend.put_object(bucket, key, b"1")
+
+
+@contextmanager
+def running_anywhere() -> Iterator[S3Server]:
+    """The server at `$ARTEMIS_TEST_S3`, or else one in this process."""
+    if _ANOTHER is None:
+        with running() as server:
+            yield server
+    else:
+        yield S3Server(_ANOTHER, knows_classes=False, session_token=None)
 
 
 @contextmanager
