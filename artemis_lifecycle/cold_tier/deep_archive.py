@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import Ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping
-from artemis_lifecycle.cold_tier.tasks import spread
+from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import Refused, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry
@@ -27,11 +27,9 @@ from artemis_lifecycle.operations.deep_archive import MoveRecord, new_id
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_table
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +41,6 @@ FILES = "path string, kind string, size_in_bytes bigint"
 
 _FILES_PER_BATCH = 1_000
 """Between two batches a hold may come in, and a lost lease is noticed."""
-_FILES_HERE = 512
-_FILES_PER_TASK = 128
-_THREADS = 16
 _LOOKED_UP_AT_ONCE = 200_000
 _FAILURES_SHOWN = 20
 
@@ -272,7 +267,7 @@ def _moved(
                     do="run it again: it goes on with what is not held",
                 )
             reach("deep_archive.batch:before")
-            for path, error in _each(context, mover, batch):
+            for path, error in each_file(context.spark, mover, batch):
                 if error is None:
                     moved += 1
                 else:
@@ -281,36 +276,16 @@ def _moved(
     return moved, failures
 
 
-def _each(context: DeepArchiveContext, mover: _Mover, paths: Sequence[str]) -> list[tuple[str, str | None]]:
-    """What became of each path. Asking a store is slow, and many files are asked for by executors."""
-    if len(paths) <= _FILES_HERE:
-        threads = context.cold_stores.readers(paths[0], _THREADS)
-        return list(zip(paths, threaded(mover.one, paths, threads), strict=True))
-    frame = spread(
-        context.spark.createDataFrame([(path,) for path in paths], "path string"), -(-len(paths) // _FILES_PER_TASK)
-    )
-    with worker_errors():
-        rows = frame.mapInArrow(mover, "path string, error string").collect()
-    return [(row["path"], row["error"]) for row in rows]
+class _Mover(FileWork):
+    schema = "path string, error string"
 
-
-class _Mover:
     def __init__(self, stores: Stores, storage_class: str) -> None:
-        self._stores = stores
+        super().__init__(stores)
         self._storage_class = storage_class
 
-    def one(self, path: str) -> str | None:
+    def one(self, path: str) -> tuple[str, str | None]:
         try:
-            self._stores.archive(path, self._storage_class)
+            self.stores.archive(path, self._storage_class)
         except StorageError as error:
-            return error.what
-        return None
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            paths = batch.column("path").to_pylist()
-            threads = self._stores.readers(paths[0], _THREADS) if paths else 1
-            errors = pa.array(threaded(self.one, paths, threads), pa.string())
-            yield pa.RecordBatch.from_arrays([batch.column("path"), errors], names=["path", "error"])
+            return path, error.what
+        return path, None

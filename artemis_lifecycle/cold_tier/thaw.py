@@ -4,31 +4,27 @@ when they are there. Who may ask is written in Postgres (`operations/deep_archiv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.tasks import spread
+from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.operations.deep_archive import MoveRecord
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import describe_frame, frame_batches, read_frame, write_frame
+from artemis_lifecycle.storage.frames import frame_batches, read_frame, write_frame
 from artemis_lifecycle.storage.location import normalise_column
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _SAMPLE = 25
-_FILES_HERE = 512
-_FILES_PER_TASK = 128
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -75,14 +71,12 @@ def seal_files(
 def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
     """Ask the store for every file under `folder`. Asking again is harmless. Raises StorageError for the first file
     that it will not thaw; MissingFile for one that is gone."""
-    _run(spark, cold_stores, records, folder, _Asker(cold_stores, days, retrieval), "path string")
+    _run(spark, records, folder, _Asker(cold_stores, days, retrieval))
 
 
 def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
     """How far every file under `folder` is. Raises MissingFile for one that is gone."""
-    rows = _run(
-        spark, cold_stores, records, folder, _Looker(cold_stores), "readable boolean, thawing boolean, until timestamp"
-    )
+    rows = _run(spark, records, folder, _Looker(cold_stores))
     # Spark hands instants back without a zone, in this process's own.
     ends = [until.astimezone(UTC) for _, _, until in rows if until is not None]
     return ThawedFiles(
@@ -95,9 +89,7 @@ def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str)
 
 def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
     """Whether the first files under `folder` are all readable: what is worth asking often, before `look`."""
-    paths = _first(records, folder, _SAMPLE)
-    looker = _Looker(cold_stores)
-    return all(readable for readable, _, _ in threaded(looker.one, paths, _THREADS))
+    return all(readable for readable, _, _ in _Looker(cold_stores).here(_first(records, folder, _SAMPLE)))
 
 
 def end(cold_stores: Stores, records: Stores, folder: str, others: Collection[str]) -> None:
@@ -121,69 +113,28 @@ def _first(records: Stores, folder: str, most: int) -> list[str]:
     return []
 
 
-def _run(
-    spark: SparkSession, stores: Stores, records: Stores, folder: str, work: _Work, schema: str
-) -> list[tuple[Any, ...]]:
-    """`work` on every path under `folder`: in threads of this process, or on executors where there are many."""
-    sealed = describe_frame(folder, records)
-    if sealed is not None and sealed.rows > _FILES_HERE:
-        frame: DataFrame = read_frame(spark, folder, records).select("path")
-        with worker_errors():
-            found = spread(frame, -(-sealed.rows // _FILES_PER_TASK)).mapInArrow(work, schema).collect()
-        return [tuple(row) for row in found]
-    paths = [path for batch in frame_batches(folder, records) for path in _paths(batch)]
-    return list(threaded(work.one, paths, stores.readers(paths[0], _THREADS) if paths else 1))
+def _run(spark: SparkSession, records: Stores, folder: str, work: FileWork) -> list[tuple[Any, ...]]:
+    """`work` on every path under `folder`."""
+    return [row for batch in frame_batches(folder, records) for row in each_file(spark, work, _paths(batch))]
 
 
-class _Work:
-    """Something that is done with each file; picklable."""
+class _Asker(FileWork):
+    schema = "path string"
 
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    def one(self, path: str) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-    def schema(self) -> pa.Schema:
-        raise NotImplementedError
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            paths = _paths(batch)
-            if paths:
-                rows = threaded(self.one, paths, self._stores.readers(paths[0], _THREADS))
-                fields = self.schema()
-                columns = [
-                    pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), fields.types, strict=True)
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=fields)
-
-
-class _Asker(_Work):
     def __init__(self, stores: Stores, days: int, retrieval: str) -> None:
         super().__init__(stores)
         self._days, self._retrieval = days, retrieval
 
-    def schema(self) -> pa.Schema:
-        import pyarrow as pa
-
-        return pa.schema([("path", pa.string())])
-
-    def one(self, path: str) -> tuple[Any, ...]:
-        self._stores.thaw(path, days=self._days, retrieval=self._retrieval)
+    def one(self, path: str) -> tuple[str]:
+        self.stores.thaw(path, days=self._days, retrieval=self._retrieval)
         return (path,)
 
 
-class _Looker(_Work):
-    def schema(self) -> pa.Schema:
-        import pyarrow as pa
+class _Looker(FileWork):
+    schema = "readable boolean, thawing boolean, until timestamp"
 
-        return pa.schema([("readable", pa.bool_()), ("thawing", pa.bool_()), ("until", pa.timestamp("us", "UTC"))])
-
-    def one(self, path: str) -> tuple[Any, ...]:
-        state = self._stores.archive_state(path)
+    def one(self, path: str) -> tuple[bool, bool, datetime | None]:
+        state = self.stores.archive_state(path)
         if state is None:
             raise StorageError(
                 "An archived file is gone",

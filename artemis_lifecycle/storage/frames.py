@@ -106,6 +106,7 @@ def arrow_schema(ddl: str) -> pa.Schema:
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", "UTC"),
         "binary": pa.binary(),
+        "boolean": pa.bool_(),
     }
     return pa.schema([(name, types[kind]) for name, kind in (column.split(" ") for column in ddl.split(", "))])
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from artemis_lifecycle.cold_tier import deep_archive, thaw
+from artemis_lifecycle.cold_tier import tasks
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.config import ClassPrices, Prices
@@ -240,8 +240,7 @@ def test_killed_at_every_point_a_move_and_a_thaw_go_on(archive: Archive) -> None
 
 def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     lifecycle = archive.lifecycle
-    monkeypatch.setattr(deep_archive, "_FILES_HERE", 0)
-    monkeypatch.setattr(thaw, "_FILES_HERE", 0)
+    monkeypatch.setattr(tasks, "FILES_HERE", 0)
     first, *_ = ids = archive.made("many", ONE, INSTEAD, LAST)
     assert lifecycle.deep_archive("db.many").moved_files == 1
     asked = lifecycle.request_thaw("db.many", [first], case_id="C", requester="Ann", reason="why")
