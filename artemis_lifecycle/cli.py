@@ -216,14 +216,21 @@ def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 
 @app.command()
-def history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False, limit: int = 20) -> None:
+def history(
+    table: TableArgument,
+    cold: Annotated[bool, typer.Option("--cold", help="What the cold tier and the deep archive have of it.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    limit: int = 20,
+) -> None:
     """The snapshots, refs and log of a table, pinned to one metadata file."""
     with opened(config, f"reading the history of {table}") as lifecycle:
-        found = lifecycle.snapshot_history(table)
+        found = lifecycle.cold_history(table) if cold else lifecycle.snapshot_history(table)
     if json:
         show(found, json=True, title="")
         return
-    shown = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
+    live = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
+    shown = ["snapshot_id", "committed_at", "tier", "operation", "tags", "data_files", "records"] if cold else live
     frame = found.to_pandas()[shown].tail(limit)
     frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
     rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
@@ -917,11 +924,16 @@ def thaws(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Look how far each is, and write it down.")] = False,
     ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    files: Annotated[str | None, typer.Option("--files", help="The files of this thaw, instead.")] = None,
+    limit: int = 20,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Thaws: for which case, by whom, approved by whom, how far they are and until when their files can be read."""
     with opened(config, "reading the thaws") as lifecycle:
+        if files is not None:
+            show_rows(lifecycle.thaw_files(files), json=json, limit=limit, title=f"Files of {files}")
+            return
         if follow:
             for due in lifecycle.thaws(table):
                 lifecycle.follow_thaw(due.thaw_id)

@@ -28,6 +28,8 @@ from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArc
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.history import ColdHistory
+from artemis_lifecycle.cold_tier.history import cold_history as archived_history
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.queries import Query, Source, Tables, TagStatement, parse_tag, spark_tag
@@ -1073,6 +1075,14 @@ class Lifecycle:
         """The table's metadata in the cold catalog; None before its first handoff."""
         return self._cold_metadata(self._look(table).metadata.table_uuid)
 
+    def cold_history(self, table: str) -> ColdHistory:
+        """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
+        NoSuchTable before the first handoff."""
+        cold = self.cold_metadata(table)
+        if cold is None:
+            raise no_cold_table(table)
+        return archived_history(table, cold, self.operations.deep_moves.snapshots(cold.table_uuid))
+
     def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
         name = cold_table_of(self.live_stores, self.root, table_uuid)
         if name is None or not self._cold.exists(name):
@@ -1617,6 +1627,10 @@ class Lifecycle:
             return thaw.readable_until is None or now >= thaw.readable_until
 
         return [thaw for thaw in self.operations.thaws.list() if is_due(thaw)]
+
+    def thaw_files(self, thaw_id: str) -> DataFrame:
+        """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
+        return read_frame(self.spark, self.operations.thaws.get(thaw_id).files_location, self.live_stores)
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""

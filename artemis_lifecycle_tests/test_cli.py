@@ -293,6 +293,10 @@ def test_the_archive_a_thaw_and_the_costs(
     said = ["--case", "C-7", "--requester", "ann", "--reason", "the audit"]
     asked = run("thaw", "db.t", "--snapshot-id", str(aged[0]), *said, "--json")
     assert (asked["state"], asked["files"], asked["approved_by"]) == ("requested", 1, None)
+    assert run("thaws", "--files", asked["thaw_id"], "--json")[0]["path"].endswith(".parquet")
+    tiers = {each["snapshot_id"]: each["tier"] for each in run("history", "db.t", "--cold", "--json")["snapshots"]}
+    assert tiers[aged[0]] == "deep-archive" and "cold" in tiers.values()
+    assert str(aged[0]) in run("history", "db.t", "--cold")
     assert "cannot approve" in run("approve-thaw", asked["thaw_id"], "--who", "ANN", "--why", "x", code=3)
     assert "C-7" in run("approve-thaw", asked["thaw_id"], "--who", "bob", "--why", "seen")
     (found,) = run("thaws", "--follow", "--json")

@@ -1,0 +1,70 @@
+"""What the cold tier has of a table, snapshot by snapshot, and what of it can be read now. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.metadata.types import MAIN_BRANCH, TableMetadata
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ColdSnapshot:
+    """An archived snapshot. `tier` is deep-archive where a file of it has to be thawed first; `tags` are the names that
+    it had. Counts are its summary's; None where the writer did not say."""
+
+    snapshot_id: int
+    committed_at: datetime
+    tier: Literal["cold", "deep-archive"]
+    tags: tuple[str, ...]
+    operation: str | None
+    records: int | None
+    data_files: int | None
+
+
+@dataclass(frozen=True)
+class ColdHistory:
+    """The snapshots of the cold table, in the order of their commits, pinned to one metadata file."""
+
+    table: str
+    metadata_location: str
+    snapshots: tuple[ColdSnapshot, ...]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, tags (joined by a comma),
+        operation object; records, data_files Int64 (NA where unknown)."""
+        import pandas as pd
+
+        rows = [{**asdict(snapshot), "tags": ", ".join(snapshot.tags)} for snapshot in self.snapshots]
+        frame = pd.DataFrame(rows, columns=list(ColdSnapshot.__dataclass_fields__))
+        frame["committed_at"] = pd.to_datetime(frame["committed_at"], utc=True).astype("datetime64[ms, UTC]")
+        return frame.astype({"snapshot_id": "int64", "records": "Int64", "data_files": "Int64"})
+
+
+def cold_history(table: str, cold: TableMetadata, archived: Collection[int]) -> ColdHistory:
+    """`archived` are the snapshots that are in the deep archive."""
+    tags: dict[int, list[str]] = {}
+    for name, ref in sorted(cold.refs.items()):
+        if name != MAIN_BRANCH:
+            tags.setdefault(ref.snapshot_id, []).append(name)
+    return ColdHistory(
+        table,
+        cold.metadata_location,
+        tuple(
+            ColdSnapshot(
+                snapshot_id=snapshot.snapshot_id,
+                committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
+                tier="deep-archive" if snapshot.snapshot_id in archived else "cold",
+                tags=tuple(tags.get(snapshot.snapshot_id, ())),
+                operation=snapshot.summary.operation,
+                records=snapshot.summary.count("total-records"),
+                data_files=snapshot.summary.count("total-data-files"),
+            )
+            for snapshot in cold.snapshots
+        ),
+    )
