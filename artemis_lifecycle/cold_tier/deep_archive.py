@@ -124,9 +124,13 @@ def deep_archive(
     may be about to give a file to a snapshot of today.
 
     Run again after a kill it goes on with what is left. A file that cannot be moved stays readable, is told of, and is
-    tried again by the next run. Raises Refused when a hold comes in between two batches; LeaseLost, Busy,
-    UnreadableMetadata.
+    tried again by the next run; where none of a batch can, the rest is not tried. Raises Refused when a hold comes in
+    between two batches; LeaseLost, Busy, UnreadableMetadata, StorageError.
     """
+    if not dry_run:
+        for earlier in context.operations.deep_moves.of_table(context.cold.metadata.table_uuid):
+            if earlier.finished_at is None:
+                _settle(context, earlier)
     cold, now_ms = context.cold.metadata, int(now.timestamp() * 1000)
     history, holds = view_of(cold), context.holds()
     due = due_snapshots(history, retain, now_ms, holds)
@@ -147,9 +151,13 @@ def deep_archive(
     if dry_run or not doomed.num_rows:
         return found
     move = _begun(context, found, doomed)
-    moved, failures = _moved(context, move, doomed.column("path"), holds)
-    if not failures:
-        context.operations.deep_moves.finish(move.move_id)
+    try:
+        moved, failures = _moved(context, move, doomed.column("path"), holds)
+    except Refused:
+        _settle(context, move)
+        raise
+    whole = moved == doomed.num_rows
+    move = context.operations.deep_moves.finish(move.move_id) if whole else _settle(context, move)
     return replace(
         found,
         move_id=move.move_id,
@@ -267,13 +275,35 @@ def _moved(
                     do="run it again: it goes on with what is not held",
                 )
             reach("deep_archive.batch:before")
-            for path, error in each_file(context.spark, mover, batch):
-                if error is None:
-                    moved += 1
-                else:
-                    failures.append((path, error))
+            refused = [(path, error) for path, error in each_file(context.spark, mover, batch) if error is not None]
             reach("deep_archive.batch:after")
+        moved += len(batch) - len(refused)
+        failures += refused
+        if len(refused) == len(batch):
+            break
     return moved, failures
+
+
+def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
+    """Ask the store which files of a move that stopped half-way are in the archive: those are the move, and the
+    snapshots that read none of them are readable, as they were."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema, look = arrow_schema(FILES), _Looker(context.cold_stores)
+    batches = list(frame_batches(move.files_location, context.records))
+    files = pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+    there = [path for path, archived in each_file(context.spark, look, files.column("path").to_pylist()) if archived]
+    files = files.filter(pc.is_in(files.column("path"), pa.array(there, pa.string()))).combine_chunks()
+    location = f"{context.root}/deep-archive/{move.table_uuid}/{new_id('settled')}"
+    write_table(files, location, context.records)
+    return context.operations.deep_moves.settle(
+        move.move_id,
+        files_location=location,
+        files=files.num_rows,
+        size_in_bytes=pc.sum(files.column("size_in_bytes")).as_py() or 0,
+        snapshot_ids=context.cold.reaching(_hashes(context, files)),
+    )
 
 
 class _Mover(FileWork):
@@ -289,3 +319,11 @@ class _Mover(FileWork):
         except StorageError as error:
             return path, error.what
         return path, None
+
+
+class _Looker(FileWork):
+    schema = "path string, archived boolean"
+
+    def one(self, path: str) -> tuple[str, bool]:
+        state = self.stores.archive_state(path)
+        return path, state is not None and state.archived

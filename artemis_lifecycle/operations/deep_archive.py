@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from sqlalchemy import ColumnElement, Engine, func, insert, select, update
+from sqlalchemy import ColumnElement, Engine, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
 from artemis_lifecycle.errors import BadInput, NoSuchPlan, Refused
@@ -135,6 +135,27 @@ class DeepMoves:
                 update(deep_moves)
                 .where(deep_moves.c.move_id == move_id)
                 .values(finished_at=func.coalesce(deep_moves.c.finished_at, func.clock_timestamp()))
+                .returning(deep_moves)
+            ).one()
+        return to_record(MoveRecord, row)
+
+    def settle(
+        self, move_id: str, *, files_location: str, files: int, size_in_bytes: int, snapshot_ids: Collection[int]
+    ) -> MoveRecord:
+        """Write what a move that stopped half-way did move: its files, and the snapshots that these take. The others
+        that it had marked are readable, and are said to be again."""
+        left_over = (deep_snapshots.c.move_id == move_id, deep_snapshots.c.snapshot_id.not_in(snapshot_ids))
+        with around("deep_moves.settle"), self._engine.begin() as connection:
+            connection.execute(delete(deep_snapshots).where(*left_over))
+            row = connection.execute(
+                update(deep_moves)
+                .where(deep_moves.c.move_id == move_id)
+                .values(
+                    files_location=files_location,
+                    files=files,
+                    bytes=size_in_bytes,
+                    finished_at=func.clock_timestamp(),
+                )
                 .returning(deep_moves)
             ).one()
         return to_record(MoveRecord, row)

@@ -15,16 +15,17 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from artemis_lifecycle.cold_tier import tasks
+from artemis_lifecycle.cold_tier import deep_archive, tasks
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.config import ClassPrices, Prices
-from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused
+from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
+from artemis_lifecycle.storage.local import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
@@ -199,7 +200,9 @@ def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(
 
     with crash_points.installed(hold_the_table), pytest.raises(Refused, match=r"legal came in \(case 8\)"):
         lifecycle.deep_archive("db.held")
+    # Nothing of it was moved, so that it is readable, and said to be.
     assert archive.aside("held") == 1
+    assert archive.readable("held", ids) == [True, False, True, True]
     assert lifecycle.deep_archive("db.held").snapshot_ids == ()
     lifecycle.release(lifecycle.holds("db.held")[0].hold_id)
     assert lifecycle.deep_archive("db.held").moved_files == 1
@@ -228,7 +231,7 @@ def test_killed_at_every_point_a_move_and_a_thaw_go_on(archive: Archive) -> None
     lifecycle = archive.lifecycle
     ids = archive.made("killed", ONE, INSTEAD, LAST, LAST)
     died = _until_done(lifecycle, lambda: lifecycle.deep_archive("db.killed"))
-    assert {"deep_archive.seal:after", "deep_moves.begin:after", "deep_archive.batch:after"} <= died
+    assert {"deep_archive.seal:after", "deep_moves.settle:after", "deep_archive.batch:after"} <= died
     assert archive.aside("killed") == 2
     assert archive.readable("killed", ids) == [False, False, True, True]
     assert lifecycle.deep_archive("db.killed").due_files == 0
@@ -236,6 +239,32 @@ def test_killed_at_every_point_a_move_and_a_thaw_go_on(archive: Archive) -> None
     _until_done(lifecycle, lambda: lifecycle.approve_thaw(asked.thaw_id, "Bob"))
     _until_done(lifecycle, lambda: lifecycle.follow_thaw(asked.thaw_id))
     assert archive.readable("killed", ids) == [True] * 4
+
+
+def test_what_the_store_will_not_archive_stays_readable_and_is_tried_again(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lifecycle = archive.lifecycle
+    ids = first, second, *_ = archive.made("busy", ONE, INSTEAD, LAST, LAST)
+    put_away, tried = LocalStore.archive, []
+
+    def refuse_the_second(self: LocalStore, path: str, storage_class: str) -> bool:
+        tried.append(path)
+        if len(tried) == 2:
+            raise StorageError("The store has had enough", path=path, untouched="the file", do="wait")
+        return put_away(self, path, storage_class)
+
+    monkeypatch.setattr(deep_archive, "_FILES_PER_BATCH", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "archive", refuse_the_second)
+        done = lifecycle.deep_archive("db.busy")
+    assert (done.due_files, done.moved_files, done.failed_files) == (2, 1, 1)
+    assert done.failures[0][1] == "The store has had enough"
+    deep = lifecycle.operations.deep_moves.snapshots(_uuid(lifecycle, "db.busy"))
+    assert len(deep) == 1 and deep < {first, second}
+    assert archive.readable("busy", ids) == [each not in deep for each in ids]
+    assert lifecycle.deep_archive("db.busy").moved_files == 1
+    assert archive.readable("busy", ids) == [False, False, True, True]
 
 
 def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
