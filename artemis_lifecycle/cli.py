@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -31,7 +31,7 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from artemis_lifecycle.cold_tier.queries import Query, Source, TagStatement
+    from artemis_lifecycle.cold_tier.queries import Query, TagStatement
     from artemis_lifecycle.cold_tier.reads import Route
     from artemis_lifecycle.expiration.plan import ExpirationPlan
     from artemis_lifecycle.lifecycle import Lifecycle, Tagged
@@ -231,7 +231,10 @@ def history(
         return
     live = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
     shown = ["snapshot_id", "committed_at", "tier", "operation", "tags", "data_files", "records"] if cold else live
-    frame = found.to_pandas()[shown].tail(limit)
+    frame = found.to_pandas()
+    if cold and frame["cold_table"].nunique() > 1:
+        shown.insert(2, "cold_table")
+    frame = frame[shown].tail(limit)
     frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
     rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
     for name in shown:
@@ -743,7 +746,7 @@ def _show_translation(found: Query | TagStatement) -> None:
     out.print(table)
 
 
-def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
+def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
     """That there is an answer, and how long it will take until it can be read."""
     waiting = {table: source for table, source in found.items() if source.readable_in is not None}
     if json:
@@ -754,7 +757,7 @@ def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
                     "tier": source.tier,
                     "snapshot_id": source.snapshot_id,
                     "storage_class": source.storage_class,
-                    "hours_until_readable": round((source.readable_in or timedelta(0)) / timedelta(hours=1), 1),
+                    "hours_until_readable": round(source.hours_until_readable, 1),
                     "thaw": source.thaw,
                 }
                 for table, source in waiting.items()
@@ -762,7 +765,7 @@ def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
         )
         return
     for table, source in waiting.items():
-        hours = (source.readable_in or timedelta(0)) / timedelta(hours=1)
+        hours = source.hours_until_readable
         where = f"the deep archive ({source.storage_class})"
         out.print(escape(f"{table}: snapshot {source.snapshot_id} is in {where}: not read"))
         if source.thaw is None:
@@ -773,7 +776,7 @@ def _show_in_archive(found: Mapping[str, Source | Route], json: bool) -> None:
             out.print(escape(f"readable in about {hours:.0f} hours: {source.thaw}"))
 
 
-def _show_latency(sources: Sequence[Source | Route], seconds: float) -> None:
+def _show_latency(sources: Sequence[Route], seconds: float) -> None:
     """What was to be expected of the tiers that answered, and what it took."""
     tiers = {source.tier: source for source in sources}
     said = []
@@ -799,7 +802,7 @@ def costs(
     if plot is not None:
         plot.write_bytes(found.plot(plot.suffix[1:]))
     if json:
-        show_json({**{name.name: getattr(found, name.name) for name in fields(found)}, "per_month": found.per_month})
+        show_json({**asdict(found), "per_month": found.per_month})
         return
 
     def money(amount: float | None) -> str:
@@ -939,7 +942,7 @@ def thaws(
                 lifecycle.follow_thaw(due.thaw_id)
         found = lifecycle.thaws(table, ended=ended)
     if json:
-        show_json([{**_fields(record), "state": record.state} for record in found])
+        show_json([{"state": record.state, **asdict(record)} for record in found])
         return
     columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
     rows = [
@@ -960,15 +963,13 @@ def thaws(
     show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
 
 
-def _fields(record: ThawRecord) -> dict[str, object]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
-
-
 def _show_thaw(record: ThawRecord, json: bool) -> None:
-    said = {"state": record.state, **_fields(record)}
-    known = {key: value for key, value in said.items() if json or value is not None}
-    known = known if json else {**known, **{k: _cell(v) for k, v in known.items() if isinstance(v, datetime)}}
-    show(known, json=json, title=f"Thaw for case {record.case_id}")
+    said = {"state": record.state, **asdict(record)}
+    if not json:
+        # What is not known yet is left out; instants are told as in the lists.
+        known = {key: value for key, value in said.items() if value is not None}
+        said = {key: _cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
+    show(said, json=json, title=f"Thaw for case {record.case_id}")
 
 
 @app.command()

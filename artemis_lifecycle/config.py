@@ -167,12 +167,21 @@ class Retention(_Model):
         return tiers
 
 
+class ColdSplit(_Model):
+    """A cold table with more than `above` snapshots gives its past years or months (UTC) to cold tables of their
+    own, whose metadata no later handoff writes again."""
+
+    by: Literal["year", "month", "never"] = "year"
+    above: int = Field(default=20_000, ge=1)
+
+
 class ColdTier(_Model):
     """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names. Snapshots
     that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier."""
 
     enabled: bool = True
     archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
+    split: ColdSplit = ColdSplit()
     retain: Duration = timedelta(days=7 * 365)
     then: Literal["deep-archive", "keep"] = "deep-archive"
 

@@ -24,6 +24,7 @@ from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, comm
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.cold_tier import thaw as thawing
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, archived_files
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
@@ -32,9 +33,9 @@ from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.history import cold_history as archived_history
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
-from artemis_lifecycle.cold_tier.queries import Query, Source, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
-from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of
+from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
@@ -326,6 +327,9 @@ class Lifecycle:
         settings = IndexSettings.from_config(self.config, table)
         return indexed(self.spark, self.live_stores, metadata, self.rules(table), self.root, settings)
 
+    def _cold_index(self, table: str, cold: TableMetadata) -> IndexView:
+        return cold_index(self.spark, self.cold_stores, self.live_stores, cold, self.rules(table), self.root)
+
     def _instant(self, name: str, given: datetime | None) -> datetime:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
         instant = self.operations.clock.now() if given is None else given
@@ -451,12 +455,16 @@ class Lifecycle:
 
         Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
         """
-        look = self._look(table)
-        instant = self._instant("now", now)
-        holds, tags = self._guards(look.metadata.table_uuid)
+        metadata = self._look(table).metadata
+        return self._curve(table, self._index(table, metadata), self._instant("now", now), windows)
+
+    def _curve(
+        self, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
+    ) -> RetentionCurve:
+        holds, tags = self._guards(view.metadata.table_uuid)
         return curve_of(
             table,
-            self._index(table, look.metadata),
+            view,
             self._settings(table, instant),
             milliseconds(instant),
             holds=holds,
@@ -464,31 +472,30 @@ class Lifecycle:
             windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
         )
 
-    def costs(self, table: str) -> TableCosts:
+    def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
         """What the table holds in each tier and for each tag, and what that costs by `prices` of lifecycle.yaml.
 
-        Sizes are what the metadata records. Changes nothing. Raises UnreadableMetadata.
+        Sizes are what the metadata records. A `curve` of the table that is there already says what its refs hold, so
+        that it is not counted again. Changes nothing. Raises UnreadableMetadata.
         """
-        look = self._look(table)
-        table_uuid, catalogs = look.metadata.table_uuid, self.config.catalogs
-        cold = self._cold_metadata(table_uuid)
+        metadata, catalogs = self._look(table).metadata, self.config.catalogs
+        view, cold = self._index(table, metadata), self._cold_metadata(metadata.table_uuid)
+        known = curve or self._curve(table, view, self._instant("now", None), windows=())
         classes = StorageClasses(
             live=catalogs.live.storage_class or STANDARD,
             cold=catalogs.cold.storage_class or STANDARD,
             deep=self.config.deep_archive.storage_class,
         )
-        refs = self.retention_curve(table, windows=()).refs
         holdings = None if cold is None else self._cold_holdings(table, cold)
-        return table_costs(table, self._index(table, look.metadata), refs, holdings, classes, self.config.prices)
+        return table_costs(table, view, known.refs, holdings, classes, self.config.prices)
 
     def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:
-        view = cold_index(self.spark, self.cold_stores, self.live_stores, cold, self.rules(table), self.root)
         deep: dict[str, int] = {}
         for batch in archived_files(self.live_stores, self.operations.deep_moves.of_table(cold.table_uuid)):
             deep |= zip(batch.column("path").to_pylist(), batch.column("size_in_bytes").to_pylist(), strict=True)
         asked = [each for each in self.operations.thaws.list(cold.table_uuid, ended=True) if each.asked_at is not None]
         return ColdHoldings(
-            view=view,
+            view=self._cold_index(table, cold),
             copies=handoff_ledger(self.live_stores, self.root, cold.table_uuid).copies(),
             deep_snapshots=self.operations.deep_moves.snapshots(cold.table_uuid),
             deep_files=len(deep),
@@ -1071,23 +1078,28 @@ class Lifecycle:
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
+    def cold_tables(self, table_uuid: str) -> ColdTables | None:
+        """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
+        handoff. Raises UnreadableMetadata."""
+        return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+
     def cold_metadata(self, table: str) -> TableMetadata | None:
-        """The table's metadata in the cold catalog; None before its first handoff."""
+        """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
+        handoff."""
         return self._cold_metadata(self._look(table).metadata.table_uuid)
 
     def cold_history(self, table: str) -> ColdHistory:
         """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
         NoSuchTable before the first handoff."""
-        cold = self.cold_metadata(table)
+        table_uuid = self._look(table).metadata.table_uuid
+        cold = self.cold_tables(table_uuid)
         if cold is None:
             raise no_cold_table(table)
-        return archived_history(table, cold, self.operations.deep_moves.snapshots(cold.table_uuid))
+        return archived_history(table, cold, self.operations.deep_moves.snapshots(table_uuid))
 
     def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
-        name = cold_table_of(self.live_stores, self.root, table_uuid)
-        if name is None or not self._cold.exists(name):
-            return None
-        return read_table_metadata(self.cold_stores, self._cold.entry(name).metadata_location)
+        tables = self.cold_tables(table_uuid)
+        return None if tables is None else tables.whole()
 
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
@@ -1098,9 +1110,11 @@ class Lifecycle:
         selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
         """
         selector = Selector(as_of, snapshot_id, tag)
-        look = self._look(table)
-        table_uuid = look.metadata.table_uuid
-        found = find_route(table, look.metadata, self._cold_metadata(table_uuid), selector)
+        live = self._look(table).metadata
+        return self._told(live.table_uuid, find_route(table, live, self.cold_tables(live.table_uuid), selector))
+
+    def _told(self, table_uuid: str, found: Route) -> Route:
+        """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
         if self.operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
@@ -1140,11 +1154,9 @@ class Lifecycle:
         """
         found = self.route(table, as_of, snapshot_id, tag)
         _require_readable(table, found)
-        if found.tier == "live":
+        if found.cold_table is None:
             return read_rows(self.spark, self.config.catalogs.live.name, table, found)
-        name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
-        assert name is not None  # route found the snapshot in the cold catalog
-        return read_rows(self.spark, self.config.catalogs.cold.name, name, found)
+        return read_rows(self.spark, self.config.catalogs.cold.name, found.cold_table, found)
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
         """What `query` would run for `sql`, in Spark's words; changes nothing.
@@ -1170,15 +1182,9 @@ class Lifecycle:
                 cold=self.config.catalogs.cold.name,
                 exists=self._live.exists,
                 route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
-                cold_name=self._cold_name,
             ),
             as_of,
         )
-
-    def _cold_name(self, table: str) -> str:
-        name = cold_table_of(self.live_stores, self.root, self._look(table).metadata.table_uuid)
-        assert name is not None  # route found the snapshot in the cold catalog
-        return name
 
     def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
         live = self.config.catalogs.live.name
@@ -1410,10 +1416,12 @@ class Lifecycle:
         table_uuid = look.metadata.table_uuid
         with self._step(look, "restore") as step:
             # Under the lease: no handoff or expiration changes what is where any more.
-            live, cold = self._look(table).metadata, self._cold_metadata(table_uuid)
+            live, tables = self._look(table).metadata, self.cold_tables(table_uuid)
+            holder = None if tables is None else tables.holding(snapshot_id)
+            cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
-            if archived is not None:
-                _require_readable(table, self.route(table, snapshot_id=snapshot_id))
+            if archived is not None and live.snapshot(snapshot_id) is None:
+                _require_readable(table, self._told(table_uuid, Route("cold", snapshot_id)))
             summary = NO_SUMMARY if archived is None else archived.summary
             worker = replace(self._worker("restore"), ticket=ticket)
             done = bring_back(
@@ -1471,7 +1479,6 @@ class Lifecycle:
                 raise no_cold_table(table)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
-            rules = self.rules(table)
             done = move_to_archive(
                 DeepArchiveContext(
                     spark=self.spark,
@@ -1482,7 +1489,7 @@ class Lifecycle:
                     table=table,
                     mapping=PathMapping(identity),
                     ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
-                    cold=cold_index(self.spark, self.cold_stores, self.live_stores, cold, rules, self.root),
+                    cold=self._cold_index(table, cold),
                     live=self._index(table, live),
                     holds=lambda: (*self._guards(table_uuid)[0], *thaw_views(self.operations.thaws.list(table_uuid))),
                     who=self.owner,
@@ -1519,15 +1526,28 @@ class Lifecycle:
         lasting = self.config.deep_archive.days if days is None else days
         if lasting < 1:
             raise BadInput("A thaw lasts for at least a day", table=table, untouched="everything", do="give --days 1")
-        wanted = self._to_thaw(table, snapshot_ids, as_of, tag)
-        table_uuid = self._look(table).metadata.table_uuid
-        cold = self._cold_metadata(table_uuid)
-        assert cold is not None  # the route led there
+        if snapshot_ids and (as_of is not None or tag is not None):
+            raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
+        selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
+        live = self._look(table).metadata
+        table_uuid, cold = live.table_uuid, self.cold_tables(live.table_uuid)
+        routes = [self._told(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
+        readable = next((route for route in routes if route.tier != "deep-archive"), None)
+        if readable is not None:
+            raise BadInput(
+                f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
+                table=table,
+                untouched="everything",
+                do=f"read it: artemis read {table} --snapshot-id {readable.snapshot_id}",
+            )
+        assert cold is not None  # the routes led there
+        wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
         thaw_id = new_id("thaw")
         folder = f"{self.root}/thaws/{table_uuid}/{thaw_id}"
-        view = cold_index(self.spark, self.cold_stores, self.live_stores, cold, self.rules(table), self.root)
         moves = self.operations.deep_moves.of_table(table_uuid)
-        files, size = thawing.seal_files(self.spark, view, wanted, moves, self.live_stores, folder)
+        files, size = thawing.seal_files(
+            self.spark, self._cold_index(table, cold.whole()), wanted, moves, self.live_stores, folder
+        )
         return self.operations.thaws.request(
             thaw_id,
             table_uuid,
@@ -1543,25 +1563,6 @@ class Lifecycle:
             requested_from=_person(),
             approve_within=self.config.deep_archive.approve_within,
         )
-
-    def _to_thaw(
-        self, table: str, snapshot_ids: Sequence[int], as_of: datetime | None, tag: str | None
-    ) -> tuple[int, ...]:
-        if snapshot_ids and (as_of is not None or tag is not None):
-            raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
-        if snapshot_ids:
-            routes = [self.route(table, snapshot_id=snapshot_id) for snapshot_id in dict.fromkeys(snapshot_ids)]
-        else:
-            routes = [self.route(table, as_of=as_of, tag=tag)]
-        readable = [route for route in routes if route.tier != "deep-archive"]
-        if readable:
-            raise BadInput(
-                f"Snapshot {readable[0].snapshot_id} is in the {readable[0].tier} tier, and can be read now",
-                table=table,
-                untouched="everything",
-                do=f"read it: artemis read {table} --snapshot-id {readable[0].snapshot_id}",
-            )
-        return tuple(route.snapshot_id for route in routes if route.snapshot_id is not None)
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
         """A second person's approval: the store is asked for every file. Run again after a kill it asks for the rest.
@@ -1788,8 +1789,8 @@ class Lifecycle:
         absent = [snapshot_id for snapshot_id in snapshot_ids if look.metadata.snapshot(snapshot_id) is None]
         if absent and kind == "legal":
             # A legal hold also keeps a snapshot of the cold tier from the archive.
-            cold = self._cold_metadata(look.metadata.table_uuid)
-            absent = [each for each in absent if cold is None or cold.snapshot(each) is None]
+            cold = self.cold_tables(look.metadata.table_uuid)
+            absent = [each for each in absent if cold is None or cold.holding(each) is None]
         if absent:
             raise _no_such_snapshot(look.name, absent[0], "its holds")
 
@@ -1856,13 +1857,13 @@ class _Step:
             self.lease.check()
 
 
-def _require_readable(table: str, found: Route | Source) -> None:
+def _require_readable(table: str, found: Route) -> None:
     if found.readable_in is None:
         return
     under_way = f"; {found.thaw}" if found.thaw else ""
     raise InDeepArchive(
         f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
-        f"{found.readable_in / timedelta(hours=1):.0f} hours after a thaw was approved{under_way}",
+        f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
         table=table,
         untouched="everything",
         do=f"artemis thaw {table} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",

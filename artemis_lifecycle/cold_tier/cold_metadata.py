@@ -16,11 +16,18 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from artemis_lifecycle.cold_tier.cold_split import (
+    CLOSED_TABLES,
+    Json,
+    begins_at,
+    by_commit,
+    closed_tables,
+    history_order,
+    log_between,
+)
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
-
-Json = dict[str, Any]
 
 UNKNOWN_SNAPSHOT = 0
 """The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""
@@ -72,10 +79,51 @@ def build_metadata(
     mapped: Callable[[str], str],
 ) -> Json:
     """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
-    `live`.
+    `live`. Where it has closed tables before it, it stays their end (`cold_split`).
 
     Raises HandoffFailed when the two disagree about a schema, a partition spec or a sort order of one id.
     """
+    new = _joined(live, cold, cold_location_now, archived, identity, mapped)
+    known_before = 0 if cold is None else complete_until(cold)
+    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or ())
+    latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
+    new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
+    new["properties"] = _properties(live, identity, max(live["last-updated-ms"], known_before))
+    closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
+    if closed is not None:
+        new["properties"][CLOSED_TABLES] = closed
+    return new
+
+
+def add_late(
+    live: Json,
+    closed: Json,
+    location_now: str,
+    archived: Collection[int],
+    identity: ColdIdentity,
+    mapped: Callable[[str], str],
+) -> Json:
+    """The next metadata of a closed cold table, which is at `location_now`, with snapshots of `live` that expired after
+    it was closed. Its log has them already. Raises what `build_metadata` raises."""
+    new = _joined(live, closed, location_now, archived, identity, mapped)
+    return {
+        **new,
+        "table-uuid": closed["table-uuid"],
+        "snapshot-log": closed["snapshot-log"],
+        "last-updated-ms": closed["last-updated-ms"] + 1,
+        "properties": _properties(live, identity, complete_until(closed)),
+    }
+
+
+def _joined(
+    live: Json,
+    cold: Json | None,
+    cold_location_now: str | None,
+    archived: Collection[int],
+    identity: ColdIdentity,
+    mapped: Callable[[str], str],
+) -> Json:
+    """`cold` and the `archived` snapshots of `live`: all but the log, the properties and the time of the change."""
     if cold is not None and cold["format-version"] > live["format-version"]:
         raise HandoffFailed(
             f"Cold is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
@@ -89,26 +137,15 @@ def build_metadata(
     added = [_cold_snapshot(snapshot, mapped) for snapshot in live["snapshots"] if snapshot["snapshot-id"] in archived]
     kept = [] if cold is None else list(cold["snapshots"])
     snapshots = kept + [snapshot for snapshot in added if snapshot["snapshot-id"] not in before]
-    new["snapshots"] = sorted(snapshots, key=_history_order)
-    newest = max(snapshots, key=lambda snapshot: (snapshot["timestamp-ms"], *_history_order(snapshot)))
-    new["current-snapshot-id"] = newest["snapshot-id"]
-    new["refs"] = _refs(live, cold, newest["snapshot-id"], snapshot_ids(new))
+    new["snapshots"] = sorted(snapshots, key=history_order)
+    newest = max(snapshots, key=by_commit)["snapshot-id"]
+    new["current-snapshot-id"] = newest
+    new["refs"] = _refs(live, cold, newest, snapshot_ids(new))
     _merge_evolution(new, live, cold, identity)
-    known_before = 0 if cold is None else complete_until(cold)
-    new["snapshot-log"] = merge_logs(
-        (cold or {}).get("snapshot-log") or (), live.get("snapshot-log") or (), known_before
-    )
-    latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
-    new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
-    new["properties"] = _properties(live, identity, max(live["last-updated-ms"], known_before))
     for key in ("statistics", "partition-statistics"):
         _merge_statistics(new, live, cold, key, archived, mapped)
     new["metadata-log"] = _metadata_log(cold, cold_location_now)
     return new
-
-
-def _history_order(snapshot: Json) -> tuple[int, int, int]:
-    return (snapshot.get("sequence-number") or 0, snapshot["timestamp-ms"], snapshot["snapshot-id"])
 
 
 def _cold_snapshot(snapshot: Json, mapped: Callable[[str], str]) -> Json:
@@ -175,7 +212,8 @@ def complete_until(cold: Json) -> int:
 
 
 def _properties(live: Json, identity: ColdIdentity, known_until: int) -> dict[str, str]:
-    properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in LOCATION_PROPERTIES}
+    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES}
+    properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
     # So that no engine's own maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"
     properties[ARCHIVE_OF] = identity.live_table
@@ -200,6 +238,14 @@ def _metadata_log(cold: Json | None, location: str | None) -> list[Json]:
         return []
     log = [*(cold.get("metadata-log") or ()), {"timestamp-ms": cold["last-updated-ms"], "metadata-file": location}]
     return log[-_METADATA_LOG_ENTRIES:]
+
+
+def continued_log(cold: Json | None, live_log: Sequence[Json]) -> list[Json]:
+    """The newest cold table's log, continued by the live table's; of both what is after its closed tables."""
+    if cold is None:
+        return list(live_log)
+    since = begins_at(closed_tables(cold.get("properties")))
+    return merge_logs(cold.get("snapshot-log") or (), log_between(live_log, since, None), complete_until(cold))
 
 
 def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -> list[Json]:
@@ -238,13 +284,15 @@ def snapshot_at(log: Sequence[tuple[int, int]], instant_ms: int) -> int | None:
     return None if best is None else best[1]
 
 
-def metadata_path(identity: ColdIdentity, plan_id: str, cold_location_now: str | None) -> str:
-    """Where a handoff's metadata file goes: one name for one plan on one base, so that a second try writes the same."""
+def metadata_path(identity: ColdIdentity, plan_id: str, cold_location_now: str | None, table: str | None = None) -> str:
+    """Where a handoff's metadata file of a cold table goes: one name for one plan on one base, so that a second try
+    writes the same."""
     number = 0
     if cold_location_now is not None:
         match = re.match(r"(\d+)-", cold_location_now.rpartition("/")[2])
         number = int(match[1]) + 1 if match else 0
-    name = uuid.uuid5(uuid.UUID(identity.table_uuid), f"{plan_id}|{cold_location_now or ''}")
+    which = "" if table in (None, identity.cold_table) else f"|{table}"
+    name = uuid.uuid5(uuid.UUID(identity.table_uuid), f"{plan_id}|{cold_location_now or ''}{which}")
     return f"{identity.cold_location}/metadata/{number:05d}-{name}.metadata.json"
 
 

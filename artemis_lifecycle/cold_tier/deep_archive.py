@@ -74,7 +74,7 @@ class DeepArchived:
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
-        """DataFrame[path, kind, size_in_bytes] of the due files; None where there are none, or nothing was sealed."""
+        """DataFrame[path, kind, size_in_bytes] of the files that this run moved; None where it moved none."""
         return None if self._files is None else self._files()
 
 
@@ -134,15 +134,13 @@ def deep_archive(
     cold, now_ms = context.cold.metadata, int(now.timestamp() * 1000)
     history, holds = view_of(cold), context.holds()
     due = due_snapshots(history, retain, now_ms, holds)
-    unheld = set(due_snapshots(history, retain, now_ms))
+    held = set(due_snapshots(history, retain, now_ms)).difference(due)
     found = DeepArchived(
         context.table,
         storage_class,
         cutoff=now - retain,
         snapshot_ids=due,
-        held_snapshots=tuple(
-            snapshot.snapshot_id for snapshot in cold.snapshots if snapshot.snapshot_id in unheld.difference(due)
-        ),
+        held_snapshots=tuple(snapshot.snapshot_id for snapshot in cold.snapshots if snapshot.snapshot_id in held),
         dry_run=dry_run,
     )
     if not due:

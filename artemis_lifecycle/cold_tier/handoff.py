@@ -21,6 +21,7 @@ from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
+from artemis_lifecycle.cold_tier.cold_split import closed_tables, covering, split
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
@@ -367,42 +368,47 @@ def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Cu
     return _Current(location, cold_metadata.load_json(context.cold_stores.read(location), location))
 
 
+@dataclass(frozen=True)
+class _Change:
+    """The next metadata of one cold table; `before` is empty for a table that this handoff makes."""
+
+    table: str
+    before: _Current
+    metadata: dict[str, Any]
+
+
 def _publish(
-    context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, live: dict[str, Any], archived: Sequence[int]
+    context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, live: dict[str, Any], archived: Collection[int]
 ) -> tuple[str | None, int]:
-    """One commit of the cold table; (its metadata location, attempts), 0 attempts when it has all of `archived`."""
+    """One commit of the cold tables; (the newest one's metadata location, attempts), 0 attempts when they have all of
+    `archived`."""
     engine = connect(require_uri(context.config.catalogs.cold))
+    cold = context.config.catalogs.cold.name
     try:
         with _cold_catalog(context.config) as catalog:
-            ensure_guard(engine, context.config.catalogs.cold.name, context.config.catalogs.live.name)
+            ensure_guard(engine, cold, context.config.catalogs.live.name)
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
-                current = _current(context, catalog, identity.cold_table)
-                if current.metadata is not None and current.metadata.get("table-uuid") != plan.table_uuid:
-                    raise HandoffFailed(
-                        f"The cold catalog's {identity.cold_table} is of another table-uuid, "
-                        f"{current.metadata.get('table-uuid')}",
-                        table=plan.table,
-                        path=current.location,
-                        untouched="the cold catalog",
-                        do="drop or rename that entry, which no handoff made, and run the handoff again",
-                    )
-                if set(archived) <= cold_metadata.snapshot_ids(current.metadata):
+                current, changes = _changes(context, catalog, plan, identity, live, set(archived))
+                if not changes:
                     return current.location, attempt - 1
-                location = _write_metadata(context, plan, identity, live, current, archived)
+                written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
+                newest = next(location for change, location in written if change.table == identity.cold_table)
                 context.check()
                 try:
                     with around("handoff.publish"), engine.begin() as connection:
-                        publish_guarded(
-                            connection,
-                            context.config.catalogs.cold.name,
-                            identity.cold_table,
-                            plan_id=plan.plan_id,
-                            expected_location=current.location,
-                            new_location=location,
-                        )
+                        # One transaction, always in one order: a snapshot is never in two cold tables, nor in none.
+                        for change, location in sorted(written, key=lambda each: each[0].table):
+                            publish_guarded(
+                                connection,
+                                cold,
+                                change.table,
+                                plan_id=plan.plan_id,
+                                expected_location=change.before.location,
+                                new_location=location,
+                            )
                         if context.record is not None:
-                            context.record(connection, location)
-                    return location, attempt
+                            context.record(connection, newest)
+                    return newest, attempt
                 except CommitConflict:
                     if attempt == _PUBLISH_ATTEMPTS:
                         raise
@@ -412,19 +418,76 @@ def _publish(
         engine.dispose()
 
 
-def _write_metadata(
+def _changes(
     context: HandoffContext,
+    catalog: CatalogReader,
     plan: HandoffInput,
     identity: ColdIdentity,
     live: dict[str, Any],
-    current: _Current,
-    archived: Sequence[int],
-) -> str:
-    new = cold_metadata.build_metadata(
-        live, current.metadata, current.location, set(archived), identity, PathMapping(identity)
-    )
-    location = cold_metadata.metadata_path(identity, plan.plan_id, current.location)
-    data = cold_metadata.to_bytes(new)
+    archived: Collection[int],
+) -> tuple[_Current, list[_Change]]:
+    """The newest cold table as it is, and what has to change so that the cold tables have `archived` snapshots of
+    `live`: the newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
+    newest = _current(context, catalog, identity.cold_table)
+    if newest.metadata is not None and newest.metadata.get("table-uuid") != plan.table_uuid:
+        raise HandoffFailed(
+            f"The cold catalog's {identity.cold_table} is of another table-uuid, {newest.metadata.get('table-uuid')}",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog",
+            do="drop or rename that entry, which no handoff made, and run the handoff again",
+        )
+    closed = closed_tables((newest.metadata or {}).get("properties"))
+    wanted: dict[str | None, set[int]] = {}
+    for snapshot in live["snapshots"]:
+        if snapshot["snapshot-id"] in archived:
+            covers = covering(closed, snapshot["timestamp-ms"])
+            wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
+    own = wanted.pop(None, set())
+    late = {name: (_closed(context, catalog, plan, name), ids) for name, ids in wanted.items() if name is not None}
+    late = {name: (there, ids) for name, (there, ids) in late.items() if not ids <= _ids(there)}
+    if not late and own <= _ids(newest):
+        return newest, []
+    mapped = PathMapping(identity)
+    grown = cold_metadata.build_metadata(live, newest.metadata, newest.location, own, identity, mapped)
+    policy = context.config.policy(plan.table).cold_tier.split
+    pieces: dict[str, dict[str, Any]] = {}
+    if policy.by != "never":
+        grown, pieces = split(grown, policy.by, policy.above, lambda label: _free_name(catalog, identity, label))
+    changes = [_Change(identity.cold_table, newest, grown)]
+    changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
+    for name, (there, ids) in late.items():
+        assert there.location is not None and there.metadata is not None
+        joined = cold_metadata.add_late(live, there.metadata, there.location, ids, identity, mapped)
+        changes.append(_Change(name, there, joined))
+    return newest, changes
+
+
+def _ids(current: _Current) -> set[int]:
+    return cold_metadata.snapshot_ids(current.metadata)
+
+
+def _closed(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput, name: str) -> _Current:
+    current = _current(context, catalog, name)
+    if current.metadata is None:
+        raise HandoffFailed(
+            f"The cold catalog has no table {name}, which has the table's past",
+            table=plan.table,
+            untouched="both tiers",
+            do="bring the catalog's row back, and run the handoff again",
+        )
+    return current
+
+
+def _free_name(catalog: CatalogReader, identity: ColdIdentity, label: str) -> str:
+    """A name in the cold catalog for a closed table, which another live table may have taken."""
+    name = f"{identity.cold_table}_{label}"
+    return f"{name}__{identity.table_uuid[:8]}" if catalog.exists(name) else name
+
+
+def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
+    location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
+    data = cold_metadata.to_bytes(change.metadata)
     parse_table_metadata(data, location)
     _parse_with_iceberg(context.spark, location, data, plan)
     with around("handoff.metadata"):

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.metadata.types import MAIN_BRANCH, TableMetadata
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.metadata.types import MAIN_BRANCH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ColdSnapshot:
     """An archived snapshot. `tier` is deep-archive where a file of it has to be thawed first; `tags` are the names that
-    it had. Counts are its summary's; None where the writer did not say."""
+    it had; `cold_table` has it in the cold catalog. Counts are its summary's; None where the writer did not say."""
 
     snapshot_id: int
     committed_at: datetime
     tier: Literal["cold", "deep-archive"]
+    cold_table: str
     tags: tuple[str, ...]
     operation: str | None
     records: int | None
@@ -29,15 +31,15 @@ class ColdSnapshot:
 
 @dataclass(frozen=True)
 class ColdHistory:
-    """The snapshots of the cold table, in the order of their commits, pinned to one metadata file."""
+    """The snapshots of the cold tables, in the order of their commits, pinned to the newest one's metadata file."""
 
     table: str
     metadata_location: str
     snapshots: tuple[ColdSnapshot, ...]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, tags (joined by a comma),
-        operation object; records, data_files Int64 (NA where unknown)."""
+        """One row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, cold_table, tags (joined
+        by a comma), operation object; records, data_files Int64 (NA where unknown)."""
         import pandas as pd
 
         rows = [{**asdict(snapshot), "tags": ", ".join(snapshot.tags)} for snapshot in self.snapshots]
@@ -46,25 +48,25 @@ class ColdHistory:
         return frame.astype({"snapshot_id": "int64", "records": "Int64", "data_files": "Int64"})
 
 
-def cold_history(table: str, cold: TableMetadata, archived: Collection[int]) -> ColdHistory:
+def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> ColdHistory:
     """`archived` are the snapshots that are in the deep archive."""
-    tags: dict[int, list[str]] = {}
-    for name, ref in sorted(cold.refs.items()):
-        if name != MAIN_BRANCH:
-            tags.setdefault(ref.snapshot_id, []).append(name)
-    return ColdHistory(
-        table,
-        cold.metadata_location,
-        tuple(
+    found: list[ColdSnapshot] = []
+    for each in reversed(list(cold)):
+        tags: dict[int, list[str]] = {}
+        for name, ref in sorted(each.metadata.refs.items()):
+            if name != MAIN_BRANCH:
+                tags.setdefault(ref.snapshot_id, []).append(name)
+        found += [
             ColdSnapshot(
                 snapshot_id=snapshot.snapshot_id,
                 committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC),
                 tier="deep-archive" if snapshot.snapshot_id in archived else "cold",
+                cold_table=each.name,
                 tags=tuple(tags.get(snapshot.snapshot_id, ())),
                 operation=snapshot.summary.operation,
                 records=snapshot.summary.count("total-records"),
                 data_files=snapshot.summary.count("total-data-files"),
             )
-            for snapshot in cold.snapshots
-        ),
-    )
+            for snapshot in each.metadata.snapshots
+        ]
+    return ColdHistory(table, cold.newest.metadata.metadata_location, tuple(found))

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+Found = TypeVar("Found")
 
 COPIED = "copied"
 """Byte for byte, read back and equal."""
@@ -110,9 +112,18 @@ class Ledger:
 
     def files(self, spark: SparkSession, work_id: str | None = None) -> DataFrame:
         """DataFrame of CopiedFile's fields: everything ever copied, or by one work (lost files too)."""
+        return read_parts(spark, self._stores, [part.path for part in self._parts(work_id)])
+
+    def _parts(self, work_id: str | None = None) -> list[StoredFile]:
+        """The files of all works, or of one, by path."""
         folder = self._folder if work_id is None else f"{self._folder}/{work_id}"
-        paths = sorted(file.path for file in self._stores.list(folder) if file.path.endswith(".parquet"))
-        return read_parts(spark, self._stores, paths)
+        return sorted(
+            (file for file in self._stores.list(folder) if file.path.endswith(".parquet")), key=lambda file: file.path
+        )
+
+    def _each_part(self, read: Callable[[str], Found], parts: Sequence[StoredFile]) -> Iterator[Found]:
+        """What `read` makes of each part's path, in their order; in threads of this process."""
+        return threaded(read, [part.path for part in parts], self._stores.readers(self._folder, _THREADS))
 
     def outcome(self, work_id: str) -> Outcome:
         """What became of the files of a work's finished batches. Read here, batch by batch, without Spark."""
@@ -143,8 +154,7 @@ class Ledger:
             actions = pq.read_table(io.BytesIO(self._stores.read(path)), columns=["action"]).column("action")
             return int(pc.sum(pc.is_in(actions, pa.array([COPIED, REWRITTEN]))).as_py() or 0)
 
-        parts = [file.path for file in self._stores.list(self._folder) if file.path.endswith(".parquet")]
-        return sum(threaded(sent, parts, self._stores.readers(self._folder, _THREADS)))
+        return sum(self._each_part(sent, self._parts()))
 
     def verified(self, spark: SparkSession) -> DataFrame:
         """The copies that count: `files`, without those that were lost."""
@@ -156,8 +166,7 @@ class Ledger:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        folder = self._folder if work_id is None else f"{self._folder}/{work_id}"
-        parts = [file for file in self._stores.list(folder) if file.path.endswith(".parquet")]
+        parts = self._parts(work_id)
         if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
             return None
 
@@ -165,26 +174,23 @@ class Ledger:
             table = pq.read_table(io.BytesIO(self._stores.read(path)))
             return [CopiedFile(**row) for row in table.filter(pc.field("action").isin(VERIFIED)).to_pylist()]
 
-        threads = self._stores.readers(folder, _THREADS)
-        found = [file for files in threaded(read, sorted(file.path for file in parts), threads) for file in files]
+        found = [file for files in self._each_part(read, parts) for file in files]
         return list({file.destination: file for file in found}.values())
 
     def among(self, spark: SparkSession, destinations: Collection[str]) -> dict[str, Recorded]:
         """What counts of these destinations, by destination. A small ledger is read in this process."""
         if not destinations:
             return {}
-        parts = [file for file in self._stores.list(self._folder) if file.path.endswith(".parquet")]
+        parts = self._parts()
         if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
             wanted = spark.createDataFrame([(path,) for path in destinations], "destination string")
             found = self.verified(spark).join(wanted, "destination", "left_semi")
             with worker_errors():
                 rows = found.select("destination", *_RECORDED).collect()
             return {row["destination"]: Recorded(*row[1:]) for row in rows}
-        paths = [file.path for file in parts]
-        threads = self._stores.readers(self._folder, _THREADS)
         wanted_paths = frozenset(destinations)
         recorded: dict[str, Recorded] = {}
-        for found_here in threaded(lambda path: self._counting(path, wanted_paths), paths, threads):
+        for found_here in self._each_part(lambda path: self._counting(path, wanted_paths), parts):
             recorded |= found_here
         return recorded
 

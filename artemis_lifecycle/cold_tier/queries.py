@@ -42,31 +42,16 @@ _MARK = "/*for tag*/"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A table that a query reads: from which tier, and at which snapshot (None: it has none yet). `clause` is as it was
-    written, empty for the table as it is now. What is said of the tier is what its `Route` says."""
+class Source(Route):
+    """A table that a query reads, and the route to it. `clause` is as it was written, empty for the table as it is
+    now."""
 
-    table: str
-    tier: str
-    snapshot_id: int | None
-    clause: str = ""
-    storage_class: str | None = field(default=None, compare=False)
-    expected_latency: timedelta | None = field(default=None, compare=False)
-    readable_in: timedelta | None = field(default=None, compare=False)
-    thaw: str | None = field(default=None, compare=False)
+    table: str = field(kw_only=True)
+    clause: str = field(default="", kw_only=True)
 
     @classmethod
     def of(cls, table: str, route: Route, clause: str = "") -> Source:
-        return cls(
-            table,
-            route.tier,
-            route.snapshot_id,
-            clause,
-            route.storage_class,
-            route.expected_latency,
-            route.readable_in,
-            route.thaw,
-        )
+        return cls(**vars(route), table=table, clause=clause)
 
 
 @dataclass(frozen=True)
@@ -200,14 +185,13 @@ def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms:
 
 @dataclass(frozen=True)
 class Tables:
-    """What `translate` asks of the catalogs: their names in Spark, whether the live one has a table, who answers for
-    it, and its name in the cold one."""
+    """What `translate` asks of the catalogs: their names in Spark, whether the live one has a table, and who answers
+    for it."""
 
     live: str
     cold: str
     exists: Callable[[str], bool]
     route: Callable[[str, Selector], Route]
-    cold_name: Callable[[str], str]
 
 
 def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | None = None) -> Query:
@@ -423,9 +407,9 @@ def _placed(
 
 def _from_tier(relation: _Relation, tables: Tables, source: Source, qualified: str, version: str) -> str:
     """The table at `version`, in the words that the tier understands which has it."""
-    if source.tier == "live":
+    cold = source.cold_table
+    if cold is None:
         return f"{qualified} VERSION AS OF {version}"
-    cold = tables.cold_name(source.table)
     alias = f" AS {name(source.table.rpartition('.')[2])}" if cold != source.table and not relation.aliased else ""
     return f"{name(tables.cold, *cold.split('.'))} VERSION AS OF {version}{alias}"
 

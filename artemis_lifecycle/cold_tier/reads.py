@@ -5,15 +5,15 @@ answered by an older snapshot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL, merge_logs, snapshot_at
-from artemis_lifecycle.cold_tier.paths import read_identity
+from artemis_lifecycle.cold_tier.cold_metadata import continued_log, snapshot_at
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
-from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,8 +55,9 @@ class Selector:
 
 @dataclass(frozen=True)
 class Route:
-    """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet. What the configuration says
-    of the tier, its storage class and how soon it answers, comes with it.
+    """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet; `cold_table` is the name in
+    the cold catalog of the table that has it, None in the live tier. What the configuration says of the tier, its
+    storage class and how soon it answers, comes with it.
 
     In the deep archive nothing can be read before a thaw: `readable_in` is how long that is expected to take from its
     approval, or what is left of it; None where it can be read now. `thaw` says what is under way.
@@ -64,16 +65,22 @@ class Route:
 
     tier: Literal["live", "cold", "deep-archive"]
     snapshot_id: int | None
+    cold_table: str | None = field(default=None, compare=False)
     storage_class: str | None = field(default=None, compare=False)
     expected_latency: timedelta | None = field(default=None, compare=False)
     readable_in: timedelta | None = field(default=None, compare=False)
     thaw: str | None = field(default=None, compare=False)
 
+    @property
+    def hours_until_readable(self) -> float:
+        """`readable_in`, in hours; 0 where it can be read now."""
+        return 0.0 if self.readable_in is None else self.readable_in / timedelta(hours=1)
 
-def route(table: str, live: TableMetadata, cold: TableMetadata | None, selector: Selector) -> Route:
+
+def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Selector) -> Route:
     """The tier and the snapshot that answer `selector`; the live tier where both could.
 
-    `cold` is the table's cold metadata, None when it has none. Raises NoSuchSnapshot when neither tier has the
+    `cold` is None for a table that has no cold one. Raises NoSuchSnapshot when neither tier has the
     snapshot, naming the snapshot that was current where the log knows it.
     """
     if selector.tag is not None:
@@ -81,13 +88,14 @@ def route(table: str, live: TableMetadata, cold: TableMetadata | None, selector:
     if selector.snapshot_id is not None:
         wanted: int | None = selector.snapshot_id
     elif selector.as_of is not None:
-        wanted = snapshot_at(_whole_log(live, cold), (selector.as_of - _EPOCH) // timedelta(milliseconds=1))
+        wanted = _current_at(live, cold, (selector.as_of - _EPOCH) // timedelta(milliseconds=1))
     else:
         return Route("live", live.current_snapshot_id)
     if wanted is not None and live.snapshot(wanted) is not None:
         return Route("live", wanted)
-    if wanted is not None and cold is not None and cold.snapshot(wanted) is not None:
-        return Route("cold", wanted)
+    found = None if wanted is None or cold is None else cold.holding(wanted)
+    if found is not None:
+        return Route("cold", wanted, found.name)
     known = f"; snapshot {wanted} was current then" if selector.as_of is not None and wanted else ""
     raise NoSuchSnapshot(
         f"Neither tier has the table {selector}{known}",
@@ -97,31 +105,35 @@ def route(table: str, live: TableMetadata, cold: TableMetadata | None, selector:
     )
 
 
-def _whole_log(live: TableMetadata, cold: TableMetadata | None) -> list[tuple[int, int]]:
-    mine = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in live.snapshot_log]
-    if cold is not None:
-        former = [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in cold.snapshot_log]
-        mine = merge_logs(former, mine, int(cold.properties.get(COMPLETE_UNTIL, 0)))
-    return [(entry["timestamp-ms"], entry["snapshot-id"]) for entry in mine]
+def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int | None:
+    """The snapshot that was current at an instant, by the log of both tiers; None before it begins."""
+    if cold is None:
+        return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log], at_ms)
+    closed = cold.closed_log(at_ms)
+    if closed is not None:
+        return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in closed], at_ms)
+    newest = cold.newest.metadata
+    former = {"snapshot-log": _entries(newest.snapshot_log), "properties": newest.properties}
+    log = continued_log(former, _entries(live.snapshot_log))
+    return snapshot_at([(entry["timestamp-ms"], entry["snapshot-id"]) for entry in log], at_ms)
 
 
-def _of_tag(table: str, live: TableMetadata, cold: TableMetadata | None, tag: str) -> Route:
+def _entries(log: Sequence[LogEntry]) -> list[dict[str, int]]:
+    return [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in log]
+
+
+def _of_tag(table: str, live: TableMetadata, cold: ColdTables | None, tag: str) -> Route:
     if tag in live.refs:
         return Route("live", live.refs[tag].snapshot_id)
-    if cold is not None and tag in cold.refs and not cold.refs[tag].is_branch:
-        return Route("cold", cold.refs[tag].snapshot_id)
+    found = None if cold is None else cold.tagged(tag)
+    if found is not None:
+        return Route("cold", *found)
     raise NoSuchSnapshot(
         f"Neither tier has a tag {tag!r}",
         table=table,
         untouched="everything",
         do=f"see what there is with: artemis history {table}",
     )
-
-
-def cold_table_of(stores: Stores, root: str, table_uuid: str) -> str | None:
-    """The name in the cold catalog of the table with that uuid; None before its first handoff."""
-    identity = read_identity(stores, root, table_uuid)
-    return None if identity is None else identity.cold_table
 
 
 def read(spark: SparkSession, catalog: str, table: str, found: Route) -> DataFrame:

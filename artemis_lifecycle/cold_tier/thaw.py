@@ -50,7 +50,7 @@ def seal_files(
     folder: str,
 ) -> tuple[int, int]:
     """Write down under `folder` which files of these snapshots were moved to the archive; (files, bytes)."""
-    from pyspark.sql import functions as sf
+    import pyarrow.compute as pc
 
     rules = view.index.rules
     with worker_errors():
@@ -62,10 +62,8 @@ def seal_files(
             moved = moved.unionByName(frame.select(normalise_column(frame.path, rules).alias("location")))
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
         sealed = write_frame(wanted, folder, records)
-        if not sealed.rows:
-            return 0, 0
-        total = read_frame(spark, folder, records).agg(sf.sum("size_in_bytes").alias("bytes")).collect()[0]
-    return sealed.rows, int(total["bytes"])
+    sizes = (pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in frame_batches(folder, records))
+    return sealed.rows, sum(sizes)
 
 
 def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
@@ -75,7 +73,7 @@ def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, 
 
 
 def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
-    """How far every file under `folder` is. Raises MissingFile for one that is gone."""
+    """How far every file under `folder` is. Raises StorageError for one that is gone."""
     rows = _run(spark, records, folder, _Looker(cold_stores))
     # Spark hands instants back without a zone, in this process's own.
     ends = [until.astimezone(UTC) for _, _, until in rows if until is not None]

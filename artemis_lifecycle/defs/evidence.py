@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
-from artemis_lifecycle.cold_tier.reads import cold_table_of
 from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
 from artemis_lifecycle.deletion.batches import outcome_frame
-from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame
@@ -120,10 +116,10 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
     wanted = [snapshot for snapshot in plan.expired_snapshots if snapshot not in left_out]
     if not wanted:
         return ColdCopy(None, 0, 0, 0, 0, ())
-    found = cold_entry(lifecycle, plan.table_uuid)
+    found = lifecycle.cold_tables(plan.table_uuid)
     if found is None:
         return ColdCopy(None, 0, 0, 0, 0, ("the cold catalog does not have the table",))
-    name, metadata = found
+    name, metadata = found.newest.name, found.whole()
     there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
     problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
     present = [snapshot for snapshot in wanted if snapshot in there]
@@ -151,18 +147,3 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
     )
     problems += [f"{path}: {reason}" for path, reason in again.damaged]
     return ColdCopy(name, len(present), int(total or 0), again.checked_files, again.checked_bytes, tuple(problems))
-
-
-def cold_entry(lifecycle: Lifecycle, table_uuid: str) -> tuple[str, TableMetadata] | None:
-    """The table's name in the cold catalog and its metadata there; None before its first handoff."""
-    name = cold_table_of(lifecycle.live_stores, lifecycle.root, table_uuid)
-    if name is None:
-        return None
-    catalog = CatalogReader(lifecycle.config.catalogs.cold)
-    try:
-        entry = catalog.entry(name)
-    except NoSuchTable:
-        return None
-    finally:
-        catalog.close()
-    return name, read_table_metadata(lifecycle.cold_stores, entry.metadata_location)

@@ -4,7 +4,6 @@ from dagster import AssetExecutionContext, asset
 
 from artemis_lifecycle.defs import shown
 from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
-from artemis_lifecycle.defs.evidence import cold_entry
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
@@ -99,13 +98,13 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
         done = steps.hand_off(plan.plan_id)
-        name, cold = cold_entry(steps, plan.table_uuid) or ("none yet", None)
-    times = [snapshot.timestamp_ms for snapshot in cold.snapshots] if cold is not None else []
+        cold = steps.cold_tables(plan.table_uuid)
+    times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
     return Materialized(
         metadata={
             "plan_id": done.plan_id,
             "cold_catalog": steps.config.catalogs.cold.name,
-            "cold_table": name,
+            "cold_table": "none yet" if cold is None else ", ".join(each.name for each in (*cold.closed, cold.newest)),
             "snapshots": len(times),
             "snapshots_in_deep_archive": len(steps.operations.deep_moves.snapshots(plan.table_uuid)),
             "snapshots_archived": len(done.archived),
@@ -118,7 +117,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "files_verified": done.verified_files,
             "oldest_snapshot": shown.epoch(min(times, default=None)),
             "newest_snapshot": shown.epoch(max(times, default=None)),
-            **({"metadata_location": shown.place(cold.metadata_location)} if cold is not None else {}),
+            **({"metadata_location": shown.place(cold.newest.metadata.metadata_location)} if cold is not None else {}),
             "attempts": done.attempts,
             "seconds": watch.seconds,
         }

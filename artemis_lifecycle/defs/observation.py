@@ -58,7 +58,8 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
         frame = health.to_pandas()
-        curve, costs = steps.retention_curve(table), steps.costs(table)
+        curve = steps.retention_curve(table)
+        costs = steps.costs(table, curve)
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
         metadata={

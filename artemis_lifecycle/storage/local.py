@@ -48,14 +48,15 @@ class LocalStore:
         return folders, sorted(files, key=lambda file: file.path)
 
     def head(self, path: str) -> StoredFile | None:
-        status = _status(path, local_path(path)) or _status(path, _aside(path))
+        where = local_path(path)
+        status = _status(path, where) or _status(path, _aside(where))
         return None if status is None or stat.S_ISDIR(status.st_mode) else _stored(path, status)
 
     def open(self, path: str) -> BinaryIO:
         try:
             return open(local_path(path), "rb")
         except (FileNotFoundError, NotADirectoryError) as error:
-            if _is_aside(path):
+            if _is_aside(local_path(path)):
                 raise _archived(path, "it cannot be read") from error
             raise missing(path) from error
         except OSError as error:
@@ -77,7 +78,7 @@ class LocalStore:
                 _fail("A file cannot be read", path, error)
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
-        if _is_aside(path):
+        if _is_aside(local_path(path)):
             raise _archived(path, "it cannot be replaced") if overwrite else existing(path)
         with self._temporary(path) as (target, temporary):
             try:
@@ -102,7 +103,7 @@ class LocalStore:
         storage_class: str | None,
         verify: Callable[[int, str], None],
     ) -> None:
-        if _is_aside(path):
+        if _is_aside(local_path(path)):
             raise _archived(path, "it cannot be replaced")
         with self._temporary(path) as (target, temporary):
             try:
@@ -152,9 +153,10 @@ class LocalStore:
     # --- archive classes
 
     def archive(self, path: str, storage_class: str) -> bool:
-        target, aside = Path(local_path(path)), Path(_aside(path))
-        if _is_aside(path):
+        where = local_path(path)
+        if _is_aside(where):
             return False
+        target, aside = Path(where), Path(_aside(where))
         try:
             aside.parent.mkdir(exist_ok=True)
             os.rename(target, aside)
@@ -167,55 +169,68 @@ class LocalStore:
         return True
 
     def thaw(self, path: str, days: int, retrieval: str) -> None:
-        target, aside = Path(local_path(path)), Path(_aside(path))
-        if not _is_aside(path):
-            if self.head(path) is None:
-                raise missing(path)
-            return
+        state = self.archive_state(path)
+        if state is None:
+            raise missing(path)
         until = datetime.now(UTC) + timedelta(days=days)
-        told = self.archive_state(path)
-        if told is not None and told.readable_until is not None and told.readable_until >= until:
+        if not state.archived or (state.readable_until is not None and state.readable_until >= until):
             return
+        where = local_path(path)
+        self.write(str(_until(where)), until.isoformat().encode(), overwrite=True, storage_class=None)
         try:
-            self.write(str(_until(aside)), until.isoformat().encode(), overwrite=True, storage_class=None)
             with suppress(FileExistsError):
-                _link_or_copy(aside, target)
-            _sync_folder(target.parent)
+                self._link(path, _aside(where))
+            _sync_folder(Path(where).parent)
         except OSError as error:
             _fail("A file cannot be thawed", path, error)
 
+    def _link(self, path: str, aside: str) -> None:
+        """The file `aside` under the name `path`, too: as a copy where there are no links."""
+        try:
+            os.link(aside, local_path(path))
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with self._temporary(path) as (target, temporary), open(aside, "rb") as file:
+                _write_durably(temporary, iter(lambda: file.read(CHUNK), b""))
+                os.replace(temporary, target)
+
     def end_thaw(self, path: str) -> None:
-        if not _is_aside(path):
+        where = local_path(path)
+        if not _is_aside(where):
             return
         try:
-            for gone in (Path(local_path(path)), _until(Path(_aside(path)))):
+            for gone in (Path(where), _until(where)):
                 gone.unlink(missing_ok=True)
         except OSError as error:
             _fail("A thawed file cannot be put away", path, error)
 
     def archive_state(self, path: str) -> ArchiveState | None:
-        is_here = _status(path, local_path(path)) is not None
-        if not _is_aside(path):
+        where = local_path(path)
+        is_here = _status(path, where) is not None
+        if not _is_aside(where):
             return ArchiveState(archived=False, readable=True) if is_here else None
         try:
-            until = datetime.fromisoformat(_until(Path(_aside(path))).read_text())
+            until = datetime.fromisoformat(_until(where).read_text())
         except (OSError, ValueError):
             until = None
         return ArchiveState(archived=True, readable=is_here, readable_until=until if is_here else None)
 
 
-def _aside(path: str) -> str:
-    folder, _, name = local_path(path).rpartition("/")
+def _aside(where: str) -> str:
+    """Where the file of a local path is while it is archived."""
+    folder, _, name = where.rpartition("/")
     return f"{folder}/{_ASIDE}/{name}"
 
 
-def _is_aside(path: str) -> bool:
-    return os.path.isfile(_aside(path))
+def _is_aside(where: str) -> bool:
+    return os.path.isfile(_aside(where))
 
 
-def _until(aside: Path) -> Path:
+def _until(where: str) -> Path:
     """Where it is written until when the file's thawed copy stays."""
-    return aside.parent / _UNTIL / aside.name
+    folder, _, name = where.rpartition("/")
+    return Path(folder, _ASIDE, _UNTIL, name)
 
 
 def _archived(path: str, what: str) -> StorageError:
@@ -234,22 +249,6 @@ def _status(path: str, where: str) -> os.stat_result | None:
         return None
     except OSError as error:
         _fail("A file cannot be looked at", path, error)
-
-
-def _link_or_copy(aside: Path, target: Path) -> None:
-    """The file under its own name again. FileExistsError when it is there."""
-    try:
-        os.link(aside, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
-        try:
-            with open(aside, "rb") as file:
-                _write_durably(temporary, iter(lambda: file.read(CHUNK), b""))
-            os.replace(temporary, target)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 def _with_archived(folder: str) -> Iterator[StoredFile | str]:
@@ -383,9 +382,10 @@ def _sync_folder(folder: Path) -> None:
 
 def _delete(path: str) -> DeleteOutcome:
     try:
-        if _is_aside(path):
+        where = local_path(path)
+        if _is_aside(where):
             return DeleteOutcome(path, "failed", "it is in the archive")
-        os.unlink(local_path(path))
+        os.unlink(where)
     except (FileNotFoundError, NotADirectoryError):
         return DeleteOutcome(path, "absent")
     except IsADirectoryError:

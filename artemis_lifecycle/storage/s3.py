@@ -613,9 +613,9 @@ class S3Store:
             try:
                 self.client.restore_object(Bucket=address.bucket, Key=address.key, RestoreRequest=request)
             except ClientError as error:
-                if _code(error) == "InvalidObjectState" or _code(error) == "RestoreAlreadyInProgress":
-                    return  # In no archive class, or asked for before.
-                raise
+                # In no archive class, or asked for before.
+                if _code(error) not in ("InvalidObjectState", "RestoreAlreadyInProgress"):
+                    raise
 
         self._call("An object cannot be thawed", path, ask)
 

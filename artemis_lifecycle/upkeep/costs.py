@@ -63,8 +63,8 @@ class TableCosts:
     @property
     def per_month(self) -> float | None:
         """The storage of all tiers; None while a price is missing."""
-        known = [tier.per_month for tier in self.tiers]
-        return None if any(price is None for price in known) else sum(price or 0.0 for price in known)
+        known = [tier.per_month for tier in self.tiers if tier.per_month is not None]
+        return sum(known) if len(known) == len(self.tiers) else None
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per tier: tier, storage_class object; snapshots, files, size_in_bytes, requests int64; per_month,
@@ -104,8 +104,8 @@ class TableCosts:
 
 @dataclass(frozen=True)
 class ColdHoldings:
-    """The cold table, its tags' snapshots by name, and what of it is in the archive: its snapshots, files and bytes;
-    how many copies handoffs made, and how many files were asked for by thaws."""
+    """The cold table, and what of it is in the archive: its snapshots, files and bytes; how many copies handoffs made,
+    and how many files thaws asked for."""
 
     view: IndexView
     copies: int
@@ -117,6 +117,8 @@ class ColdHoldings:
 
 @dataclass(frozen=True)
 class StorageClasses:
+    """What each tier's files are stored as; the keys of the price table."""
+
     live: str
     cold: str
     deep: str

@@ -29,13 +29,7 @@ from artemis_lifecycle.storage.local import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
-
-POLICY = {
-    "retention": {"window": "1ms"},
-    "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
-    "cold_tier": {"retain": "1ms"},
-}
+from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
 
 @dataclass
@@ -79,7 +73,7 @@ class Archive:
 
 @pytest.fixture(scope="module")
 def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
-    lifecycle = Lifecycle.open(module_configs(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+    lifecycle = Lifecycle.open(module_configs(defaults=AND_ARCHIVED, tables={"db.*": {}}), spark=spark)
     spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     return Archive(lifecycle, {})
 
@@ -283,7 +277,7 @@ def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.Monke
 def test_nothing_moves_where_the_policy_keeps_it_or_nothing_is_cold(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
-    policy = {**POLICY, "cold_tier": {"retain": "1ms", "then": "keep"}}
+    policy = {**AND_ARCHIVED, "cold_tier": {"retain": "1ms", "then": "keep"}}
     lifecycle = Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
     spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
     spark.sql(f"CREATE TABLE {lifecycle.config.catalogs.live.name}.db.none (id int) USING iceberg")

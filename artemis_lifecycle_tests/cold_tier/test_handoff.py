@@ -34,6 +34,7 @@ from artemis_lifecycle.storage.frames import read_table
 from artemis_lifecycle_tests.cold_tier import histories
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint, named_paths, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
+from artemis_lifecycle_tests.deaths import Killed
 
 
 @pytest.fixture
@@ -438,10 +439,6 @@ def test_a_table_upgraded_through_all_versions_reads_from_cold(v1: World) -> Non
 # --- killed, and gone on with ---------------------------------------------------------------------------------------
 
 
-class _Killed(Exception):  # noqa: N818
-    pass
-
-
 def test_killed_at_every_point_a_handoff_resumes_to_the_same_bytes(world: World) -> None:
     """One handoff dies at every point that it reaches, one after another, and gets a little further each time."""
     world.sql(
@@ -466,7 +463,7 @@ def test_killed_at_every_point_a_handoff_resumes_to_the_same_bytes(world: World)
         point = (name, len(ledger.batches(plan.plan_id)))
         if point not in died:
             died.add(point)
-            raise _Killed(name)
+            raise Killed(name)
 
     while True:
         count = len(died)
@@ -474,7 +471,7 @@ def test_killed_at_every_point_a_handoff_resumes_to_the_same_bytes(world: World)
             with crash_points.installed(die):
                 done = world.hand_off(plan, settings=settings)
             break
-        except _Killed:
+        except Killed:
             assert len(died) == count + 1
     assert len([name for name, _ in died if name == "handoff.batch:after"]) > 4
     assert {name for name, _ in died} >= {"handoff.metadata:before", "handoff.publish:before", "handoff.publish:after"}
@@ -501,9 +498,9 @@ def test_a_resumed_handoff_does_not_copy_finished_batches_again(v2: World) -> No
 
     def check() -> None:
         if next(batches, None) is None:
-            raise _Killed
+            raise Killed
 
-    with pytest.raises(_Killed):
+    with pytest.raises(Killed):
         v2.hand_off(plan, check=check)
     done_before = {path: (v2.cold_root / path).stat().st_ino for path in tree(v2.cold_root)}
     assert done_before

@@ -20,13 +20,8 @@ from artemis_lifecycle.errors import InDeepArchive, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
-POLICY = {
-    "retention": {"window": "1ms"},
-    "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
-    "cold_tier": {"retain": "1ms"},
-}
 NIGHTS, COMMITS = 3, 5
 
 
@@ -180,7 +175,7 @@ class History:
 
 @pytest.mark.parametrize("seed", _seeds())
 def test_every_archived_snapshot_has_its_rows(make_config: MakeConfig, spark: SparkSession, seed: int) -> None:
-    config = make_config(defaults=POLICY, tables={"ns.*": {}})
+    config = make_config(defaults=AND_ARCHIVED, tables={"ns.*": {}})
     world, lifecycle = World(spark, config), Lifecycle.open(config, spark=spark)
     spark.sql(f"CREATE NAMESPACE {world.live}.ns")
     history = History(world, lifecycle, random.Random(seed), "ns.t")

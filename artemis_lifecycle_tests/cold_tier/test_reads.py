@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL
-from artemis_lifecycle.cold_tier.reads import Route, Selector, cold_table_of, read, route
+from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
+from artemis_lifecycle.cold_tier.reads import Route, Selector, read, route
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.types import LogEntry, Ref, Snapshot, TableMetadata
@@ -40,13 +41,22 @@ def metadata(
     )
 
 
+def one_cold_table(found: TableMetadata) -> ColdTables:
+    def read(name: str) -> tuple[str, bytes]:
+        raise AssertionError("there is no closed table to read")
+
+    return ColdTables(ColdTable("ns.t", found), read)
+
+
 def at(milliseconds: int) -> Selector:
     return Selector(as_of=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds))
 
 
 # Snapshot 3 expired without a handoff; 2 is kept by a tag; 1 and 4 are archived; 5 was rolled back to 2, then came 6.
 LIVE = metadata([2, 6], [(60, 2), (70, 6)], {"kept": 2})
-COLD = metadata([1, 4], [(10, 1), (20, 2), (30, 3), (40, 4), (50, 5), (60, 2)], {"gone": 1, "kept": 4}, 65)
+COLD = one_cold_table(
+    metadata([1, 4], [(10, 1), (20, 2), (30, 3), (40, 4), (50, 5), (60, 2)], {"gone": 1, "kept": 4}, 65)
+)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_what_neither_tier_has_fails(selector: Selector) -> None:
 
 def test_an_instant_between_what_the_two_logs_know_fails() -> None:
     live = metadata([9], [(90, 9)])
-    cold = metadata([1, 2], [(10, 1), (20, 2)], known_until=65)
+    cold = one_cold_table(metadata([1, 2], [(10, 1), (20, 2)], known_until=65))
     assert route("ns.t", live, cold, at(65)) == Route("cold", 2)
     for instant in (66, 89):
         with pytest.raises(NoSuchSnapshot):
@@ -103,21 +113,20 @@ def test_rows_come_from_either_tier(config: LifecycleConfig, spark: SparkSession
     histories.version_1(world)
     plan = world.plan()
     before = world.prints("live", world.ids())
-    root = config.operations.root
-    assert root is not None
-    assert cold_table_of(world.stores, root, plan.table_uuid) is None
+    assert world.cold_tables(plan.table_uuid) is None
     world.hand_off(plan)
     expired = ", ".join(map(str, plan.snapshot_ids))
     world.sql(
         f"CALL {{live}}.system.expire_snapshots(table => 'ns.t', snapshot_ids => array({expired}), "
         "older_than => timestamp_millis(0))"
     )
-    assert cold_table_of(world.stores, root, plan.table_uuid) == "ns.t"
-    live, cold = world.metadata(), world.metadata(tier="cold")
+    live, cold = world.metadata(), world.cold_tables(plan.table_uuid)
     assert len(live.snapshots) == 1
-    for entry in cold.snapshot_log:
+    assert cold is not None
+    for entry in cold.newest.metadata.snapshot_log:
         found = route("ns.t", live, cold, at(entry.timestamp_ms))
         assert found.snapshot_id == entry.snapshot_id
         assert found.tier == ("live" if entry.snapshot_id == live.current_snapshot_id else "cold")
+        assert found.cold_table == ("ns.t" if found.tier == "cold" else None)
         rows = read(spark, world.live if found.tier == "live" else world.cold, "ns.t", found)
         assert fingerprint(rows) == before[entry.snapshot_id]

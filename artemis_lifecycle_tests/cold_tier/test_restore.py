@@ -19,12 +19,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
-
-POLICY = {
-    "retention": {"window": "1ms"},
-    "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
-}
+from artemis_lifecycle_tests.policies import AT_ONCE
 
 
 @dataclass
@@ -66,7 +61,7 @@ def _print(lifecycle: Lifecycle, snapshot_id: int) -> Print:
 @pytest.fixture(scope="module")
 def past(module_configs: MakeConfig, spark: SparkSession) -> Past:
     """One for all tests of this module: each leaves branches of its own, and nothing that the next could trip over."""
-    lifecycle = Lifecycle.open(module_configs(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+    lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
     table = f"{live}.db.t"
     spark.sql(f"CREATE NAMESPACE {live}.db")

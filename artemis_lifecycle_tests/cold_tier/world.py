@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.handoff import (
     Handoff,
     HandoffContext,
@@ -151,6 +152,10 @@ class World:
                 self.metadata(table, tier="cold"),
                 read_identity(self.stores, context.root, live.table_uuid),
             )
+
+    def cold_tables(self, table_uuid: str) -> ColdTables | None:
+        with CatalogReader(self.config.catalogs.cold) as catalog:
+            return ColdTables.open(catalog, self.stores, self.stores, self.context().root, table_uuid)
 
     def rows(self, tier: str, snapshot_id: int, table: str = "ns.t") -> DataFrame:
         catalog = self.live if tier == "live" else self.cold

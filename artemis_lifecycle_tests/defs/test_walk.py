@@ -12,6 +12,7 @@ from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_fo
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, told
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, said, with_tables, written
 from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
 
@@ -166,10 +167,6 @@ def test_a_red_table_stays_red_when_another_turns_green(make_project: Callable[.
     assert by_table == {TABLE: "FAILED", OTHER: "SUCCEEDED"}
 
 
-class _Died(BaseException):
-    """As a kill would end it: nothing that handles errors may catch it."""
-
-
 def test_the_next_walk_finishes_the_orphan_deletion_that_was_interrupted(make_project: Callable[..., Project]) -> None:
     project = make_project(tables=AT_ONCE)
     with no_checksum_files(project.spark):
@@ -180,11 +177,11 @@ def test_the_next_walk_finishes_the_orphan_deletion_that_was_interrupted(make_pr
 
     def die(point: str) -> None:
         if point == "deletion.delete_files:before":
-            raise _Died
+            raise Killed
 
     with project.lifecycle() as lifecycle:
         scan = lifecycle.scan_orphans(TABLE)
-        with pytest.raises(_Died), crash_points.installed(die):
+        with pytest.raises(Killed), crash_points.installed(die):
             lifecycle.delete_orphans(scan)
         assert litter.exists()
         assert project.run("orphans", TABLE, dry_run=False).success

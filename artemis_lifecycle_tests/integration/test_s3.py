@@ -11,15 +11,9 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import S3Server
-
-POLICY = {
-    "retention": {"window": "1ms"},
-    "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
-    "cold_tier": {"retain": "1ms"},
-}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +47,7 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
             },
         },
         operations={"root": f"s3://{live_bucket}/state"},
-        defaults=POLICY,
+        defaults=AND_ARCHIVED,
         tables={"db.*": {}},
     )
     lifecycle = Lifecycle.open(config, spark=spark)

@@ -14,7 +14,7 @@ from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle_tests.deaths import lapse
+from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 
 LATER = datetime.now(UTC) + timedelta(days=60)
@@ -176,10 +176,6 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     assert lifecycle.delete_files(third).deleted > 0
 
 
-class _Died(BaseException):
-    """As a kill would end it: nothing that handles errors may catch it."""
-
-
 def test_dying_anywhere_and_walking_again_ends_in_the_same_state(walking: Lifecycle) -> None:
     points: list[str] = []
     _lived(walking, "undisturbed")
@@ -197,9 +193,9 @@ def test_dying_anywhere_and_walking_again_ends_in_the_same_state(walking: Lifecy
             nonlocal reached
             reached += 1
             if reached == wanted:
-                raise _Died
+                raise Killed
 
-        with pytest.raises(_Died), crash_points.installed(die):
+        with pytest.raises(Killed), crash_points.installed(die):
             walking.expire(f"db.{name}", now=LATER)
         lapse(walking, "leases")
         report = walking.expire(f"db.{name}", now=LATER)

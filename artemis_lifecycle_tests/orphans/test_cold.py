@@ -16,12 +16,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
-
-POLICY = {
-    "retention": {"window": "1ms"},
-    "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
-}
+from artemis_lifecycle_tests.policies import AT_ONCE
 
 
 @dataclass
@@ -43,7 +38,7 @@ class Archive:
 
 @pytest.fixture(scope="module")
 def archive(module_configs: MakeConfig, spark: SparkSession) -> Archive:
-    lifecycle = Lifecycle.open(module_configs(defaults=POLICY, tables={"db.*": {}}), spark=spark)
+    lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
     live = lifecycle.config.catalogs.live.name
     spark.sql(f"CREATE NAMESPACE {live}.db")
     spark.sql(

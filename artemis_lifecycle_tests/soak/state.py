@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy import text
 
-from artemis_lifecycle.cold_tier.reads import cold_table_of
 from artemis_lifecycle.demo.proofs import Fingerprint, fingerprints
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -95,12 +94,12 @@ def _live(
 
 
 def _cold(state: State, lifecycle: Lifecycle, table: str, before: Mapping[int, Fingerprint]) -> None:
-    metadata = lifecycle.cold_metadata(table)
-    name = cold_table_of(lifecycle.live_stores, lifecycle.root, lifecycle._look(table).metadata.table_uuid)
-    if metadata is None or name is None:
+    cold = lifecycle.cold_tables(lifecycle._look(table).metadata.table_uuid)
+    if cold is None:
         state.wrong.append("there is no cold table")
         return
-    full = f"{lifecycle.config.catalogs.cold.name}.{name}"
+    metadata = cold.newest.metadata
+    full = f"{lifecycle.config.catalogs.cold.name}.{cold.newest.name}"
     rows = _rows(lifecycle, full, [snapshot.snapshot_id for snapshot in metadata.snapshots])
     state.compared["cold snapshots"] = _snapshots(metadata, rows)
     # The walk's own commits, too, are in the log that answers for both tiers.

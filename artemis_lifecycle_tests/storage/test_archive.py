@@ -3,6 +3,7 @@ it is thawed."""
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -100,6 +101,22 @@ def test_a_disk_ends_a_thaw_itself_and_deletes_nothing_that_is_archived(tmp_path
     assert state is not None and (state.archived, state.readable, state.readable_until) == (True, False, None)
     # Hard links or not: the archived bytes are those that were put aside.
     assert sorted(os.listdir(tmp_path)) == [".deep-archive"]
+    assert (tmp_path / ".deep-archive" / "one.parquet").read_bytes() == b"one"
+
+
+def test_a_disk_without_links_gets_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stores, path = Stores(), f"file://{tmp_path}/one.parquet"
+    stores.write(path, b"one")
+    stores.archive(path)
+
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    stores.thaw(path, days=1)
+    assert stores.read(path) == b"one"
+    assert sorted(os.listdir(tmp_path)) == [".deep-archive", "one.parquet"]
+    stores.end_thaw(path)
     assert (tmp_path / ".deep-archive" / "one.parquet").read_bytes() == b"one"
 
 
