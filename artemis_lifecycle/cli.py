@@ -1187,6 +1187,58 @@ def close(
         show(lifecycle.close_plan(plan, who=who, why=why), json=json, title=f"Plan {plan}")
 
 
+@app.command()
+def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """What deletions moved into quarantine, until when it stays there, and what was brought back."""
+    with opened(config, f"reading the quarantine of {table}") as lifecycle:
+        found = lifecycle.quarantined(table)
+    if json:
+        show([asdict(record) | {"state": record.state} for record in found], json=True, title="")
+        return
+    rows = [
+        (
+            record.job_id,
+            record.state,
+            record.began_at,
+            record.purge_after or "when its deletion is over",
+            f"{record.undeleted_by}: {record.undeleted_why}" if record.undeleted_by else "",
+        )
+        for record in found
+    ]
+    show_table(f"Quarantine of {table}", ["plan or scan", "state", "since", "kept until", "brought back by"], rows)
+
+
+@app.command()
+def undelete(
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
+    who: Annotated[str, typer.Option(prompt=True)],
+    why: Annotated[str, typer.Option(prompt=True)],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put what a deletion moved into quarantine back to its paths. Protected there until `artemis close PLAN`."""
+    with opened(config, "bringing files back") as lifecycle:
+        done = lifecycle.undelete(plan, who=who, why=why)
+    show(done, json=json, title=f"Undelete of {plan}")
+    if done.failed:
+        raise typer.Exit(1)
+
+
+@app.command("purge-quarantine")
+def purge_quarantine(
+    table: TableArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Delete for good what was in quarantine for longer than `quarantine.retain`."""
+    with opened(config, f"purging the quarantine of {table}") as lifecycle:
+        done = lifecycle.purge_quarantine(table, dry_run=dry_run)
+    if json:
+        show(done, json=True, title="")
+        return
+    rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
+    told = "would be purged" if dry_run else "purged"
+    show_table(f"Quarantine of {table}: {told}", ["plan or scan", "files", "bytes", "failed"], rows)
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
     """Make three tables with 400 days of history and run the whole walk on them, through Dagster."""

@@ -249,6 +249,18 @@ class Deletion(_Model):
     mode: Literal["delete", "quarantine"] = "delete"
 
 
+class Quarantine(_Model):
+    """Where `deletion.mode: quarantine` moves files, and how long they stay after the deletion is over."""
+
+    root: str | None = None
+    retain: Duration = timedelta(days=30)
+
+    @field_validator("root")
+    @classmethod
+    def _no_trailing_slash(cls, value: str | None) -> str | None:
+        return value.rstrip("/") if value else value
+
+
 class Orphans(_Model):
     min_age: Duration = timedelta(days=7)
     min_age_floor: Duration = timedelta(hours=24)
@@ -393,6 +405,7 @@ class LifecycleConfig(_Model):
     spark: Spark = Spark()
     reachability: Reachability = Reachability()
     deep_archive: DeepArchive = DeepArchive()
+    quarantine: Quarantine = Quarantine()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}
@@ -408,6 +421,7 @@ class LifecycleConfig(_Model):
             "catalogs.live.warehouse": self.catalogs.live.warehouse,
             "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
             "operations.root": self.operations.root,
+            "quarantine.root": self.quarantine.root,
         }
         named = [(key, _root_form(root)) for key, root in roots.items() if root]
         for index, (key, root) in enumerate(named):

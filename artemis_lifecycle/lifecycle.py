@@ -45,11 +45,13 @@ from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, 
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.deletion.quarantine import Purged, QuarantinePlace, Undeleted, purge, put_back
 from artemis_lifecycle.deletion.results import record_outcomes
-from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job, report_of
+from artemis_lifecycle.deletion.worker import GONE, DeletionReport, DeletionSettings, delete_job, report_of
 from artemis_lifecycle.errors import (
     BadInput,
     CommitStateUnknown,
+    ConfigError,
     GraceNotOver,
     InDeepArchive,
     LifecycleError,
@@ -99,6 +101,7 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.operations.quarantines import QuarantineRecord, QuarantineState
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
@@ -115,6 +118,7 @@ from artemis_lifecycle.spark.statement_errors import statement_errors
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
+from artemis_lifecycle.storage.pace import TokenBucket, requests_per_second
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker
 from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
@@ -645,9 +649,16 @@ class Lifecycle:
         holders = holders_of(self._index(found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
-    def close_plan(self, plan: ExpirationPlan | str, *, who: str, why: str) -> PlanRecord:
-        """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's."""
-        return self.operations.plans.close(plan if isinstance(plan, str) else plan.plan_id, who, why)
+    def close_plan(
+        self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str
+    ) -> PlanRecord | QuarantineRecord:
+        """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's, and so does what an
+        `undelete` of it (or of an orphan scan) had brought back."""
+        plan_id = plan if isinstance(plan, str) else _job_id(plan)
+        undeleted = self.operations.quarantines.find(plan_id)
+        if undeleted is not None and undeleted.state is QuarantineState.UNDELETED:
+            return self.operations.quarantines.close(plan_id, who, why)
+        return self.operations.plans.close(plan_id, who, why)
 
     def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
@@ -818,7 +829,7 @@ class Lifecycle:
             # The table still reaches the files: a look at it would only say so. What would go is what the plan names.
             return DeletionReport.foreseen(job, plan.summary.size_in_bytes, plan.files)
         if dry_run:
-            return self._delete(job, None, dry_run=True)
+            return self._delete(job, None, plan.base_metadata_location, dry_run=True)
         if record.status == PlanStatus.DONE:
             return report_of(self.spark, self.live_stores, self.operations, job, self.root)
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
@@ -832,7 +843,7 @@ class Lifecycle:
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
         with self._step(self._look(plan.table), "deletion") as step:
             self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
-            report = self._delete(job, step.lease)
+            report = self._delete(job, step.lease, plan.base_metadata_location)
             if report.failed == 0 and report.pending == 0:
                 self.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
             else:
@@ -840,7 +851,9 @@ class Lifecycle:
             step.counts = _deletion_counts(report)
         return report
 
-    def _delete(self, job: DeletionJob, lease: Lease | None, *, dry_run: bool = False) -> DeletionReport:
+    def _delete(
+        self, job: DeletionJob, lease: Lease | None, metadata_location: str, *, dry_run: bool = False
+    ) -> DeletionReport:
         report = delete_job(
             self.spark,
             self.live_stores,
@@ -851,7 +864,7 @@ class Lifecycle:
             lease=lease,
             root=self.root,
             rules=self.rules(job.table),
-            settings=self._deletion_settings(job.table),
+            settings=self._deletion_settings(job.table, metadata_location),
             dry_run=dry_run,
         )
         if not dry_run:
@@ -1068,13 +1081,78 @@ class Lifecycle:
             dry_run=dry_run,
         )
 
-    def _deletion_settings(self, table: str) -> DeletionSettings:
-        deletion, budgets = self.config.policy(table).deletion, self.config.policy(table).budgets
-        return DeletionSettings(
-            # Null in lifecycle.yaml: deletes share the read budget's part of the store's requests.
-            requests_per_second=deletion.requests_per_second or budgets.read_share * budgets.object_store_iops,
-            mode=deletion.mode,
+    def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
+        """`metadata_location`: the metadata file that a plan was made of, to be kept beside what is quarantined."""
+        policy, place = self.config.policy(table), None
+        if policy.deletion.mode == "quarantine":
+            if self.config.quarantine.root is None:
+                raise ConfigError(
+                    "quarantine.root has no address", untouched="everything", do="set it in lifecycle.yaml"
+                )
+            place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
+        return DeletionSettings(requests_per_second=requests_per_second(policy), quarantine=place)
+
+    # --- quarantine ---------------------------------------------------------------------------------------------------
+
+    def quarantined(self, table: str) -> list[QuarantineRecord]:
+        """What deletions of the table moved into quarantine, newest first."""
+        return self.operations.quarantines.of_table(self._look(table).metadata.table_uuid)
+
+    def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
+        """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
+        is the plan or the orphan scan.
+
+        They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
+        its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
+        the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
+        left. Raises NoSuchPlan when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
+        it is purged; LeaseTaken, StorageError.
+        """
+        job_id = job if isinstance(job, str) else _job_id(job)
+        record = self.operations.quarantines.get(job_id)
+        with self._step(self._look(record.table), "undelete") as step:
+            self._require_ended(job_id, record.table)
+            # On record first, under the lock of those who delete: nobody takes away again what is put back.
+            with table_lock(self.operations.engine, record.table_uuid, table=record.table):
+                record = self.operations.quarantines.undelete(job_id, who, why)
+            done = put_back(self.spark, self.live_stores, self.root, record, check=step.check)
+            step.state = "pending" if done.failed else "done"
+            step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
+        return done
+
+    def _require_ended(self, job_id: str, table: str) -> None:
+        job = self.operations.journal.job(job_id)
+        if job is not None and job.finished_at is not None:
+            return
+        try:
+            if self.operations.plans.get(job_id).status is PlanStatus.CLOSED:
+                return
+        except NoSuchPlan:
+            pass
+        raise PlanStateError(
+            f"{job_id} is still being deleted",
+            table=table,
+            untouched="all files",
+            do=f"let it end, or end it: artemis close {job_id}; then undelete",
         )
+
+    def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
+        """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
+        stays until that is closed. A dry run tells what would go. Raises LeaseTaken, StorageError."""
+        look = self._look(table)
+        bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
+        done: list[Purged] = []
+        with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
+            for record in self.operations.quarantines.due(look.metadata.table_uuid):
+                if not dry_run:
+                    record = self.operations.quarantines.purge(record.job_id)
+                purged = purge(self.live_stores, record, dry_run=dry_run, take=bucket.take, check=step.check)
+                if not dry_run and not purged.failed:
+                    self.operations.quarantines.purged(record.job_id)
+                done.append(purged)
+            step.state = "pending" if any(each.failed for each in done) else "done"
+            step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
+        return done
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -1310,7 +1388,7 @@ class Lifecycle:
                 continue
             outcomes = outcome_frame(self.spark, self.live_stores, self.root, job_id)
             at = normalise_column(outcomes.path, rules) == location
-            row = outcomes.filter(at & outcomes.outcome.isin("deleted", "absent")).first()
+            row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
             if row is not None:
                 return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
         return None
@@ -1868,6 +1946,10 @@ def _require_readable(table: str, found: Route) -> None:
         untouched="everything",
         do=f"artemis thaw {table} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )
+
+
+def _job_id(job: ExpirationPlan | OrphanScanResult) -> str:
+    return job.plan_id if isinstance(job, ExpirationPlan) else job.scan_id
 
 
 def _person() -> str:

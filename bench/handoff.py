@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import shutil
 import sys
 import time
@@ -33,6 +34,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
+from bench.sampling import Sampler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,18 +98,18 @@ def _nights(lifecycle: Lifecycle, folder: Path, name: str, *, files: int) -> lis
     found = []
     for night, (first, last) in enumerate(((0, DAYS - 2), (DAYS - 1, DAYS - 1))):
         plan = lifecycle.plan_expiration(table, older_than=ends[last])
-        seconds: dict[str, float] = {}
-        done = _timed(seconds, "ours", partial(lifecycle.hand_off, plan))
+        measured: dict[str, dict[str, float]] = {}
+        done = _timed(measured, "ours", partial(lifecycle.hand_off, plan))
         frame = done.files()
         assert frame is not None
         pairs = [(row["path"], row["destination"]) for row in frame.collect()]
         size = sum(_local(path).stat().st_size for path, _ in pairs)
         for what, check in (("plain copy", False), ("copy and compare", True)):
             target = folder / "plain" / f"{name}-{night}-{check}"
-            _timed(seconds, what, partial(_copied, _into(pairs, target), check=check))
+            _timed(measured, what, partial(_copied, _into(pairs, target), check=check))
             shutil.rmtree(target)
         start = versions[first - 1] if first else None
-        _timed(seconds, "peer", partial(_peer, lifecycle, folder, table, start, versions[last]))
+        _timed(measured, "peer", partial(_peer, lifecycle, folder, table, start, versions[last]))
         lifecycle.commit_expiration(plan)
         found.append(
             {
@@ -115,7 +117,7 @@ def _nights(lifecycle: Lifecycle, folder: Path, name: str, *, files: int) -> lis
                 "snapshots": len(done.archived),
                 "files": done.copied_files,
                 "bytes": size,
-                "seconds": seconds,
+                "measured": measured,
             }
         )
     return found
@@ -165,10 +167,21 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
+def _timed(measured: dict[str, dict[str, float]], name: str, work: Callable[[], Any]) -> Any:
+    """Seconds of the work, and the peak of this process' memory and the JVM's above what they had before, in bytes."""
+    sampler = Sampler(os.getpid())
+    sampler.start()
+    time.sleep(0.2)
     began = time.perf_counter()
     done = work()
-    seconds[name] = time.perf_counter() - began
+    took = time.perf_counter() - began
+    samples = sampler.stop()
+    before = samples[0]
+    measured[name] = {
+        "seconds": took,
+        "python_above": max(sample.python for sample in samples) - before.python,
+        "jvm_above": max(sample.jvm for sample in samples) - before.jvm,
+    }
     return done
 
 

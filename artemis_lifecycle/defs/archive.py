@@ -1,4 +1,4 @@
-"""The end of the cold tier's retention, and thaws: jobs of their own, for they are not part of a table's night."""
+"""The ends of retentions behind a table's night, of the cold tier and of the quarantine, and thaws: jobs of their own."""
 
 from dagster import OpExecutionContext, job, op
 
@@ -58,6 +58,24 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
     context.add_output_metadata({"thaws": shown.table(columns, rows), "seconds": watch.seconds})
 
 
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Delete for good what was in quarantine for longer than its retention."""
+    with told_to_dagster() as watch:
+        done = lifecycle.get().purge_quarantine(context.partition_key, dry_run=config.dry_run)
+    rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
+    context.add_output_metadata(
+        {
+            "dry_run": config.dry_run,
+            "files": sum(each.deleted for each in done),
+            "bytes": sum(each.bytes for each in done),
+            "failed": sum(each.failed for each in done),
+            "purged": shown.table(["plan or scan", "files", "bytes", "failed"], rows),
+            "seconds": watch.seconds,
+        }
+    )
+
+
 @job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
 def deep_archive() -> None:
     """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
@@ -68,3 +86,9 @@ def deep_archive() -> None:
 def thaws() -> None:
     """How far a table's thaws are. Changes no table, and thaws nothing that was not approved."""
     follow_thaws()
+
+
+@job(partitions_def=tables, tags={"artemis/job": "quarantine_purge"})
+def quarantine_purge() -> None:
+    """What was in quarantine for longer than its retention, deleted for good. Only tells, unless its dry_run is false."""
+    purge_quarantine()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
 from artemis_lifecycle.deletion.batches import outcome_frame
+from artemis_lifecycle.deletion.worker import GONE
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -61,7 +62,7 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
             suspects = reachable.join(listed, "location", "left_anti")
             for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
                 outcomes = outcome_frame(spark, stores, lifecycle.root, job_id)
-                gone = outcomes.filter(outcomes.outcome.isin("deleted", "absent"))
+                gone = outcomes.filter(outcomes.outcome.isin(*GONE, "absent"))
                 gone = gone.select(normalise_column(gone.path, rules).alias("location")).distinct()
                 suspects = suspects.unionByName(reachable.join(gone, "location", "left_semi"))
             looked_at, absent = _absent(stores, _paths(suspects.select("path").distinct()))

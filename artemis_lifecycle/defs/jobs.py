@@ -22,6 +22,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "manifest_compaction": ("compacted_manifests",),
     "data_compaction": ("compacted_data_files",),
     "deep_archive": ("move_to_deep_archive",),
+    "quarantine_purge": ("purge_quarantine",),
 }
 """By job, the assets and ops that change a table or delete; each has `dry_run`, true unless a run says otherwise."""
 
@@ -79,7 +80,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
-deep_archive, thaws = archive.deep_archive, archive.thaws
+deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 
 ALL = (
     whole_walk,
@@ -94,6 +95,7 @@ ALL = (
     data_compaction,
     deep_archive,
     thaws,
+    quarantine_purge,
 )
 
 NIGHTLY = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

@@ -128,6 +128,17 @@ def _upkeep(name: str, cron: str, job: Any, description: str, *, by_day: bool = 
     )
 
 
+def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+    """Only tables that have something to purge: a run starts a session."""
+    due = {record.table for record in lifecycle.operations.quarantines.due()}
+    if not due:
+        return SkipReason("nothing in quarantine is past its retention")
+    found = upkeep_requests("quarantine_purge", lifecycle, instance, now)
+    if isinstance(found, SkipReason):
+        return found
+    return [request for request in found if request.partition_key in due] or SkipReason("those tables are busy")
+
+
 ALL = (
     *(_nightly(step) for step in Step),
     _upkeep(
@@ -140,6 +151,13 @@ ALL = (
     _upkeep("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
     _upkeep(
         "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff's hour."
+    ),
+    _schedule(
+        "daily_quarantine_purge",
+        "30 6 * * *",
+        jobs.quarantine_purge,
+        "After the orphans' hour, for tables with something past its retention.",
+        purge_requests,
     ),
     _upkeep("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
 )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BATCH = "batch bigint, path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
 OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
 
-Outcome = Literal["deleted", "absent", "kept", "failed"]
+Outcome = Literal["deleted", "quarantined", "absent", "kept", "failed"]
 
 _ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "metadata")
 _PARTS_HERE = 50
@@ -76,7 +76,8 @@ class DoomedFile:
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """What became of one file. `reason`: why it was doomed (deleted, absent), why it stays (kept), what failed."""
+    """What became of one file. `reason`: why it was doomed (deleted, quarantined, absent), why it stays (kept), what
+    failed."""
 
     path: str
     kind: str
@@ -242,6 +243,18 @@ def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> list[Fi
     if stores.head(path) is None:
         return []
     return [FileOutcome(**row) for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist()]
+
+
+def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
+    """Every outcome that is recorded of a job, in the order of its batches."""
+    import pyarrow.parquet as pq
+
+    parts = [
+        file.path for file in stores.list(f"{job_folder(root, job_id)}/outcomes") if file.path.endswith(".parquet")
+    ]
+    for path in sorted(parts):
+        for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist():
+            yield FileOutcome(**row)
 
 
 def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:

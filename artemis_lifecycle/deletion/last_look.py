@@ -27,6 +27,7 @@ from artemis_lifecycle.deletion.ownership import (
     subject,
     subject_array,
 )
+from artemis_lifecycle.deletion.quarantine import UNDELETED, moved_files
 from artemis_lifecycle.errors import Busy, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -279,6 +280,8 @@ class LastLook:
         self._own = TableLook(sight, job, job.table, job.table_uuid, sight.current)
         self._others: dict[str, TableLook] = {}
         self._nested: tuple[str, ...] = ()
+        # Hashes, sorted, of what was brought back from quarantine, by the job that had moved it.
+        self._undeleted: dict[str, NDArray[np.uint64]] = {}
         # Hashes, sorted, of the job's files that a table reached at the last full look, by the table's name.
         self._reached: dict[str, NDArray[np.uint64]] = {}
         self._own_roots: tuple[str, ...] = ()
@@ -309,6 +312,7 @@ class LastLook:
         """What the full look says, holds apart; for a dry run, after `look_at`."""
         looks = (self._own, *self._others.values())
         reached = tuple((look.reason, self._reached[look.table]) for look in looks)
+        reached += tuple((UNDELETED, hashes) for hashes in self._brought_back())
         needed = frozenset(location for look in looks for location in look.needed)
         return Verdicts(reached, needed, self._grounds(self._heartbeats()))
 
@@ -346,6 +350,7 @@ class LastLook:
         heartbeats = self._heartbeats()
         self.refresh()
         grounds = self._grounds(heartbeats)
+        undeleted = self._brought_back()
         looks = (self._own, *self._others.values())
         reasons: dict[str, str] = {}
         for file in files:
@@ -353,6 +358,7 @@ class LastLook:
             hashed = hash_location(location)
             why = next((look.reason for look in looks if _among(self._reached[look.table], hashed)), None)
             why = why or next(filter(None, (look.why(location) for look in looks)), None)
+            why = why or (UNDELETED if any(_among(hashes, hashed) for hashes in undeleted) else None)
             why = why or grounds.why(file.path)
             if why is not None:
                 reasons[file.path] = why
@@ -370,6 +376,21 @@ class LastLook:
                     untouched="all files of the job that were not deleted before",
                     do=f"delete again when it is over, or artemis release {hold.hold_id}",
                 )
+
+    def _brought_back(self) -> list[NDArray[np.uint64]]:
+        """What undeletes that are not closed have put back to its place, as of now."""
+        import numpy as np
+        import pyarrow as pa
+
+        sight = self._sight
+        records = sight.operations.quarantines.undeleted(self._job.table_uuid)
+        for record in records:
+            if record.job_id not in self._undeleted:
+                paths = pa.array(
+                    [file.path for file in moved_files(sight.stores, sight.root, record.job_id)], pa.string()
+                )
+                self._undeleted[record.job_id] = np.unique(hash_subjects(paths, sight.rules))
+        return [self._undeleted[record.job_id] for record in records]
 
     def _neighbours(self) -> dict[str, Neighbour]:
         found = self._sight.neighbours.overlapping(self._own_roots)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import (
     OUTCOMES,
@@ -21,6 +21,7 @@ from artemis_lifecycle.deletion.batches import (
     DeletionJob,
     DoomedFile,
     FileOutcome,
+    Outcome,
     outcome_frame,
     read_batch,
     read_outcomes,
@@ -31,6 +32,14 @@ from artemis_lifecycle.deletion.batches import (
 )
 from artemis_lifecycle.deletion.last_look import LastLook, Sight, Verdicts
 from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
+from artemis_lifecycle.deletion.quarantine import (
+    QUARANTINED,
+    QuarantinePlace,
+    is_aside,
+    place_of,
+    quarantine_folder,
+    set_aside,
+)
 from artemis_lifecycle.errors import Busy, Refused, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -64,15 +73,19 @@ _DELETES_LAST = 30.0
 _CLOCK_GRAIN = timedelta(seconds=1)  # S3 tells modification times by the second, inventories by the millisecond.
 _HEADS = 16
 
+GONE = ("deleted", QUARANTINED)
+"""The outcomes of files that a job took from their paths."""
+
 
 @dataclass(frozen=True)
 class DeletionSettings:
-    """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times."""
+    """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
+    With a `quarantine` files are moved there, not deleted."""
 
     requests_per_second: float | None = None
     files_per_batch: int = 1000
     rounds: int = 3
-    mode: Literal["delete", "quarantine"] = "delete"
+    quarantine: QuarantinePlace | None = None
 
 
 DEFAULT_SETTINGS = DeletionSettings()
@@ -81,6 +94,7 @@ DEFAULT_SETTINGS = DeletionSettings()
 @dataclass(frozen=True)
 class DeletionReport:
     """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
+    Files that were moved into quarantine count as deleted: they are gone from the table; `quarantine` is the folder.
 
     `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. A dry
     run leaves all counts but `kept` at 0 and tells `would_delete` and `would_delete_bytes` instead.
@@ -96,6 +110,7 @@ class DeletionReport:
     pending: int = 0
     pending_until: datetime | None = None
     paused: str | None = None
+    quarantine: str | None = None
     dry_run: bool = False
     would_delete: int = 0
     would_delete_bytes: int = 0
@@ -104,7 +119,7 @@ class DeletionReport:
     def files(self) -> DataFrame:
         """DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
 
-        `outcome` is deleted, absent, kept or failed, and would_delete in a dry run.
+        `outcome` is deleted, quarantined, absent, kept or failed, and would_delete in a dry run.
         """
         if self._files is None:
             from pyspark.sql import SparkSession
@@ -157,16 +172,9 @@ def delete_job(
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
     each batch: a text stops the run there, and the next run goes on.
 
-    Raises StalePlan (table gone or another), Refused (a hold; quarantine mode), GarbageCollectionDisabled,
+    Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
-    if settings.mode != "delete":
-        raise Refused(
-            "deletion.mode is quarantine, and this version only deletes",
-            table=job.table,
-            untouched="all files of the job",
-            do="set deletion.mode: delete for the table, or keep its files",
-        )
     sight = Sight(spark, stores, operations, current, Neighbours(catalog, stores, rules, job.table), rules, root)
     if dry_run:
         return _dry_run(sight, job)
@@ -197,6 +205,7 @@ class _Run:
         self.settings = settings
         self.pause = pause
         self.bucket = TokenBucket(settings.requests_per_second)
+        self.folder: str | None = None
 
     def run(self) -> DeletionReport:
         sight, job, journal = self.sight, self.job, self.sight.operations.journal
@@ -206,8 +215,10 @@ class _Run:
             batches = seal_batches(sight.spark, sight.stores, job, sight.root, self.settings.files_per_batch)
             if known is None:
                 self._begin(batches)
+            self._begin_quarantine()
             paused = self._batches(batches)
             if not journal.unfinished(job.job_id):
+                sight.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
         return _report(sight.spark, sight.stores, sight.operations, job, sight.root, paused)
 
@@ -226,6 +237,21 @@ class _Run:
             bytes=sum(size for _, size in batches.sizes),
         )
         sight.operations.journal.begin(record, batches.sizes)
+
+    def _begin_quarantine(self) -> None:
+        """Write down where files will go, before the first goes, and put the plan's own metadata file beside them."""
+        place, sight, job = self.settings.quarantine, self.sight, self.job
+        begun = sight.operations.quarantines.find(job.job_id)
+        if begun is not None or place is None:
+            # A job that began to move files ends so, whatever the policy says by now.
+            self.folder = None if begun is None else begun.folder
+            return
+        self.folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
+        kept = None
+        if place.metadata_location is not None and sight.stores.head(place.metadata_location) is not None:
+            kept = f"{self.folder}/{place.metadata_location.rpartition('/')[2]}"
+            sight.stores.copy(place.metadata_location, kept)
+        sight.operations.quarantines.begin(job.job_id, job.table_uuid, job.table, self.folder, place.retain, kept)
 
     def _batches(self, batches: Batches) -> str | None:
         """Go through what is not done, failed batches again up to `rounds` times; what a pause said, or None."""
@@ -258,11 +284,16 @@ class _Run:
         pieces = [todo[start : start + size] for start in range(0, len(todo), size)] or [[]]
         for number, piece in enumerate(pieces):
             self.bucket.take(len(piece))
+            aside = None
+            if self.folder is not None:
+                # A copy takes its time, and harms nothing: before the lock is taken.
+                self.bucket.take(len(piece))
+                aside = set_aside(sight.stores, self.folder, [file.path for file in piece])
             with table_lock(sight.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 if number == 0:
                     sight.operations.journal.start_batch(job.job_id, batch, self.lease.token)
-                for outcome in self._piece(look, lock, piece, interrupted):
+                for outcome in self._piece(look, lock, piece, aside, interrupted):
                     settled[outcome.path] = outcome
                 self.lease.check()
                 outcomes = [settled[file.path] for file in files if file.path in settled]
@@ -274,18 +305,24 @@ class _Run:
             job.job_id,
             batch,
             self.lease.token,
-            deleted=count["deleted"],
+            deleted=count["deleted"] + count[QUARANTINED],
             absent=count["absent"],
             kept=count["kept"],
             failed=count["failed"],
-            deleted_bytes=sum(outcome.size_in_bytes for outcome in outcomes if outcome.outcome == "deleted"),
+            deleted_bytes=sum(outcome.size_in_bytes for outcome in outcomes if outcome.outcome in GONE),
             error=errors[0] if errors else None,
         )
 
     def _piece(
-        self, look: LastLook, lock: TableLock, files: Sequence[DoomedFile], interrupted: bool
+        self,
+        look: LastLook,
+        lock: TableLock,
+        files: Sequence[DoomedFile],
+        aside: Mapping[str, str | None] | None,
+        interrupted: bool,
     ) -> list[FileOutcome]:
-        """Look and delete, under the table's lock."""
+        """Look and delete, under the table's lock. `aside`: what is in quarantine by now (None), or why it is not; only
+        those files may go."""
         if not files:
             return []
         changed, gone = self._as_listed(files)
@@ -306,6 +343,11 @@ class _Run:
             )
         kept = dict.fromkeys(changed, CHANGED) | kept
         going = [file for file in files if file.path not in kept and file.path not in gone]
+        refused: dict[str, str] = {}
+        if aside is not None:
+            refused = {path: why for path, why in aside.items() if why is not None}
+            going = [file for file in going if file.path in aside and file.path not in refused]
+            self._take_out(kept)
         with around("deletion.delete_files"):
             answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
         self._remove_sidecars([answer.path for answer in answers if answer.outcome == "deleted"])
@@ -316,16 +358,27 @@ class _Run:
                 outcomes.append(_outcome(file, "kept", kept[file.path]))
                 continue
             answer = by_path.get(file.path)
-            if answer is None and file.path not in gone:
+            absent = file.path in gone or (aside is not None and file.path not in aside)
+            if file.path in refused:
+                outcomes.append(_outcome(file, "failed", refused[file.path]))
+            elif answer is None and not absent:
                 outcomes.append(_outcome(file, "failed", "the store did not say what became of it"))
             elif answer is not None and answer.outcome == "failed":
                 outcomes.append(_outcome(file, "failed", answer.error or "the store refused"))
             elif answer is not None and answer.outcome == "deleted":
-                outcomes.append(_outcome(file, "deleted", file.reason))
+                outcomes.append(_outcome(file, "deleted" if aside is None else QUARANTINED, file.reason))
+            elif self.folder is not None and is_aside(self.sight.stores, self.folder, file.path):
+                # An interrupted attempt moved it.
+                outcomes.append(_outcome(file, QUARANTINED, file.reason))
             else:
                 why = "; an interrupted attempt may have deleted it" if interrupted else ""
                 outcomes.append(_outcome(file, "absent", file.reason + why))
         return outcomes
+
+    def _take_out(self, kept: Mapping[str, str]) -> None:
+        """What stays needs no copy in quarantine."""
+        if self.folder is not None and kept:
+            self.sight.stores.delete([place_of(self.folder, path) for path in kept], within_seconds=_DELETES_LAST)
 
     def _remove_sidecars(self, paths: Sequence[str]) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
@@ -352,7 +405,7 @@ def _differs(listed: DoomedFile, found: StoredFile) -> bool:
     return abs(found.last_modified - listed.last_modified) > _CLOCK_GRAIN
 
 
-def _outcome(file: DoomedFile, outcome: Literal["deleted", "absent", "kept", "failed"], reason: str) -> FileOutcome:
+def _outcome(file: DoomedFile, outcome: Outcome, reason: str) -> FileOutcome:
     return FileOutcome(file.path, file.kind, file.size_in_bytes, outcome, reason)
 
 
@@ -367,6 +420,7 @@ def _report(
     records = operations.journal.batches(job.job_id)
     counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED)]
     files = sum(record.files for record in counted)
+    quarantine = operations.quarantines.find(job.job_id)
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
@@ -377,6 +431,7 @@ def _report(
         bytes=sum(record.deleted_bytes for record in counted),
         pending=job.files - files,
         paused=paused,
+        quarantine=None if quarantine is None else quarantine.folder,
         _files=lambda: outcome_frame(spark, stores, root, job.job_id),
     )
 

@@ -21,11 +21,12 @@ DAGSTER_VARIABLE = "ARTEMIS_DAGSTER_POSTGRES"
 def fill(config: LifecycleConfig) -> LifecycleConfig:
     """`config` with an address for everything; the embedded Postgres is started when it is needed for one.
 
-    A warehouse that was not given stands under `home`; where the live one was given, cold and `operations.root` stand
-    beside it, as `<live>-cold` and `<live>-lifecycle`. Raises ConfigError when no such place can be named or the places
-    are nested, and what starting Postgres raises.
+    A warehouse that was not given stands under `home`; where the live one was given, cold, `operations.root` and
+    `quarantine.root` stand beside it, as `<live>-cold`, `<live>-lifecycle` and `<live>-quarantine`. Raises ConfigError
+    when no such place can be named or the places are nested, and what starting Postgres raises.
     """
     live, cold, operations = config.catalogs.live, config.catalogs.cold, config.operations
+    quarantine = config.quarantine
     home = config.home.resolve()
     beside = live.warehouse is not None
     live = live.model_copy(update={"warehouse": live.warehouse or _folder(home / "warehouse" / "live")})
@@ -36,6 +37,9 @@ def fill(config: LifecycleConfig) -> LifecycleConfig:
     if operations.root is None:
         default = _beside(live.warehouse, "lifecycle") if beside else _folder(home / "state")
         operations = operations.model_copy(update={"root": default})
+    if quarantine.root is None:
+        default = _beside(live.warehouse, "quarantine") if beside else _folder(home / "quarantine")
+        quarantine = quarantine.model_copy(update={"root": default})
 
     def missing(catalog_type: str, uri: str | None) -> bool:
         return uri is None and catalog_type == "sql"
@@ -48,13 +52,18 @@ def fill(config: LifecycleConfig) -> LifecycleConfig:
     try:
         # Built anew and not copied: the rules on roots have to hold for the filled ones too.
         sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
-        filled = {"catalogs": Catalogs(live=live, cold=cold), "operations": operations, "home": home}
+        filled = {
+            "catalogs": Catalogs(live=live, cold=cold),
+            "operations": operations,
+            "quarantine": quarantine,
+            "home": home,
+        }
         return LifecycleConfig.model_validate(sections | filled)
     except ValidationError as error:
         raise ConfigError(
             str(error.errors()[0]["msg"]).removeprefix("Value error, "),
             untouched="everything",
-            do="name catalogs.cold.warehouse and operations.root in lifecycle.yaml, apart from each other",
+            do="name the warehouses, operations.root and quarantine.root in lifecycle.yaml, apart from each other",
         ) from error
 
 
@@ -117,6 +126,6 @@ def _beside(warehouse: str, suffix: str) -> str:
         raise ConfigError(
             f"catalogs.live.warehouse {warehouse} is a whole bucket, so nothing can stand beside it",
             untouched="everything",
-            do="name catalogs.cold.warehouse and operations.root in lifecycle.yaml as well",
+            do="name catalogs.cold.warehouse, operations.root and quarantine.root in lifecycle.yaml as well",
         )
     return f"{warehouse}-{suffix}"

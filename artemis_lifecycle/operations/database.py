@@ -22,6 +22,7 @@ from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.plans import Plans
+from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
@@ -127,6 +128,7 @@ class Operations:
         self.restores = Restores(engine)
         self.deep_moves = DeepMoves(engine)
         self.thaws = Thaws(engine)
+        self.quarantines = Quarantines(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

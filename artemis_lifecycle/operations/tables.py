@@ -411,6 +411,30 @@ thaws = Table(
     Index("thaws_of_table", "table_uuid", "requested_at"),
 )
 
+quarantines = Table(
+    "quarantines",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    _text("table_uuid"),
+    _text("table_name"),
+    _text("folder"),
+    _text("metadata_location", nullable=True),
+    Column("retain_seconds", BigInteger, nullable=False),
+    _at("began_at", nullable=False),
+    _at("purge_after"),
+    _at("undeleted_at"),
+    _text("undeleted_by", nullable=True),
+    _text("undeleted_why", nullable=True),
+    _at("closed_at"),
+    _text("closed_by", nullable=True),
+    _text("closed_why", nullable=True),
+    _at("purging_at"),
+    _at("purged_at"),
+    CheckConstraint("purging_at IS NULL OR purge_after IS NOT NULL", name="quarantines_purge"),
+    CheckConstraint("undeleted_at IS NULL OR btrim(undeleted_by) <> ''", name="quarantines_said"),
+    Index("quarantines_of_table", "table_uuid", "began_at"),
+)
+
 Record = TypeVar("Record")
 
 

@@ -34,6 +34,7 @@ from artemis_lifecycle.deletion.ownership import (
     require_collectable,
     subject,
 )
+from artemis_lifecycle.deletion.quarantine import UNDELETED
 from artemis_lifecycle.errors import (
     BadInput,
     NaiveDatetime,
@@ -425,6 +426,10 @@ def _kept(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> _Kep
         needed.append((normalise(plan.base_metadata_location, sight.rules), OPEN_PLAN))
     for scan in sight.operations.scans.of_table(uuid_of_table, [ScanState.DELETING]):
         frames.append((scan.files_location, OPEN_SCAN))
+    for record in sight.operations.quarantines.undeleted(uuid_of_table):
+        job = sight.operations.journal.job(record.job_id)
+        assert job is not None  # the journal has a job before its first file goes
+        frames.append((job.files_location, UNDELETED))
     return _Kept(sight, views, frames, needed)
 
 

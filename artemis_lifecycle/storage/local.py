@@ -184,6 +184,24 @@ class LocalStore:
         except OSError as error:
             _fail("A file cannot be thawed", path, error)
 
+    def second_name(self, path: str, other: str) -> bool:
+        """Give the file at `path` the name `other`, too; False where the disk cannot, or another file has it."""
+        target = Path(local_path(other))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(local_path(path), target)
+            except FileExistsError:
+                return os.path.samefile(local_path(path), target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            if self.head(path) is None:
+                raise missing(path) from error
+            if error.errno in {*_NO_LINKS, errno.EXDEV}:
+                return False
+            _fail("A file cannot be linked", path, error)
+        return True
+
     def _link(self, path: str, aside: str) -> None:
         """The file `aside` under the name `path`, too: as a copy where there are no links."""
         try:

@@ -180,6 +180,14 @@ class Stores:
             do="check both stores' disks and network, then run the step again",
         )
 
+    def duplicate(self, source: str, destination: str) -> None:
+        """Have the bytes of `source` at `destination` too: as a second name of the file where both are on one disk that
+        has links, else as a copy that is read back. For files that are never written again. Raises what `copy` raises.
+        """
+        both_local = split(source).scheme in _LOCAL and split(destination).scheme in _LOCAL
+        if not both_local or not self._local.second_name(source, destination):
+            self.copy(source, destination)
+
     def _transfer(self, origin: Stores, source: str, destination: str, size: int, storage_class: str | None) -> str:
         if split(source).scheme in _S3 and split(destination).scheme in _S3:
             target, start = self._s3_store(), origin._s3_store()

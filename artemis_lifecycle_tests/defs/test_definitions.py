@@ -115,6 +115,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "compacted_manifests",
         "compacted_data_files",
         "move_to_deep_archive",
+        "purge_quarantine",
     }
 
 
@@ -136,6 +137,7 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "daily_data_compaction": "30 8-20/4 * * *",
         "weekly_manifest_compaction": "0 2 * * 0",
         "monthly_deep_archive": "0 3 1 * *",
+        "daily_quarantine_purge": "30 6 * * *",
         "monthly_schema_record": "0 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}

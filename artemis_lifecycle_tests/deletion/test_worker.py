@@ -11,7 +11,7 @@ from sqlalchemy import text
 from artemis_lifecycle.deletion.ownership import sidecar
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport
-from artemis_lifecycle.errors import LeaseLost, Refused, StorageError
+from artemis_lifecycle.errors import LeaseLost, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.journal import BatchState
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
@@ -172,13 +172,6 @@ def test_a_damaged_batch_deletes_nothing(world: World, table: str) -> None:
     with pytest.raises(StorageError, match="checksum"):
         world.delete(job)
     assert all(local(path).exists() for path, _ in files)
-
-
-def test_quarantine_is_refused_rather_than_deleted(world: World, table: str) -> None:
-    files = _garbage(world, table, "quarantine", 1)
-    with pytest.raises(Refused, match="quarantine"):
-        world.delete(world.job_of(table, files), mode="quarantine")
-    assert local(files[0][0]).exists()
 
 
 def test_the_slower_of_two_workers_deletes_nothing_more(world: World, table: str) -> None:

@@ -38,6 +38,7 @@ def test_the_first_run_has_nothing_to_configure(place: Path) -> None:
     assert filled.catalogs.live.warehouse == f"{home}/warehouse/live"
     assert filled.catalogs.cold.warehouse == f"{home}/warehouse/cold"
     assert filled.operations.root == f"{home}/state"
+    assert filled.quarantine.root == f"{home}/quarantine"
     assert dagster_postgres_url(filled).endswith("/dagster")
     assert dagster_postgres_url(filled) == dagster_postgres_url(config(place / "home"))
 
@@ -53,6 +54,7 @@ def test_every_section_comes_through(tmp_path: Path) -> None:
         "spark": {"master": "local[3]"},
         "reachability": {"threads": 3, "cache": "redis://127.0.0.1/0"},
         "deep_archive": {"days": 3},
+        "quarantine": {"root": "file:///somewhere/else", "retain": "3d"},
         "prices": {"classes": {"STANDARD": {"gb_month": 0.5}}},
         "defaults": {"retention": {"window": "3d"}},
         "tables": {"a.b": {"retention": {"window": "9d"}}},
@@ -74,6 +76,7 @@ def test_cold_and_state_stand_beside_a_warehouse_of_ones_own(tmp_path: Path) -> 
     filled = fill(config(tmp_path, **own))
     assert filled.catalogs.cold.warehouse == "s3://bucket/warehouse-cold"
     assert filled.operations.root == "s3://bucket/warehouse-lifecycle"
+    assert filled.quarantine.root == "s3://bucket/warehouse-quarantine"
 
 
 def test_nothing_can_stand_beside_a_whole_bucket(tmp_path: Path) -> None:

@@ -1,0 +1,212 @@
+"""Moving instead of deleting: a job's files stand in quarantine for a while, and can be brought back to their paths.
+
+    <quarantine root>/<table-uuid>/<job id>/files/<hash of the path>-<end of its name>
+    <quarantine root>/<table-uuid>/<job id>/<name of the metadata file that the plan was made of>
+
+A place follows from the path alone, and never spells it: whatever a path holds, its file stays inside the job's folder.
+A file is in quarantine before it leaves its path, and back at its path before anything says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from artemis_lifecycle.deletion.batches import FileOutcome, outcome_frame, outcomes_of_job
+from artemis_lifecycle.errors import MissingFile, StorageError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
+
+QUARANTINED: Final = "quarantined"
+"""The outcome of a file that left its path and stands in quarantine."""
+
+UNDELETED = "undeleted"
+"""The file was brought back from quarantine, and the undelete is not closed."""
+
+_THREADS = 8
+_FILES_AT_ONCE = 1_000
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class QuarantinePlace:
+    """Where a job's files go, and for how long. `metadata_location`: the metadata file that tells what they were."""
+
+    root: str
+    retain: timedelta
+    metadata_location: str | None = None
+
+
+def quarantine_folder(root: str, table_uuid: str, job_id: str) -> str:
+    return f"{root}/{table_uuid}/{job_id}"
+
+
+def place_of(folder: str, path: str) -> str:
+    """Where the file of `path` stands in a job's quarantine folder."""
+    digest = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
+    name = _ODD.sub("_", path.rpartition("/")[2])[-60:]
+    return f"{folder}/files/{digest[:40]}-{name}"
+
+
+def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, str | None]:
+    """Have each file in quarantine too; by path None where it is there, else why not. A file that is gone is left out:
+    there is nothing to delete, either."""
+
+    def one(path: str) -> tuple[str, str | None, bool]:
+        try:
+            stores.duplicate(path, place_of(folder, path))
+        except MissingFile:
+            return path, None, False
+        except StorageError as error:
+            return path, f"it cannot be put into quarantine: {error.what}", True
+        return path, None, True
+
+    with around("quarantine.set_aside"):
+        return {path: why for path, why, there in threaded(one, paths, _THREADS) if there}
+
+
+def is_aside(stores: Stores, folder: str, path: str) -> bool:
+    return stores.head(place_of(folder, path)) is not None
+
+
+@dataclass(frozen=True)
+class Undeleted:
+    """What an undelete did. Counts are files: `restored` stand at their paths again, `present` did so already (an
+    earlier try), `taken` found another file at their path, which was left alone, `failed` could not be copied.
+
+    `metadata_location`: the metadata file that the deletion's plan was made of, kept in quarantine: engines read from
+    it the snapshots that the table has no more. None for orphans.
+    """
+
+    job_id: str
+    table: str
+    restored: int
+    present: int
+    taken: int
+    failed: int
+    bytes: int
+    metadata_location: str | None
+    problems: tuple[tuple[str, str], ...] = ()
+    """(path, why), at most 1,000 of them."""
+    _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
+
+    def files(self) -> DataFrame | None:
+        """DataFrame[path, kind, size_in_bytes, outcome, reason] of what the deletion had moved."""
+        return None if self._files is None else self._files()
+
+
+def put_back(
+    spark: SparkSession,
+    stores: Stores,
+    root: str,
+    record: QuarantineRecord,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> Undeleted:
+    """Copy every quarantined file of the job back to its path, where nothing stands; again does what is left.
+
+    Call it under the table's lease, and after the undelete is on record: from then on nothing deletes those paths.
+    `root` is `operations.root`; `check` is called between pieces.
+    """
+
+    def one(moved: FileOutcome) -> tuple[str, FileOutcome, str]:
+        place = place_of(record.folder, moved.path)
+        try:
+            there, aside = stores.head(moved.path), stores.head(place)
+            if aside is None:
+                return "failed", moved, "it is not in quarantine any more"
+            if there is not None:
+                same = there.size_in_bytes == aside.size_in_bytes and stores.checksum(moved.path) == stores.checksum(
+                    place
+                )
+                return ("present", moved, "") if same else ("taken", moved, "another file stands at its path")
+            stores.duplicate(place, moved.path)
+        except StorageError as error:
+            return "failed", moved, error.what
+        return "restored", moved, ""
+
+    counts: Counter[str] = Counter()
+    size = 0
+    problems: list[tuple[str, str]] = []
+    for piece in _pieces(moved_files(stores, root, record.job_id)):
+        check()
+        with around("quarantine.put_back"):
+            for outcome, moved, why in threaded(one, piece, _THREADS):
+                counts[outcome] += 1
+                size += moved.size_in_bytes if outcome == "restored" else 0
+                if why and len(problems) < 1_000:
+                    problems.append((moved.path, why))
+    return Undeleted(
+        job_id=record.job_id,
+        table=record.table,
+        restored=counts["restored"],
+        present=counts["present"],
+        taken=counts["taken"],
+        failed=counts["failed"],
+        bytes=size,
+        metadata_location=record.metadata_location,
+        problems=tuple(problems),
+        _files=lambda: outcome_frame(spark, stores, root, record.job_id).where(f"outcome = '{QUARANTINED}'"),
+    )
+
+
+def moved_files(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
+    """What the job's deletion moved into quarantine, batch by batch."""
+    return (outcome for outcome in outcomes_of_job(stores, root, job_id) if outcome.outcome == QUARANTINED)
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge deleted from quarantine, or would delete. `failed` files make the next run try again."""
+
+    job_id: str
+    table: str
+    deleted: int
+    failed: int
+    bytes: int
+    dry_run: bool = False
+
+
+def purge(
+    stores: Stores,
+    record: QuarantineRecord,
+    *,
+    dry_run: bool = False,
+    take: Callable[[int], object] = lambda files: None,
+    check: Callable[[], None] = lambda: None,
+) -> Purged:
+    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left."""
+    deleted = failed = size = 0
+    for piece in _pieces(stores.list(record.folder)):
+        check()
+        sizes = {file.path: file.size_in_bytes for file in piece}
+        if dry_run:
+            deleted, size = deleted + len(piece), size + sum(sizes.values())
+            continue
+        take(len(piece))
+        with around("quarantine.purge"):
+            for answer in stores.delete(list(sizes)):
+                if answer.outcome == "failed":
+                    failed += 1
+                else:
+                    deleted, size = deleted + 1, size + sizes[answer.path]
+    return Purged(record.job_id, record.table, deleted, failed, size, dry_run)
+
+
+def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
+    items = iter(items)
+    while piece := list(islice(items, _FILES_AT_ONCE)):
+        yield piece

@@ -1,0 +1,188 @@
+"""What deletions moved into quarantine instead of deleting it, until when it stays there, and who brought it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, func, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import quarantines, to_record
+
+
+class QuarantineState(StrEnum):
+    KEPT = "kept"
+    """The files are in quarantine, and gone from their paths."""
+
+    UNDELETED = "undeleted"
+    """They were brought back, and stand at their paths too; nothing deletes them there until the undelete is closed."""
+
+    PURGING = "purging"
+    PURGED = "purged"
+
+
+@dataclass(frozen=True)
+class QuarantineRecord:
+    """The quarantine of one deletion job. `folder` holds its files; `purge_after` is known once the job is over."""
+
+    job_id: str
+    table_uuid: str
+    table: str
+    folder: str
+    metadata_location: str | None
+    retain_seconds: int
+    began_at: datetime
+    purge_after: datetime | None
+    undeleted_at: datetime | None
+    undeleted_by: str | None
+    undeleted_why: str | None
+    closed_at: datetime | None
+    closed_by: str | None
+    closed_why: str | None
+    purging_at: datetime | None
+    purged_at: datetime | None
+
+    @property
+    def state(self) -> QuarantineState:
+        if self.purged_at is not None:
+            return QuarantineState.PURGED
+        if self.purging_at is not None:
+            return QuarantineState.PURGING
+        if self.undeleted_at is not None and self.closed_at is None:
+            return QuarantineState.UNDELETED
+        return QuarantineState.KEPT
+
+
+class Quarantines:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(
+        self,
+        job_id: str,
+        table_uuid: str,
+        table: str,
+        folder: str,
+        retain: timedelta,
+        metadata_location: str | None = None,
+    ) -> QuarantineRecord:
+        """Write where a job's files will go, before the first goes; beginning again returns what is stored."""
+        with around("quarantines.begin"), self._engine.begin() as connection:
+            connection.execute(
+                upsert(quarantines)
+                .values(
+                    job_id=job_id,
+                    table_uuid=table_uuid,
+                    table_name=table,
+                    folder=folder,
+                    metadata_location=metadata_location,
+                    retain_seconds=int(retain.total_seconds()),
+                )
+                .on_conflict_do_nothing()
+            )
+        return self.get(job_id)
+
+    def get(self, job_id: str) -> QuarantineRecord:
+        """Raises NoSuchPlan for a job that quarantined nothing."""
+        found = self.find(job_id)
+        if found is None:
+            raise NoSuchPlan(
+                f"Nothing of {job_id} is in quarantine",
+                untouched="everything",
+                do="see what is: artemis quarantine TABLE; a table's deletion.mode decides before its files go",
+            )
+        return found
+
+    def find(self, job_id: str) -> QuarantineRecord | None:
+        found = self._all(quarantines.c.job_id == job_id)
+        return found[0] if found else None
+
+    def of_table(self, table_uuid: str) -> list[QuarantineRecord]:
+        """Newest first, purged ones too."""
+        return self._all(quarantines.c.table_uuid == table_uuid)
+
+    def undeleted(self, table_uuid: str) -> list[QuarantineRecord]:
+        """Those whose files stand at their paths again, and must stay there."""
+        return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
+
+    def due(self, table_uuid: str | None = None) -> list[QuarantineRecord]:
+        """Those, of one table or of all, whose retention is over by Postgres' clock, and those whose purge was
+        interrupted; oldest first."""
+        wanted = (quarantines.c.purge_after < func.clock_timestamp()) & quarantines.c.purged_at.is_(None)
+        found = self._all(wanted if table_uuid is None else wanted & (quarantines.c.table_uuid == table_uuid))
+        return [record for record in reversed(found) if record.state is not QuarantineState.UNDELETED]
+
+    def finish(self, job_id: str) -> None:
+        """The job is over: its retention begins to run. No-op for a job without a quarantine, and the second time."""
+        with around("quarantines.finish"), self._engine.begin() as connection:
+            connection.execute(
+                update(quarantines)
+                .where(quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
+                .values(
+                    purge_after=func.clock_timestamp()
+                    + func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
+                )
+            )
+
+    def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
+        """Write that the files are about to stand at their paths again. Raises PlanStateError when they are purged."""
+        return self._set(
+            job_id,
+            quarantines.c.purging_at.is_(None),
+            undeleted_at=func.coalesce(quarantines.c.undeleted_at, func.clock_timestamp()),
+            undeleted_by=who,
+            undeleted_why=why,
+            closed_at=None,
+            closed_by=None,
+            closed_why=None,
+        )
+
+    def close(self, job_id: str, who: str, why: str) -> QuarantineRecord:
+        """End an undelete: from now on an orphan scan may find what nothing refers to. Raises PlanStateError."""
+        return self._set(
+            job_id,
+            quarantines.c.undeleted_at.is_not(None),
+            closed_at=func.coalesce(quarantines.c.closed_at, func.clock_timestamp()),
+            closed_by=who,
+            closed_why=why,
+        )
+
+    def purge(self, job_id: str) -> QuarantineRecord:
+        """Write that the files in quarantine are about to be deleted. Raises PlanStateError while the retention runs,
+        and for what was brought back."""
+        return self._set(
+            job_id,
+            (quarantines.c.purge_after < func.clock_timestamp())
+            & (quarantines.c.undeleted_at.is_(None) | quarantines.c.closed_at.is_not(None)),
+            purging_at=func.coalesce(quarantines.c.purging_at, func.clock_timestamp()),
+        )
+
+    def purged(self, job_id: str) -> QuarantineRecord:
+        return self._set(
+            job_id, quarantines.c.purging_at.is_not(None), purged_at=func.coalesce(quarantines.c.purged_at, func.now())
+        )
+
+    def _set(self, job_id: str, only: ColumnElement[bool], **values: Any) -> QuarantineRecord:
+        with around("quarantines.record"), self._engine.begin() as connection:
+            row = connection.execute(
+                update(quarantines).where(quarantines.c.job_id == job_id, only).values(**values).returning(quarantines)
+            ).first()
+        if row is None:
+            found = self.get(job_id)
+            raise PlanStateError(
+                f"The quarantine of {job_id} is {found.state}, and that does not allow it",
+                table=found.table,
+                untouched="all files",
+                do=f"see when it is purged, and what was brought back: artemis quarantine {found.table}",
+            )
+        return to_record(QuarantineRecord, row)
+
+    def _all(self, condition: ColumnElement[bool]) -> list[QuarantineRecord]:
+        query = select(quarantines).where(condition).order_by(quarantines.c.began_at.desc())
+        with self._engine.connect() as connection:
+            return [to_record(QuarantineRecord, row) for row in connection.execute(query)]

@@ -1,0 +1,192 @@
+"""Quarantine: what is deleted can be brought back, whenever a worker dies; and what is brought back stays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+
+from artemis_lifecycle.deletion.quarantine import QUARANTINED, UNDELETED, QuarantinePlace, place_of, quarantine_folder
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.quarantines import QuarantineState
+from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.deletion.world import World, local, outcomes
+from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
+from artemis_lifecycle_tests.policies import AT_ONCE
+
+ODD = ["plain.parquet", "a b%20c.parquet", "_hidden'\"quote.parquet", "ümlaut-" + "x" * 180, "new\nline.parquet"]
+
+
+@pytest.fixture(scope="module")
+def table(world: World) -> str:
+    world.create("del.aside")
+    world.append("del.aside", 1, 2)
+    return "del.aside"
+
+
+def test_a_worker_that_dies_anywhere_loses_no_file(world: World, table: str, tmp_path: Path) -> None:
+    """At each durable write in turn: every doomed file is at its path or in quarantine, and in the end in quarantine;
+    what is alive stays, and has no copy there."""
+    place = QuarantinePlace(f"file://{tmp_path}/quarantine", timedelta(days=1))
+    alive = world.data_file(table, world.current_snapshot(table)).location()
+    died: set[str] = set()
+    tries = 0
+    while True:
+        files = {f"file://{world.drop_in(table, f'data/{tries}/{name}')}": f"{tries}{name}" for name in ODD}
+        for path, content in files.items():
+            local(path).write_text(content)
+        job = world.job_of(table, [*((path, "data") for path in files), (alive, "data")])
+        folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
+        tries += 1
+
+        def die(name: str) -> None:
+            if name not in died and not name.startswith("leases."):
+                died.add(name)
+                raise Killed(name)
+
+        before = len(died)
+        try:
+            with crash_points.installed(die):
+                world.delete(job, files_per_batch=3, quarantine=place)
+        except Killed:
+            for path, content in files.items():
+                found = [each for each in (local(path), local(place_of(folder, path))) if each.exists()]
+                assert found and {each.read_text() for each in found} == {content}
+        report = world.delete(job, files_per_batch=3, quarantine=place)
+        assert (report.deleted, report.already_absent, report.kept, report.failed) == (len(ODD), 0, 1, 0)
+        assert report.quarantine == folder
+        assert {row["outcome"] for row in report.files().collect()} == {QUARANTINED, "kept"}
+        for path, content in files.items():
+            assert not local(path).exists()
+            assert local(place_of(folder, path)).read_text() == content
+        assert local(alive).exists() and not local(place_of(folder, alive)).exists()
+        if len(died) == before:
+            break
+    assert len(died) > 15 and {"quarantine.set_aside:after", "deletion.delete_files:after"} <= died
+    print(f"died at {len(died)} points")
+
+
+def test_what_cannot_be_put_aside_is_not_deleted(
+    world: World, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = QuarantinePlace(f"file://{tmp_path}/quarantine", timedelta(days=1))
+    path = f"file://{world.drop_in(table, 'data/stays.parquet')}"
+    job = world.job_of(table, [(path, "data")])
+    folder = local(quarantine_folder(place.root, job.table_uuid, job.job_id))
+    folder.mkdir(parents=True)
+    (folder / "files").write_text("a file where the folder should be")
+    report = world.delete(job, quarantine=place)
+    assert (report.deleted, report.failed) == (0, 1) and local(path).exists()
+    assert "put into quarantine" in outcomes(report)["stays.parquet"][1]
+    (folder / "files").unlink()
+    # A disk without links gets a copy.
+    monkeypatch.setattr(LocalStore, "second_name", lambda store, one, other: False)
+    report = world.delete(job, quarantine=place)
+    assert (report.deleted, report.failed) == (1, 0) and not local(path).exists()
+    # What began in quarantine ends there, whatever the policy says by now.
+    assert world.delete(job).quarantine is not None
+
+
+@pytest.fixture
+def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Lifecycle:
+    policy = {**AT_ONCE, "cold_tier": {"enabled": False}, "deletion": {"grace": "0s", "mode": "quarantine"}}
+    return Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark)
+
+
+def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
+    spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
+    table = make_table(lifecycle, "t", 2)
+    spark.sql(f"INSERT OVERWRITE {live}.{table} SELECT /*+ COALESCE(1) */ 9 AS id")
+    first, second, _ = ids_of(lifecycle, table)
+    before: dict[int, Print] = {each: fingerprint(lifecycle.read(table, snapshot_id=each)) for each in (first, second)}
+    report = lifecycle.expire(table)
+    plan_id = report.job_id
+    assert report.deleted > 3 and report.quarantine is not None
+    assert lifecycle.scan_orphans(table).summary.orphan_files == 0
+    [record] = lifecycle.quarantined(table)
+    assert record.state is QuarantineState.KEPT and record.purge_after is not None
+    assert lifecycle.purge_quarantine(table) == []
+
+    # A stranger took one of the paths meanwhile: it is left alone, and said.
+    moved = [row["path"] for row in report.files().where(f"outcome = '{QUARANTINED}'").collect()]
+    lists = [path for path in moved if "/snap-" in path]
+    local(lists[0]).write_text("somebody else's")
+    done = lifecycle.undelete(plan_id, who="ada", why="the audit asks")
+    assert (done.restored, done.present, done.taken, done.failed) == (len(moved) - 1, 0, 1, 0)
+    assert done.problems == ((lists[0], "another file stands at its path"),)
+    assert local(lists[0]).read_text() == "somebody else's"
+    local(lists[0]).unlink()
+
+    # Died at any write and run again, it comes to the same.
+    died: set[str] = set()
+
+    def die(name: str) -> None:
+        if name.startswith("quarantine") and name not in died:
+            died.add(name)
+            raise Killed(name)
+
+    while True:
+        try:
+            with crash_points.installed(die):
+                done = lifecycle.undelete(plan_id, who="ada", why="the audit asks")
+            break
+        except Killed:
+            lapse(lifecycle, "leases")
+    assert len(died) >= 4 and done.restored + done.present == len(moved)
+    assert all(local(path).exists() for path in moved)
+    assert done.metadata_location is not None
+    for snapshot_id, rows in before.items():
+        frame = spark.read.format("iceberg").option("versionAsOf", snapshot_id).load(done.metadata_location)
+        assert fingerprint(frame) == rows
+
+    # Nobody takes it away again: not a scan, not a job that names those files.
+    scan = lifecycle.scan_orphans(table)
+    assert scan.summary.orphan_files == 0
+    places = {local(path) for path in moved}
+    assert {row["verdict"] for row in scan.unreferenced().collect() if local(row["path"]) in places} == {UNDELETED}
+    assert lifecycle.explain(table, moved[0]).verdict in ("deleted", "unknown")
+    with lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("UPDATE lifecycle.quarantines SET purge_after = clock_timestamp() - interval '1 s'"))
+    assert lifecycle.purge_quarantine(table) == []
+
+    # Until the undelete is closed. Then a scan finds them, and an undelete of the scan brings them back again.
+    lifecycle.close_plan(plan_id, who="ada", why="seen")
+    scan = lifecycle.scan_orphans(table)
+    assert scan.summary.orphan_files == len(moved)
+    assert lifecycle.delete_orphans(scan).deleted == len(moved)
+    assert not any(local(path).exists() for path in moved)
+    assert lifecycle.undelete(scan, who="ada", why="once more").restored == len(moved)
+    assert lifecycle.scan_orphans(table).summary.orphan_files == 0
+    lifecycle.close_plan(scan, who="ada", why="seen")
+
+    # The plan's quarantine is past its time; the scan's is not.
+    told = lifecycle.purge_quarantine(table, dry_run=True)
+    assert [(each.job_id, each.deleted) for each in told] == [(plan_id, len(moved) + 1)]
+    folder = local(record.folder)
+    assert folder.exists()
+    with pytest.raises(Killed), crash_points.installed(_killed_at("quarantine.purge:after")):
+        lifecycle.purge_quarantine(table)
+    lapse(lifecycle, "leases")
+    assert [each.job_id for each in lifecycle.purge_quarantine(table)] == [plan_id]
+    assert not [each for each in folder.rglob("*") if each.is_file()]
+    assert all(local(path).exists() for path in moved)
+    with pytest.raises(PlanStateError, match="purged"):
+        lifecycle.undelete(plan_id, who="ada", why="too late")
+    with pytest.raises(NoSuchPlan):
+        lifecycle.undelete("plan-unknown", who="ada", why="x")
+
+
+def _killed_at(point: str):  # type: ignore[no-untyped-def]
+    def die(name: str) -> None:
+        if name == point:
+            raise Killed(name)
+
+    return die
