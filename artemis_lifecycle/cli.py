@@ -1188,6 +1188,49 @@ def close(
 
 
 @app.command()
+def pause(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; none is every table.")] = None,
+    who: Annotated[str, typer.Option(prompt=True)] = "",
+    why: Annotated[str, typer.Option(prompt=True)] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop all work on a table, or on every table, wherever it runs; workers notice within seconds."""
+    with opened(config, "pausing") as lifecycle:
+        show(lifecycle.pause(table, who=who, why=why), json=json, title="Paused")
+
+
+@app.command()
+def resume(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; none ends the pause of all.")] = None,
+    who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a pause. What was stopped goes on with the next run."""
+    with opened(config, "resuming") as lifecycle:
+        ended, left = lifecycle.resume(table, who=who or lifecycle.owner), lifecycle.pauses()
+    if json:
+        show({"ended": ended, "in_force": left}, json=True, title="")
+        return
+    out.print(escape("\n".join(f"ended: {each}" for each in ended) or "there was no such pause"))
+    for each in left:
+        out.print(escape(f"still in force: {each}"))
+
+
+@app.command()
+def pauses(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The pauses that are in force."""
+    with opened(config, "reading pauses") as lifecycle:
+        found = lifecycle.pauses()
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = [(each.table or "every table", each.who, each.why, each.since) for each in found]
+    show_table("Pauses in force", ["table", "who", "why", "since"], rows)
+
+
+@app.command()
 def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
     """What deletions moved into quarantine, until when it stays there, and what was brought back."""
     with opened(config, f"reading the quarantine of {table}") as lifecycle:

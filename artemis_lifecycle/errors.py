@@ -205,6 +205,10 @@ class InDeepArchive(Busy):
     """What was asked for is in the deep archive, and is not readable until it was thawed."""
 
 
+class Paused(Busy):
+    """Somebody paused the lifecycle, or the quiet window that a scheduled step keeps to is over."""
+
+
 class LeaseTaken(Busy):
     """Another worker holds the table's lease."""
 

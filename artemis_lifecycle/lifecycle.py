@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -43,6 +43,7 @@ from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, parse_duration
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
+from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.deletion.quarantine import Purged, QuarantinePlace, Undeleted, purge, put_back
@@ -59,6 +60,7 @@ from artemis_lifecycle.errors import (
     NoSuchPlan,
     NoSuchSnapshot,
     NoSuchTable,
+    Paused,
     PlanStateError,
 )
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
@@ -99,6 +101,7 @@ from artemis_lifecycle.operations.heartbeats import Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.pauses import Pause, Watch
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.operations.quarantines import QuarantineRecord, QuarantineState
@@ -226,12 +229,15 @@ class Lifecycle:
         *,
         owner: str | None = None,
         run_id: str | None = None,
+        in_quiet_window: bool = False,
     ) -> None:
         """`config` must have every address (see `open`, which fills them). `owner` and `run_id` name the worker in
-        leases and step records; the default owner is user and host."""
+        leases and step records; the default owner is user and host. `in_quiet_window`: steps stop when their table's
+        quiet window closes, and the next run goes on (schedules run so)."""
         self.config = config
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
+        self.in_quiet_window = in_quiet_window
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
         self._prepared = False
@@ -244,6 +250,7 @@ class Lifecycle:
         *,
         owner: str | None = None,
         run_id: str | None = None,
+        in_quiet_window: bool = False,
     ) -> Self:
         """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
 
@@ -251,7 +258,7 @@ class Lifecycle:
         Raises ConfigError, EnvironmentMissing, OperationsUnavailable.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
-        return cls(fill(loaded), spark, owner=owner, run_id=run_id)
+        return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
 
     def __enter__(self) -> Self:
         return self
@@ -344,8 +351,65 @@ class Lifecycle:
         return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
     @contextmanager
-    def _step(self, look: _Table, step: str, *, dry_run: bool = False) -> Iterator[_Step]:
-        """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing."""
+    def _step(self, look: _Table, step: str, *, dry_run: bool = False, pausable: bool = True) -> Iterator[_Step]:
+        """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing.
+
+        A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
+        next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+        """
+        if not pausable:
+            with self._leased(look, step, dry_run=dry_run) as state:
+                yield state
+            return
+        with self._watched(look) as watch:
+            if watch.why is not None:
+                raise _paused(look.name, watch.why)
+            with self._leased(look, step, dry_run=dry_run, watch=watch) as state:
+                try:
+                    yield state
+                except LifecycleError:
+                    raise
+                except Exception as error:
+                    if watch.why is None:
+                        raise
+                    # Its Spark jobs were cancelled under it.
+                    raise _paused(look.name, watch.why) from error
+
+    @contextmanager
+    def _watched(self, look: _Table) -> Iterator[Watch]:
+        """A look each second at what stops work on the table; the Spark jobs of this thread are cancelled then."""
+        table_uuid, window = look.metadata.table_uuid, self.config.policy(look.name).quiet_window
+        tag = f"artemis-{uuid.uuid4().hex}"
+
+        def why() -> str | None:
+            pause = self.operations.pauses.of_table(table_uuid)
+            if pause is not None:
+                return str(pause)
+            if self.in_quiet_window and not is_in_quiet_window(window, self.operations.clock.now()):
+                return f"the quiet window ({window.start} to {window.end} {window.timezone}) is over"
+            return None
+
+        def cancel() -> None:
+            session = self._started_spark()
+            if session is not None:
+                session.sparkContext.cancelJobsWithTag(tag)
+
+        session = self._started_spark()
+        with Watch(why, cancel) as watch:
+            if session is not None:
+                session.sparkContext.addJobTag(tag)
+            try:
+                yield watch
+            finally:
+                if session is not None:
+                    session.sparkContext.removeJobTag(tag)
+
+    def _started_spark(self) -> SparkSession | None:
+        """The session, if there is one already; None rather than starting one."""
+        return self._given_spark or self._own_spark
+
+    @contextmanager
+    def _leased(self, look: _Table, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[_Step]:
         table = look.name
         if not dry_run:
             self.operations.leases.require_free(look.metadata.table_uuid)
@@ -372,7 +436,7 @@ class Lifecycle:
                 run_id=self.run_id,
                 dry_run=dry_run,
             )
-            state = _Step(night, held)
+            state = _Step(table, night, held, watch)
             try:
                 yield state
             except BaseException as error:
@@ -843,7 +907,7 @@ class Lifecycle:
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
         with self._step(self._look(plan.table), "deletion") as step:
             self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
-            report = self._delete(job, step.lease, plan.base_metadata_location)
+            report = self._delete(job, step.lease, plan.base_metadata_location, pause=step.pause)
             if report.failed == 0 and report.pending == 0:
                 self.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
             else:
@@ -852,7 +916,13 @@ class Lifecycle:
         return report
 
     def _delete(
-        self, job: DeletionJob, lease: Lease | None, metadata_location: str, *, dry_run: bool = False
+        self,
+        job: DeletionJob,
+        lease: Lease | None,
+        metadata_location: str,
+        *,
+        dry_run: bool = False,
+        pause: Callable[[], str | None] = lambda: None,
     ) -> DeletionReport:
         report = delete_job(
             self.spark,
@@ -866,6 +936,7 @@ class Lifecycle:
             rules=self.rules(job.table),
             settings=self._deletion_settings(job.table, metadata_location),
             dry_run=dry_run,
+            pause=pause,
         )
         if not dry_run:
             record_outcomes(self.spark, self.operations, self.config.catalogs.live.name, job, report)
@@ -1060,12 +1131,19 @@ class Lifecycle:
             approved_by=record.approved_by,
         )
         with self._step(self._look(record.table), "orphan_deletion") as step:
-            report = self._delete_orphans(record, step.lease)
+            report = self._delete_orphans(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = _deletion_counts(report)
         return report
 
-    def _delete_orphans(self, record: ScanRecord, lease: Lease | None, *, dry_run: bool = False) -> DeletionReport:
+    def _delete_orphans(
+        self,
+        record: ScanRecord,
+        lease: Lease | None,
+        *,
+        dry_run: bool = False,
+        pause: Callable[[], str | None] = lambda: None,
+    ) -> DeletionReport:
         return delete_scan(
             self.spark,
             self.live_stores,
@@ -1079,6 +1157,7 @@ class Lifecycle:
             results_catalog=self.config.catalogs.live.name,
             settings=self._deletion_settings(record.table),
             dry_run=dry_run,
+            pause=pause,
         )
 
     def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
@@ -1091,6 +1170,24 @@ class Lifecycle:
                 )
             place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
         return DeletionSettings(requests_per_second=requests_per_second(policy), quarantine=place)
+
+    # --- the kill switch ----------------------------------------------------------------------------------------------
+
+    def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
+        """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
+        two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
+        require_said(table or "all tables", who=who, why=why)
+        table_uuid = None if table is None else self._look(table).metadata.table_uuid
+        return self.operations.pauses.begin(who, why, table_uuid, table)
+
+    def resume(self, table: str | None = None, *, who: str) -> list[Pause]:
+        """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
+        outlives that of all."""
+        return self.operations.pauses.end(who, None if table is None else self._look(table).metadata.table_uuid)
+
+    def pauses(self) -> list[Pause]:
+        """The pauses that are in force."""
+        return self.operations.pauses.in_force()
 
     # --- quarantine ---------------------------------------------------------------------------------------------------
 
@@ -1110,7 +1207,7 @@ class Lifecycle:
         """
         job_id = job if isinstance(job, str) else _job_id(job)
         record = self.operations.quarantines.get(job_id)
-        with self._step(self._look(record.table), "undelete") as step:
+        with self._step(self._look(record.table), "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
             # On record first, under the lock of those who delete: nobody takes away again what is put back.
             with table_lock(self.operations.engine, record.table_uuid, table=record.table):
@@ -1492,7 +1589,7 @@ class Lifecycle:
         """
         look = self._look(table)
         table_uuid = look.metadata.table_uuid
-        with self._step(look, "restore") as step:
+        with self._step(look, "restore", pausable=False) as step:
             # Under the lease: no handoff or expiration changes what is where any more.
             live, tables = self._look(table).metadata, self.cold_tables(table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
@@ -1742,7 +1839,7 @@ class Lifecycle:
         snapshot = look.metadata.snapshot(snapshot_id)
         if snapshot is None:
             raise _no_such_snapshot(table, snapshot_id, "its refs")
-        with self._step(look, "tag"), table_lock(self.operations.engine, look.metadata.table_uuid):
+        with self._step(look, "tag", pausable=False), table_lock(self.operations.engine, look.metadata.table_uuid):
             created_at = self._instant("now", None)
             age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
 
@@ -1802,7 +1899,7 @@ class Lifecycle:
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 
-        with self._step(look, "untag"):
+        with self._step(look, "untag", pausable=False):
             result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
             record = self.operations.tags.removed(
                 look.metadata.table_uuid, table, name, ref.snapshot_id, who or _person(), why or None
@@ -1922,17 +2019,35 @@ class Lifecycle:
 
 
 class _Step:
-    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over."""
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, and Paused."""
 
-    def __init__(self, night: date, lease: Lease | None) -> None:
+    def __init__(self, table: str, night: date, lease: Lease | None, watch: Watch | None) -> None:
+        self.table = table
         self.night = night
         self.lease = lease
+        self._watch = watch
         self.state: Literal["done", "pending", "skipped"] = "done"
         self.counts: Mapping[str, int] = {}
+
+    def pause(self) -> str | None:
+        """Why the work has to stop, if it has to."""
+        return None if self._watch is None else self._watch.why
 
     def check(self) -> None:
         if self.lease is not None:
             self.lease.check()
+        why = self.pause()
+        if why is not None:
+            raise _paused(self.table, why)
+
+
+def _paused(table: str, why: str) -> Paused:
+    return Paused(
+        f"The work stopped: {why}",
+        table=table,
+        untouched="what was not finished before; it is gone on with by the next run",
+        do="let it go on with artemis resume, or wait for the next night",
+    )
 
 
 def _require_readable(table: str, found: Route) -> None:

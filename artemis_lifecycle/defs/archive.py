@@ -1,4 +1,4 @@
-"""The ends of retentions behind a table's night, of the cold tier and of the quarantine, and thaws: jobs of their own."""
+"""The ends of retentions behind a table's night, of cold tier and quarantine, and thaws: jobs of their own."""
 
 from dagster import OpExecutionContext, job, op
 
@@ -90,5 +90,5 @@ def thaws() -> None:
 
 @job(partitions_def=tables, tags={"artemis/job": "quarantine_purge"})
 def quarantine_purge() -> None:
-    """What was in quarantine for longer than its retention, deleted for good. Only tells, unless its dry_run is false."""
+    """What was in quarantine for longer than its retention, deleted for good. Only tells, unless dry_run is false."""
     purge_quarantine()

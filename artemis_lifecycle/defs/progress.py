@@ -45,9 +45,16 @@ class Tonight:
 
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
-    """The partitions that an entry of lifecycle.yaml matches and that the catalog still has."""
+    """The partitions that an entry of lifecycle.yaml matches, that the catalog still has, and that nobody paused."""
     known = set(instance.get_dynamic_partitions(PARTITIONS_NAME))
-    return [table for table in lifecycle.tables() if table in known and lifecycle.config.entry(table) is not None]
+    paused = {pause.table for pause in lifecycle.pauses()}
+    if None in paused:
+        return []
+    return [
+        table
+        for table in lifecycle.tables()
+        if table in known and lifecycle.config.entry(table) is not None and table not in paused
+    ]
 
 
 def under_way(instance: DagsterInstance, job: str) -> set[str]:

@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config import LifecycleConfig, load_config
 from artemis_lifecycle.defs.processes import sign
+from artemis_lifecycle.defs.progress import NIGHT_TAG
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -45,6 +46,11 @@ class SparkSessionResource(LazyPySparkResource):
         self._started_here = live_session() is None
         self._spark_session = open_session(conf)
 
+    @property
+    def started(self) -> Any:
+        """The session, if a step needed one already; None rather than starting one."""
+        return self._spark_session
+
     def teardown_after_execution(self, context: InitResourceContext) -> None:
         """Stop the session, if it was started for this run."""
         session, self._spark_session = self._spark_session, None
@@ -66,6 +72,9 @@ class RunLifecycle(Lifecycle):
     def spark(self) -> Any:
         """The run's session."""
         return self.session.spark_session
+
+    def _started_spark(self) -> Any:
+        return self.session.started
 
     @cached_property
     def live_stores(self) -> Stores:
@@ -91,6 +100,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
 
     _opened: Optional[RunLifecycle] = PrivateAttr(default=None)
     _run_id: Optional[str] = PrivateAttr(default=None)
+    _scheduled: bool = PrivateAttr(default=False)
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
@@ -99,12 +109,16 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         if run is not None and instance is not None:
             sign(instance, run.run_id)
         self._run_id = run.run_id if run is not None else None
+        # A person who launches a run means it now; what the clock began ends with its night.
+        self._scheduled = run is not None and NIGHT_TAG in run.tags
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
     def get(self) -> RunLifecycle:
         """The `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
         if self._opened is None:
-            opened = RunLifecycle.open(self.config_path, owner=OWNER, run_id=self._run_id)
+            opened = RunLifecycle.open(
+                self.config_path, owner=OWNER, run_id=self._run_id, in_quiet_window=self._scheduled
+            )
             opened.session = self.spark
             opened.s3_client_factory = self.s3.get_client if self.s3 is not None else None
             self._opened = opened

@@ -170,7 +170,7 @@ def delete_job(
 
     `current` reads the table's entry in the live catalog, `catalog` its other tables; `root` is `operations.root`;
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
-    each batch: a text stops the run there, and the next run goes on.
+    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on.
 
     Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
@@ -267,12 +267,12 @@ class _Run:
                 look.full()
                 looked = True
             for record in sorted(todo, key=lambda record: record.batch):
-                if (why := self.pause()) is not None:
+                if (why := self.pause() or self._batch(look, batches, record)) is not None:
                     return why
-                self._batch(look, batches, record)
         return None
 
-    def _batch(self, look: LastLook, batches: Batches, record: BatchRecord) -> None:
+    def _batch(self, look: LastLook, batches: Batches, record: BatchRecord) -> str | None:
+        """Take one batch, piece by piece; what a pause said between two pieces, after which the next run goes on."""
         sight, job, batch = self.sight, self.job, record.batch
         files = read_batch(sight.stores, batches, batch)
         earlier = read_outcomes(sight.stores, sight.root, job.job_id, batch)
@@ -283,6 +283,8 @@ class _Run:
         size = self.bucket.piece
         pieces = [todo[start : start + size] for start in range(0, len(todo), size)] or [[]]
         for number, piece in enumerate(pieces):
+            if number and (why := self.pause()) is not None:
+                return why
             self.bucket.take(len(piece))
             aside = None
             if self.folder is not None:
@@ -312,6 +314,7 @@ class _Run:
             deleted_bytes=sum(outcome.size_in_bytes for outcome in outcomes if outcome.outcome in GONE),
             error=errors[0] if errors else None,
         )
+        return None
 
     def _piece(
         self,

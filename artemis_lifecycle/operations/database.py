@@ -21,6 +21,7 @@ from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.restores import Restores
@@ -129,6 +130,7 @@ class Operations:
         self.deep_moves = DeepMoves(engine)
         self.thaws = Thaws(engine)
         self.quarantines = Quarantines(engine)
+        self.pauses = Pauses(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -312,10 +312,10 @@ def require_said(table: str, **said: str) -> None:
     for name, value in said.items():
         if not value.strip():
             raise BadInput(
-                f"A thaw needs {name.replace('_', ' ')}, and none is given",
+                f"This needs {name.replace('_', ' ')}, and none is given",
                 table=table,
                 untouched="everything",
-                do="say it; it is kept with the thaw",
+                do="say it; it is kept on record",
             )
 
 

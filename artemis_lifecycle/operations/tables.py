@@ -435,6 +435,21 @@ quarantines = Table(
     Index("quarantines_of_table", "table_uuid", "began_at"),
 )
 
+pauses = Table(
+    "pauses",
+    metadata,
+    Column("pause_id", Text, primary_key=True),
+    _text("table_uuid", nullable=True),
+    _text("table_name", nullable=True),
+    _text("who"),
+    _text("why"),
+    _at("since", nullable=False),
+    _at("ended_at"),
+    _text("ended_by", nullable=True),
+    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="pauses_said"),
+    Index("pauses_in_force", "table_uuid", postgresql_where=text("ended_at IS NULL")),
+)
+
 Record = TypeVar("Record")
 
 
