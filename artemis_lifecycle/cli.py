@@ -1188,6 +1188,23 @@ def close(
 
 
 @app.command()
+def receipt(
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The receipt of a finished deletion, as Markdown: what became of the files, by whose decision, and where every
+    path stands."""
+    with opened(config, "reading a receipt") as lifecycle:
+        found = lifecycle.receipt(plan)
+    if json:
+        show(found, json=True, title="")
+    else:
+        out.print(found.to_markdown(), markup=False, soft_wrap=True)
+        out.print(escape(found.location), style="dim", soft_wrap=True)
+
+
+@app.command()
 def pause(
     table: Annotated[str | None, typer.Argument(help="namespace.table; none is every table.")] = None,
     who: Annotated[str, typer.Option(prompt=True)] = "",

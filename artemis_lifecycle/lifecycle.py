@@ -18,7 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -27,7 +27,7 @@ from artemis_lifecycle.cold_tier import thaw as thawing
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived, archived_files
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput, read_outcome
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.history import cold_history as archived_history
@@ -45,8 +45,9 @@ from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, 
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
-from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES, metadata_locations
 from artemis_lifecycle.deletion.quarantine import Purged, QuarantinePlace, Undeleted, purge, put_back
+from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import GONE, DeletionReport, DeletionSettings, delete_job, report_of
 from artemis_lifecycle.errors import (
@@ -109,6 +110,7 @@ from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
+from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
@@ -895,6 +897,8 @@ class Lifecycle:
         if dry_run:
             return self._delete(job, None, plan.base_metadata_location, dry_run=True)
         if record.status == PlanStatus.DONE:
+            if job.files:
+                self._receipt(job)
             return report_of(self.spark, self.live_stores, self.operations, job, self.root)
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
             raise PlanStateError(
@@ -909,6 +913,8 @@ class Lifecycle:
             self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
             report = self._delete(job, step.lease, plan.base_metadata_location, pause=step.pause)
             if report.failed == 0 and report.pending == 0:
+                if job.files:
+                    self._receipt(job)
                 self.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
             else:
                 step.state = "pending"
@@ -1121,6 +1127,8 @@ class Lifecycle:
         hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
         record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if dry_run or record.state == ScanState.DONE:
+            if not dry_run and record.files:
+                self._receipt(job_of(record))
             return self._delete_orphans(record, None, dry_run=dry_run)
         require_approval(
             record.scan_id,
@@ -1134,6 +1142,8 @@ class Lifecycle:
             report = self._delete_orphans(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = _deletion_counts(report)
+            if step.state == "done" and record.files:
+                self._receipt(job_of(record))
         return report
 
     def _delete_orphans(
@@ -1170,6 +1180,70 @@ class Lifecycle:
                 )
             place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
         return DeletionSettings(requests_per_second=requests_per_second(policy), quarantine=place)
+
+    # --- receipts -----------------------------------------------------------------------------------------------------
+
+    def receipt(self, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
+        """What became of every file of a finished deletion, by whose decision. It stands in the table's metadata folder
+        as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
+        job_id = job if isinstance(job, str) else _job_id(job)
+        known = self.operations.journal.job(job_id)
+        if known is None:
+            raise NoSuchPlan(
+                f"No deletion {job_id} is in the journal",
+                untouched="everything",
+                do="a receipt is written when a deletion ends: artemis plans TABLE",
+            )
+        return self._receipt(
+            DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)
+        )
+
+    def _receipt(self, job: DeletionJob) -> Receipt:
+        """The stored receipt; written now if its job is over and has none."""
+        metadata, rules = self._look(job.table).metadata, self.rules(job.table)
+        folder = receipt_folder(metadata_locations(metadata, rules)[0], job.job_id)
+        journal = self.operations.journal.job(job.job_id)
+        missing = self.live_stores.head(f"{folder}/receipt.json") is None
+        if journal is None or journal.finished_at is None or not missing or metadata.table_uuid != job.table_uuid:
+            return read_receipt(self.live_stores, folder, job.job_id, job.table)
+        quarantine = self.operations.quarantines.find(job.job_id)
+        return write_receipt(
+            self.live_stores,
+            self.root,
+            job,
+            journal,
+            folder=folder,
+            by=self.owner,
+            ended_at=journal.finished_at,
+            quarantine=None if quarantine is None else quarantine.folder,
+            details=self._receipt_details(job),
+        )
+
+    def _receipt_details(self, job: DeletionJob) -> dict[str, Any]:
+        if job.kind == "orphans":
+            scan = self.operations.scans.get(job.job_id)
+            return {
+                "scan": json.loads(scan.summary),
+                "approved": None if scan.approved_by is None else f"{scan.approved_by}: {scan.approved_why}",
+            }
+        record = self.operations.plans.get(job.job_id)
+        outcome = read_outcome(self.live_stores, self.root, job.job_id)
+        return {
+            "rule": record.rule,
+            "expired_snapshots": list(self.plan(job.job_id).expired_snapshots),
+            "expired_refs": list(record.expired_refs),
+            "planned_at": record.planned_at,
+            "planned_on": record.base_metadata_location,
+            "archived_snapshots": None if outcome is None else list(outcome.archived),
+            "cold_metadata": record.cold_metadata_location,
+            "committed_at": record.committed_at,
+            "committed_as": record.committed_metadata_location,
+            "due_at": record.due_at,
+            "approved_large": None if record.approved_by is None else f"{record.approved_by}: {record.approved_why}",
+            "approved_lost": None
+            if record.lost_approved_by is None
+            else f"{record.lost_approved_by}: {record.lost_approved_why}",
+        }
 
     # --- the kill switch ----------------------------------------------------------------------------------------------
 

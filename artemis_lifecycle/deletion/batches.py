@@ -249,19 +249,20 @@ def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutc
     """Every outcome that is recorded of a job, in the order of its batches."""
     import pyarrow.parquet as pq
 
-    parts = [
-        file.path for file in stores.list(f"{job_folder(root, job_id)}/outcomes") if file.path.endswith(".parquet")
-    ]
-    for path in sorted(parts):
+    for path in outcome_parts(stores, root, job_id):
         for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist():
             yield FileOutcome(**row)
 
 
+def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:
+    """The Parquet files with a job's outcomes, in the order of its batches."""
+    listed = stores.list(f"{job_folder(root, job_id)}/outcomes")
+    return sorted(file.path for file in listed if file.path.endswith(".parquet"))
+
+
 def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:
     """DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have an outcome."""
-    folder = f"{job_folder(root, job_id)}/outcomes"
-    parts = [(file.path, None) for file in stores.list(folder) if file.path.endswith(".parquet")]
-    return _read_parts(spark, stores, parts, OUTCOMES)
+    return _read_parts(spark, stores, [(path, None) for path in outcome_parts(stores, root, job_id)], OUTCOMES)
 
 
 def _parts_here(files: pa.Table, folder: str, stores: Stores, per_batch: int) -> dict[int, BatchPart]:

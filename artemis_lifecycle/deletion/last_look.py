@@ -28,6 +28,7 @@ from artemis_lifecycle.deletion.ownership import (
     subject_array,
 )
 from artemis_lifecycle.deletion.quarantine import UNDELETED, moved_files
+from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import Busy, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -54,6 +55,9 @@ CURRENT_METADATA = "current_metadata"
 
 NOT_OWNED = "not_owned"
 """The file is outside the table's own locations, or its path does not spell its way plainly."""
+
+RECEIPT = "receipt"
+"""The file is a receipt of an earlier deletion, which stands by the table for auditors."""
 
 IN_FLIGHT = "in_flight"
 """A live writer's heartbeat covers the file."""
@@ -110,14 +114,21 @@ def covered(heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: Loc
     return tuple(dict.fromkeys(roots))
 
 
+def receipt_folders(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
+    """Where the receipts of the table's deletions stand."""
+    return tuple(f"{folder}/{RECEIPTS}" for folder in metadata_locations(metadata, rules))
+
+
 @dataclass(frozen=True)
 class Grounds:
-    """Why a file stays by its place alone: `own` locations, those of tables `nested` in them, those `in_flight`."""
+    """Why a file stays by its place alone: `own` locations, those of tables `nested` in them, those `in_flight`, and
+    the `receipts` of deletions."""
 
     own: tuple[str, ...]
     nested: tuple[str, ...]
     in_flight: tuple[str, ...]
     rules: LocationRules
+    receipts: tuple[str, ...] = ()
 
     def why(self, path: str) -> str | None:
         """The reason, or None when nothing about its place keeps the file."""
@@ -125,6 +136,8 @@ class Grounds:
             return NOT_OWNED
         if any(is_under(path, root, self.rules) for root in self.nested):
             return OTHER_TABLE
+        if any(is_under(path, root, self.rules) for root in self.receipts):
+            return RECEIPT
         return IN_FLIGHT if any(is_under(path, root, self.rules) for root in self.in_flight) else None
 
 
@@ -428,7 +441,9 @@ class LastLook:
             live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == look.table_uuid]
             roots += covered(live, look.metadata, self._sight.rules)
         nested = self._nested if self._job.kind == "orphans" else ()
-        return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules)
+        assert self._own.metadata is not None
+        receipts = receipt_folders(self._own.metadata, self._sight.rules)
+        return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules, receipts)
 
 
 def _absolute(prefix: str, metadata: TableMetadata, rules: LocationRules) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import Container, open_container
 from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
-from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, scan_records
+from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, require_bounded, scan_records
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     DataFile,
@@ -163,6 +163,8 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
     for name in ("manifest_path", "manifest_length", "partition_spec_id"):
         if not scan.has(name) or not scan.is_set(name).all():
             raise _unreadable(f"An entry of the manifest list has no {name}", path)
+    if (scan.longs["manifest_length"] < 0).any():
+        raise _negative("manifest_length", path)
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise _encrypted("A manifest of the list", path)
 
@@ -276,29 +278,44 @@ def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) 
             raise _unreadable(f"An entry of the manifest list has no {name}", path)
         return found
 
+    def number(name: str) -> int | None:
+        return _number(value(name), name, path)
+
     manifest_path = required("manifest_path", str)
     if value("key_metadata") is not None:
         raise _encrypted("The manifest", manifest_path)
-    content = value("content") or 0
+    content = number("content") or 0
     if content not in (0, 1):
         raise _unreadable(f"The manifest list calls the content of {manifest_path} {content}, not 0 or 1", path)
+    length = required("manifest_length", int)
+    if length < 0:
+        raise _negative("manifest_length", path)
+    partitions = value("partitions") or ()
+    if not isinstance(partitions, list | tuple) or not all(isinstance(each, dict) for each in partitions):
+        raise _unreadable("An entry of the manifest list has partitions that are no list of records", path)
     return ManifestListEntry(
         manifest_path=manifest_path,
-        manifest_length=required("manifest_length", int),
+        manifest_length=length,
         partition_spec_id=required("partition_spec_id", int),
         content=content,
-        sequence_number=value("sequence_number") or 0,
-        min_sequence_number=value("min_sequence_number") or 0,
-        added_snapshot_id=value("added_snapshot_id"),
-        added_files_count=value("added_files_count"),
-        existing_files_count=value("existing_files_count"),
-        deleted_files_count=value("deleted_files_count"),
-        added_rows_count=value("added_rows_count"),
-        existing_rows_count=value("existing_rows_count"),
-        deleted_rows_count=value("deleted_rows_count"),
-        partitions=tuple(map(_partition_summary, value("partitions") or ())),
-        first_row_id=value("first_row_id"),
+        sequence_number=number("sequence_number") or 0,
+        min_sequence_number=number("min_sequence_number") or 0,
+        added_snapshot_id=number("added_snapshot_id"),
+        added_files_count=number("added_files_count"),
+        existing_files_count=number("existing_files_count"),
+        deleted_files_count=number("deleted_files_count"),
+        added_rows_count=number("added_rows_count"),
+        existing_rows_count=number("existing_rows_count"),
+        deleted_rows_count=number("deleted_rows_count"),
+        partitions=tuple(map(_partition_summary, partitions)),
+        first_row_id=number("first_row_id"),
     )
+
+
+def _number(found: Any, name: str, path: str) -> int | None:
+    if found is not None and type(found) is not int:
+        raise _unreadable(f"{name} is no number", path)
+    return found
 
 
 def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
@@ -363,6 +380,9 @@ def _entry(
 
 
 def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -> DataFile:
+    if not isinstance(record, dict):
+        raise _unreadable("A manifest entry has no data_file", path)
+
     def value(name: str) -> Any:
         return record.get(names[name]) if name in names else None
 
@@ -372,10 +392,20 @@ def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -
             raise _unreadable(f"A manifest entry has no {name}", path)
         return found
 
+    def number(name: str) -> int | None:
+        return _number(value(name), name, path)
+
+    def numbers(name: str) -> tuple[int, ...] | None:
+        found = value(name)
+        if found is None:
+            return None
+        if not isinstance(found, list) or not all(type(each) is int for each in found):
+            raise _unreadable(f"A manifest entry has {name} that are no list of numbers", path)
+        return tuple(found)
+
     file_path = required("file_path", str)
     if value("key_metadata") is not None:
         raise _encrypted("The file", file_path)
-    equality_ids, split_offsets = value("equality_ids"), value("split_offsets")
     spelt = required("file_format", str)
     try:
         file_format = FileFormat(spelt.lower())
@@ -384,20 +414,20 @@ def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -
             f"A manifest entry has the file format {spelt!r}, which the spec does not name", path
         ) from None
     return DataFile(
-        content=value("content") or 0,
+        content=number("content") or 0,
         file_path=file_path,
         file_format=file_format,
         partition=value("partition") or {},
         record_count=required("record_count", int),
         file_size_in_bytes=required("file_size_in_bytes", int),
-        spec_id=value("spec_id"),
-        sort_order_id=value("sort_order_id"),
-        equality_ids=None if equality_ids is None else tuple(equality_ids),
-        split_offsets=None if split_offsets is None else tuple(split_offsets),
-        first_row_id=value("first_row_id"),
+        spec_id=number("spec_id"),
+        sort_order_id=number("sort_order_id"),
+        equality_ids=numbers("equality_ids"),
+        split_offsets=numbers("split_offsets"),
+        first_row_id=number("first_row_id"),
         referenced_data_file=value("referenced_data_file"),
-        content_offset=value("content_offset"),
-        content_size_in_bytes=value("content_size_in_bytes"),
+        content_offset=number("content_offset"),
+        content_size_in_bytes=number("content_size_in_bytes"),
     )
 
 
@@ -552,12 +582,24 @@ def _entry_program(schema: Any, wanted: tuple[str, ...], path: str) -> Program |
     file_names = _names(_field(schema, inner, path), _DATA_FILE, path)
     fields: dict[str, tuple[str, ...]] = {"status": (names["status"],)}
     fields |= {name: (inner, file_names[name]) for name in (*wanted, "key_metadata") if name in file_names}
-    return compile_scan(_structure(schema, path), fields)
+    return _of_kinds(compile_scan(_structure(schema, path), fields), fields)
 
 
 def _list_program(schema: Any, _: tuple[str, ...], path: str) -> Program | None:
     names = _names(schema, _MANIFEST_FILE, path)
-    return compile_scan(_structure(schema, path), {name: (names[name],) for name in _LISTED if name in names})
+    fields = {name: (names[name],) for name in _LISTED if name in names}
+    return _of_kinds(compile_scan(_structure(schema, path), fields), fields)
+
+
+_SCANNED_TEXTS = frozenset({"manifest_path", "file_path", "file_format", "referenced_data_file", "key_metadata"})
+
+
+def _of_kinds(program: Program | None, fields: Iterable[str]) -> Program | None:
+    """The program, if it takes each field as the spec types it; None leaves the file to who says what is wrong."""
+    if program is None:
+        return None
+    right = all(name in (program.texts if name in _SCANNED_TEXTS else program.longs) for name in fields)
+    return program if right else None
 
 
 @lru_cache(maxsize=256)
@@ -604,6 +646,8 @@ def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
     key = file_names.get("key_metadata")
     for record in _records(container, path):
         data_file = record[names["data_file"]]
+        if not isinstance(data_file, dict):
+            raise _unreadable("A manifest entry has no data_file", path)
         if key is not None and data_file.get(key) is not None:
             raise _encrypted("A file of the manifest", path)
         columns["status"].append(record[names["status"]])
@@ -692,6 +736,7 @@ def _records(container: Container, path: str) -> Iterator[Mapping[str, Any]]:
     from fastavro.schema import SchemaParseException
 
     schema = _structure(container.schema, path)
+    require_bounded(schema, container.payload, container.records, path)
     count = 0
     try:
         for record in fastavro.reader(io.BytesIO(container.plain(schema))):
@@ -709,7 +754,7 @@ def _structure(schema: Any, path: str) -> Any:
     """A file's schema with its structure alone: no logical types, ids, docs or defaults."""
     try:
         return _bare(schema)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise _unreadable(f"The Avro file's schema is broken ({error!r:.80})", path) from error
 
 
@@ -729,7 +774,10 @@ def _bare(schema: Any) -> Any:
     if kind == "map":
         return {"type": "map", "values": _bare(schema["values"])}
     if kind == "fixed":
-        return {"type": "fixed", "name": schema["name"], "size": schema["size"]}
+        size = schema["size"]
+        if type(size) is not int or not 0 <= size < 2**31:
+            raise ValueError(f"fixed of size {size!r:.30}")
+        return {"type": "fixed", "name": schema["name"], "size": size}
     if kind == "enum":
         return {"type": "enum", "name": schema["name"], "symbols": schema["symbols"]}
     return kind

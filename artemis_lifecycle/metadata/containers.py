@@ -91,7 +91,11 @@ def _open(data: bytes) -> Container:
             raise _Broken(f"it ends inside a block, at byte {len(data)}")
         if data[end : end + 16] != sync:
             raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
-        blocks.append(_decompress(head.codec, data[position:end]))
+        block = _decompress(head.codec, data[position:end])
+        if count > len(block):
+            # No record of metadata is empty; readers make room for as many as are said to be there.
+            raise _Broken(f"a block of {len(block)} bytes claims to hold {count} records")
+        blocks.append(block)
         records += count
         position = end + 16
     payload = blocks[0] if len(blocks) == 1 else b"".join(blocks)
@@ -101,6 +105,23 @@ def _open(data: bytes) -> Container:
 @lru_cache(maxsize=64)
 def _parsed(schema_text: str) -> Any:
     return json.loads(schema_text)
+
+
+_SCHEMA_LEVELS = 200
+
+
+def _require_shallow(schema: Any) -> None:
+    """Whoever goes through a schema goes down as far as it nests: further than this leads no writer's."""
+    level = [schema]
+    for _ in range(_SCHEMA_LEVELS):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+    if level:
+        raise _Broken(f"its schema nests deeper than {_SCHEMA_LEVELS} levels")
 
 
 @dataclass(frozen=True)
@@ -142,7 +163,7 @@ class _Head:
         codec = header.pop("avro.codec", b"null").decode("utf-8", "replace")
         try:
             schema_text = header.pop("avro.schema", b"").decode("utf-8")
-            _parsed(schema_text)
+            _require_shallow(_parsed(schema_text))
         except (ValueError, RecursionError) as error:
             raise _Broken(f"its header holds no schema ({error})") from error
         texts = {key: value.decode("utf-8", "replace") for key, value in header.items()}
@@ -174,7 +195,7 @@ def _decompress(codec: str, block: bytes) -> bytes:
             return raw
         if codec == "zstandard":
             return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read())
-    except (refused, zlib.error, OSError, ValueError) as error:
+    except (refused, zlib.error, OSError, ValueError, OverflowError, MemoryError) as error:
         raise _Broken(f"a {codec} block cannot be undone ({error})") from error
     raise _Broken(f"codec {codec!r} is none that Iceberg writes")
 

@@ -110,6 +110,113 @@ def scan_records(program: Program, payload: bytes, records: int, path: str) -> S
     )
 
 
+def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> None:
+    """Walk records that a reader in C is to read: it would nest as deep, and make as many empty items, as they say.
+
+    Raises UnreadableMetadata when the payload does not hold those records to its last byte, or nests without end.
+    """
+    program = compile_scan(schema, {})
+    if program is not None:
+        scan_records(program, payload, records, path)
+        return
+    try:
+        walker = _Walker(payload)
+        for _ in range(records):
+            walker.skip(schema)
+        whole = walker.at == len(payload)
+    except (IndexError, KeyError, TypeError, RecursionError):
+        whole = False
+    if not whole:
+        raise UnreadableMetadata(
+            "The Avro file's records do not end where the file does, or nest without end",
+            path=path,
+            untouched="the table and all its files",
+            do="restore the file; nothing of this table is planned or deleted until it reads",
+        )
+
+
+class _Walker:
+    """Steps over values of any schema, recursive ones too, in Python, whose stack has an end that it tells."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.at = 0
+        self.named: dict[str, Any] = {}
+
+    def skip(self, schema: Any) -> None:
+        if isinstance(schema, list):
+            branch = self._long()
+            if branch < 0:
+                raise IndexError
+            for option in schema[:branch]:
+                self._define(option)
+            self.skip(schema[branch])
+            return
+        self._define(schema)
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if kind == "record":
+            for field in schema["fields"]:
+                self.skip(field["type"])
+        elif kind in ("array", "map"):
+            self._skip_blocks(schema, kind)
+        elif kind in _LONGS or kind == "enum":
+            self._long()
+        elif kind in _TEXTS:
+            self._forward(self._long())
+        elif kind == "fixed":
+            self._forward(schema["size"])
+        elif kind in _FIXED:
+            self._forward(_FIXED[kind])
+        else:
+            self.skip(self.named[kind])
+
+    def _skip_blocks(self, schema: Any, kind: str) -> None:
+        from artemis_lifecycle.metadata.scan_kernels import MAX_EMPTY
+
+        while count := self._long():
+            if count < 0:
+                self._long()
+            if abs(count) > len(self.payload) - self.at + MAX_EMPTY:
+                raise IndexError
+            for _ in range(abs(count)):
+                if kind == "map":
+                    self._forward(self._long())
+                self.skip(schema["items" if kind == "array" else "values"])
+
+    def _define(self, schema: Any) -> None:
+        # A branch that is not taken may define what a later value refers to.
+        if isinstance(schema, dict):
+            name = schema.get("name")
+            if name is not None:
+                if name in self.named:
+                    return
+                self.named[name] = schema
+            for field in schema.get("fields", ()):
+                self._define(field["type"])
+            for key in ("items", "values"):
+                self._define(schema.get(key))
+        elif isinstance(schema, list):
+            for option in schema:
+                self._define(option)
+
+    def _long(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.payload[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (value >> 1) ^ -(value & 1)
+            shift += 7
+            if shift > 63:
+                raise IndexError
+
+    def _forward(self, size: int) -> None:
+        self.at += size
+        if size < 0 or self.at > len(self.payload):
+            raise IndexError
+
+
 class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
     pass
 

@@ -26,6 +26,9 @@ number and bytes, as nearly all of a manifest is): 1 for bytes."""
 MAX_DEPTH = 32
 """Arrays and maps inside each other."""
 
+MAX_EMPTY = 1 << 16
+"""Items of no bytes in one block: nothing else bounds how many a file may claim."""
+
 OK, CUT, MALFORMED = 0, 1, 2
 
 
@@ -53,6 +56,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     """
     at, end = 0, len(data)
     left = np.zeros(MAX_DEPTH, np.int64)
+    begun = np.zeros(MAX_DEPTH, np.int64)
     for record in range(records):
         step, depth = 0, 0
         while True:
@@ -118,7 +122,13 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                 else:
                     left[depth - 1] -= 1
                     behind, body = step, one
+                    if at == begun[depth - 1]:
+                        # An item that takes no bytes is like all its fellows.
+                        if left[depth - 1] > MAX_EMPTY:
+                            return MALFORMED, record
+                        left[depth - 1] = 0
                 if left[depth - 1] > 0:
+                    begun[depth - 1] = at
                     step = body
                 else:
                     count, at = _long(data, at, end)
@@ -137,6 +147,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                         step = behind
                     else:
                         left[depth - 1] = count
+                        begun[depth - 1] = at
                         step = body
             else:
                 value, at = _long(data, at, end)

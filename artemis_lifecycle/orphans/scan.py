@@ -23,6 +23,7 @@ from artemis_lifecycle.deletion.last_look import (
     covered,
     metadata_files,
     present_index,
+    receipt_folders,
 )
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
@@ -204,7 +205,8 @@ def scan_orphans(
     neighbours = _readable(others.overlapping(own), table)
     around_us = {other.table: _neighbour_metadata(sight, other) for other in neighbours}
     in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
-    grounds = Grounds(own, nested_locations(neighbours, own, rules), in_flight, rules)
+    nested = nested_locations(neighbours, own, rules)
+    grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
 
     kept = _kept(sight, {table: metadata, **around_us}, table)
     limits = Limits(cutoff, metadata_cutoff, mismatches_go=settings.prefix_mismatch == "delete")

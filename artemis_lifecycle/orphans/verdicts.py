@@ -16,6 +16,7 @@ from artemis_lifecycle.deletion.last_look import (
     NOT_OWNED,
     OTHER_TABLE,
     REACHABLE,
+    RECEIPT,
     Grounds,
 )
 from artemis_lifecycle.deletion.ownership import subject, subject_column
@@ -212,7 +213,7 @@ class _Judge:
         if known is not None:
             return known
         place = self.grounds.why(path)
-        if place in (NOT_OWNED, OTHER_TABLE):
+        if place in (NOT_OWNED, OTHER_TABLE, RECEIPT):
             return place
         if twin is not None and not self.limits.mismatches_go:
             return PREFIX_MISMATCH

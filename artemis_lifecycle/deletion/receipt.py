@@ -1,0 +1,199 @@
+"""The receipt of a finished deletion: what became of every path, by whose decision, for an auditor to keep.
+
+    <table's metadata folder>/artemis-receipts/<job id>/receipt.json, receipt.md and files-<n>.parquet
+
+It stands by the table and not by the lifecycle's own state, so that it outlives both; the orphan scan knows the folder.
+The Parquet parts have every path with its outcome (columns: `batches.OUTCOMES`), and the JSON their checksums.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_parts
+from artemis_lifecycle.errors import NoSuchPlan, StorageError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.journal import JobRecord
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+RECEIPTS = "artemis-receipts"
+"""The folder in a table's metadata folder that receipts stand in."""
+
+_SAMPLE = 100
+_THREADS = 8
+_GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a finished job did. `outcomes` and `kinds` are files and bytes by name, `kept` files by reason; `sample` is
+    how many of the paths that are gone were looked at afterwards, and which of those stood there. `details` is what the
+    plan or the scan says: snapshots, approvals, commit. `files` names each part with its rows and checksum.
+    """
+
+    job_id: str
+    kind: str
+    table: str
+    table_uuid: str
+    location: str
+    began_at: datetime
+    ended_at: datetime
+    by: str
+    outcomes: Mapping[str, Mapping[str, int]]
+    kinds: Mapping[str, Mapping[str, int]]
+    kept: Mapping[str, int]
+    sample: Mapping[str, Any]
+    quarantine: str | None
+    details: Mapping[str, Any]
+    files: tuple[Mapping[str, Any], ...]
+
+    def to_json(self) -> str:
+        """The receipt as it is stored."""
+        return json.dumps({"receipt": 1, **asdict(self)}, indent=1, default=_plain, ensure_ascii=False)
+
+    def to_markdown(self) -> str:
+        """The same for people; every path stands in the parts."""
+        lines = [
+            f"# Receipt: {self.kind} {self.job_id}",
+            "",
+            f"Table `{self.table}` ({self.table_uuid}), {self.began_at:%Y-%m-%d %H:%M:%S} to "
+            f"{self.ended_at:%Y-%m-%d %H:%M:%S} UTC, by {self.by}.",
+            "",
+            "| outcome | files | bytes |",
+            "|---|---|---|",
+            *(f"| {name} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.outcomes.items()),
+            "",
+            "| kind of what is gone | files | bytes |",
+            "|---|---|---|",
+            *(f"| {name} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.kinds.items()),
+            "",
+        ]
+        if self.kept:
+            lines += ["| kept because | files |", "|---|---|"]
+            lines += [f"| {reason} | {files:,} |" for reason, files in self.kept.items()] + [""]
+        if self.quarantine is not None:
+            lines += [f"Moved to `{self.quarantine}`; `artemis undelete {self.job_id}` brings it back.", ""]
+        looked, there = self.sample["looked_at"], self.sample["still_there"]
+        lines += [f"Looked at afterwards: {looked} of the paths that are gone; {len(there)} stood there.", ""]
+        lines += [f"- {key.replace('_', ' ')}: {_said(value)}" for key, value in self.details.items()]
+        lines += ["", "Every path, with its outcome and reason:", ""]
+        lines += [f"- `{part['name']}`: {part['rows']:,} rows, sha256 {part['sha256']}" for part in self.files]
+        return "\n".join(lines) + "\n"
+
+
+def receipt_folder(metadata_folder: str, job_id: str) -> str:
+    return f"{metadata_folder}/{RECEIPTS}/{job_id}"
+
+
+def write_receipt(
+    stores: Stores,
+    root: str,
+    job: DeletionJob,
+    journal: JobRecord,
+    *,
+    folder: str,
+    by: str,
+    ended_at: datetime,
+    quarantine: str | None,
+    details: Mapping[str, Any],
+) -> Receipt:
+    """Write the receipt of a job of which every file has its outcome; again replaces what an interrupted try left. The
+    JSON comes last: where it stands, all of it does."""
+    import pyarrow.parquet as pq
+
+    outcomes: dict[str, Counter[str]] = {}
+    kinds: dict[str, Counter[str]] = {}
+    kept: Counter[str] = Counter()
+    sample: list[tuple[str, str]] = []
+    files = []
+    for number, part in enumerate(outcome_parts(stores, root, job.job_id)):
+        data = stores.read(part)
+        rows = pq.read_table(io.BytesIO(data)).to_pylist()
+        for row in rows:
+            _count(outcomes.setdefault(row["outcome"], Counter()), row)
+            if row["outcome"] in _GONE:
+                _count(kinds.setdefault(row["kind"], Counter()), row)
+                sample.append((hashlib.sha256(row["path"].encode("utf-8", "surrogatepass")).hexdigest(), row["path"]))
+            elif row["outcome"] == "kept":
+                kept[row["reason"]] += 1
+        # The same ones each time, and never more of them than are looked at.
+        sample = sorted(sample)[:_SAMPLE]
+        name = f"files-{number:06d}.parquet"
+        with around("receipt.part"):
+            stores.write(f"{folder}/{name}", data, overwrite=True)
+        files.append({"name": name, "rows": len(rows), "sha256": hashlib.sha256(data).hexdigest()})
+    heads = threaded(stores.head, [path for _, path in sample], _THREADS)
+    there = [path for (_, path), found in zip(sample, heads, strict=True) if found is not None]
+    receipt = Receipt(
+        job_id=job.job_id,
+        kind=job.kind,
+        table=job.table,
+        table_uuid=job.table_uuid,
+        location=f"{folder}/receipt.json",
+        began_at=journal.started_at or ended_at,
+        ended_at=ended_at,
+        by=by,
+        outcomes={name: dict(outcomes[name]) for name in sorted(outcomes)},
+        kinds={name: dict(kinds[name]) for name in sorted(kinds)},
+        kept=dict(sorted(kept.items())),
+        sample={"looked_at": len(sample), "still_there": there},
+        quarantine=quarantine,
+        # As it will be read back.
+        details=json.loads(json.dumps(details, default=_plain)),
+        files=tuple(files),
+    )
+    for name, text in (("receipt.md", receipt.to_markdown()), ("receipt.json", receipt.to_json())):
+        with around("receipt.write"):
+            stores.write(f"{folder}/{name}", text.encode(), overwrite=True)
+    return receipt
+
+
+def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receipt:
+    """The stored receipt. Raises NoSuchPlan before the job is over, StorageError when it is damaged."""
+    path = f"{folder}/receipt.json"
+    if stores.head(path) is None:
+        raise NoSuchPlan(
+            f"There is no receipt of {job_id}",
+            table=table,
+            path=path,
+            untouched="everything",
+            do="a receipt is written when every file has its outcome: let the deletion end",
+        )
+    try:
+        stored = json.loads(stores.read(path))
+        stored.pop("receipt")
+        for name in ("began_at", "ended_at"):
+            stored[name] = datetime.fromisoformat(stored[name])
+        return Receipt(**{**stored, "files": tuple(stored["files"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise StorageError(
+            f"The receipt is damaged: {error}",
+            table=table,
+            path=path,
+            untouched="everything",
+            do=f"what became of each file also stands in the journal: artemis receipt {job_id} writes it anew once the "
+            "damaged file is out of the way",
+        ) from error
+
+
+def _count(counter: Counter[str], row: Mapping[str, Any]) -> None:
+    counter["files"] += 1
+    counter["bytes"] += row["size_in_bytes"] or 0
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value[:20])) + (f", … ({len(value)} in all)" if len(value) > 20 else "") or "none"
+    return "none" if value is None else str(value)
