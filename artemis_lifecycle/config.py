@@ -281,6 +281,7 @@ class Orphans(_Model):
 class Budgets(_Model):
     read_share: float = Field(default=0.2, gt=0, le=1)
     object_store_iops: int = Field(default=5500, ge=1)
+    object_store_bytes_per_second: int | None = Field(default=None, ge=1)
     compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
 
 

@@ -41,7 +41,7 @@ from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.verify import cold_index
-from artemis_lifecycle.config import LifecycleConfig, TablePolicy, load_config, parse_duration
+from artemis_lifecycle.config import Catalog, LifecycleConfig, TablePolicy, load_config, parse_duration
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
@@ -305,12 +305,12 @@ class Lifecycle:
     @cached_property
     def live_stores(self) -> Stores:
         """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.live, self.config.defaults.budgets))
+        return Stores(self._store_settings(self.config.catalogs.live))
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return Stores(StoreSettings.from_catalog(self.config.catalogs.cold, self.config.defaults.budgets))
+        return Stores(self._store_settings(self.config.catalogs.cold))
 
     @cached_property
     def _live(self) -> CatalogReader:
@@ -319,6 +319,9 @@ class Lifecycle:
     @cached_property
     def _cold(self) -> CatalogReader:
         return CatalogReader(self.config.catalogs.cold)
+
+    def _store_settings(self, catalog: Catalog) -> StoreSettings:
+        return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
 
     @property
     def root(self) -> str:

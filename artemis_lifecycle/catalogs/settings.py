@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle import config
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.operations.database import Purpose
+from artemis_lifecycle.operations.database import Purpose, shown
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")
@@ -38,16 +38,15 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
             untouched="everything",
             do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
-    shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            f"{shown} is no Postgres; a catalog of type sql must be, for Spark and pyiceberg to share it",
+            f"{shown(url)} is no Postgres; a catalog of type sql must be, for Spark and pyiceberg to share it",
             untouched="everything",
             do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
         )
     if not url.host or url.host.startswith("/") or "host" in url.query:
         raise ConfigError(
-            f"{shown} names no TCP host, and Spark's JDBC needs one",
+            f"{shown(url)} names no TCP host, and Spark's JDBC needs one",
             untouched="everything",
             do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )

@@ -18,7 +18,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
-from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle.storage.stores import Stores
 
 OWNER = "dagster"
 """Who leases and step records name when Dagster does the work; the run's id stands beside it."""
@@ -79,16 +79,12 @@ class RunLifecycle(Lifecycle):
     @cached_property
     def live_stores(self) -> Stores:
         """The stores of the live warehouse."""
-        return Stores(
-            StoreSettings.from_catalog(self.config.catalogs.live, self.config.defaults.budgets), self.s3_client_factory
-        )
+        return Stores(self._store_settings(self.config.catalogs.live), self.s3_client_factory)
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The stores of the cold warehouse."""
-        return Stores(
-            StoreSettings.from_catalog(self.config.catalogs.cold, self.config.defaults.budgets), self.s3_client_factory
-        )
+        return Stores(self._store_settings(self.config.catalogs.cold), self.s3_client_factory)
 
 
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]

@@ -15,6 +15,7 @@ from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, Sto
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
+from artemis_lifecycle.storage.local import through_link
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -137,13 +138,13 @@ def is_root(location: str) -> bool:
 def owned(path: str, roots: Sequence[str], rules: LocationRules) -> bool:
     """Whether a file is below one of `roots` and its path spells its way there plainly.
 
-    A path with `.` or `..` in it, one that ends in a slash, or one that engines read differently is nobody's: what a
-    delete would hit is not what the text says.
+    A path with `.` or `..` in it, one that ends in a slash, one that leads through a symbolic link or one that engines
+    read differently is nobody's: what a delete would hit is not what the text says.
     """
     segments = path.split("/")
     if segments[-1] == "" or any(segment in (".", "..") for segment in segments) or ambiguity(path, rules) is not None:
         return False
-    return any(is_under(path, root, rules) for root in roots)
+    return any(is_under(path, root, rules) and not through_link(path, root) for root in roots)
 
 
 def overlapping(ours: Sequence[str], theirs: Sequence[str], rules: LocationRules) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -111,6 +112,7 @@ class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
 
 
 _LONG_LIMIT = 2**63
+_UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _split(data: bytes) -> dict[str, Any] | None:
@@ -143,6 +145,9 @@ class _Parser:
         table_uuid = _optional_text(node, "table-uuid")
         if table_uuid is None:
             raise _Malformed("The metadata file has no table-uuid, which plans, holds and journal are keyed by")
+        if _UUID.fullmatch(table_uuid) is None:
+            # Folders are named by it: nothing else may stand there.
+            raise _Malformed(f"table-uuid is no UUID: {table_uuid!r:.80}")
         _integer(node, "last-column-id")
         last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
         schemas, current_schema_id = _schemas(node, version)

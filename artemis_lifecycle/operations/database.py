@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
-from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.heartbeats import Heartbeats
@@ -67,6 +67,13 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
         )
         if broken:
             raise _unavailable(url, context.original_exception) from None
+        if isinstance(context.original_exception, ValueError):
+            # The driver's, before anything is sent: NUL, or half a surrogate pair.
+            raise BadInput(
+                "A name or a text has a character that Postgres cannot hold",
+                untouched="what it was to be written to or looked up in",
+                do="leave out NUL characters and unpaired surrogates",
+            ) from None
 
     try:
         with engine.connect() as connection:
@@ -100,7 +107,7 @@ def migrate(engine: Engine) -> None:
             command.upgrade(config, "head")
         except CommandError as error:
             raise OperationsUnavailable(
-                f"Schema {SCHEMA} of {_shown(engine.url)} is at revision {_revision(connection)}, which this "
+                f"Schema {SCHEMA} of {shown(engine.url)} is at revision {_revision(connection)}, which this "
                 "version does not know",
                 untouched="the database",
                 do="use the version of artemis-lifecycle that made it, or a newer one",
@@ -165,15 +172,16 @@ def _url(uri: str) -> URL:
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            f"{_shown(url)} is no Postgres",
+            f"{shown(url)} is no Postgres",
             untouched="everything",
             do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     return url
 
 
-def _shown(url: URL) -> str:
-    return url.render_as_string(hide_password=True)
+def shown(url: URL) -> str:
+    """An address as messages may have it: libpq takes a password in the query too, so that stays out as a whole."""
+    return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
@@ -181,7 +189,7 @@ def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
     if url.password:
         reason = reason.replace(str(url.password), "***")
     return OperationsUnavailable(
-        f"Postgres at {_shown(url)} cannot be reached: {reason}",
+        f"Postgres at {shown(url)} cannot be reached: {reason}",
         untouched="everything that was not yet written",
         do="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
     )

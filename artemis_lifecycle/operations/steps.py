@@ -12,6 +12,7 @@ from sqlalchemy import Engine, Row, func, insert, select, update
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.texts import storable
 from artemis_lifecycle.operations.tables import steps
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
@@ -111,7 +112,12 @@ class Steps:
             row = connection.execute(
                 update(steps)
                 .where(steps.c.step_id == step_id)
-                .values(state=state, counts=dict(counts or {}), error=error, finished_at=func.clock_timestamp())
+                .values(
+                    state=state,
+                    counts=dict(counts or {}),
+                    error=None if error is None else storable(error),
+                    finished_at=func.clock_timestamp(),
+                )
                 .returning(steps)
             ).first()
         if row is None:

@@ -450,6 +450,8 @@ pauses = Table(
     Index("pauses_in_force", "table_uuid", postgresql_where=text("ended_at IS NULL")),
 )
 
+paces = Table("paces", metadata, Column("name", Text, primary_key=True), Column("ready_at", Utc, nullable=False))
+
 Record = TypeVar("Record")
 
 

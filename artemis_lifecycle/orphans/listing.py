@@ -19,12 +19,14 @@ from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import ROWS_HERE, read_frame, read_table, write_frame, write_table
+from artemis_lifecycle.storage.frames import ROWS_HERE, map_parts, read_frame, read_table, write_frame, write_table
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
@@ -164,18 +166,14 @@ def given_listing(
         )
     folders = _folders(locations, rules)
     listing_id = f"listing-{uuid.uuid4().hex}"
-    with worker_errors():
-        if listing.where("path IS NULL").limit(1).count():
-            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
-    roots = [normalise(folder, rules) for folder in folders]
-    places = listing.select("path").mapInArrow(_Below(roots, rules), "path string")
+    given = listing.select("path", "last_modified", F.col("size_in_bytes").cast("bigint").alias("size_in_bytes"))
     rows = (
-        listing.join(places.distinct(), "path", "left_semi")
+        given.mapInArrow(_Below(folders, rules), LISTED)
         .groupBy("path")
         .agg(
             # One row without a time makes the time unknown: unknown means kept.
             F.when(F.count("last_modified") == F.count("*"), F.max("last_modified")).alias("last_modified"),
-            F.max("size_in_bytes").cast("bigint").alias("size_in_bytes"),
+            F.max("size_in_bytes").alias("size_in_bytes"),
         )
         .select("path", F.col("last_modified").cast("timestamp").alias("last_modified"), "size_in_bytes")
     )
@@ -197,8 +195,6 @@ def _sealed(
     started_at: datetime,
     clock: Callable[[], datetime],
 ) -> Listing:
-    from pyspark.sql import functions as F
-
     # A given listing is read from its source only now, so it ends now, whenever it was begun.
     with around("orphans.seal_listing"), worker_errors():
         sealed = write_frame(files, f"{folder}/files", stores)
@@ -206,10 +202,8 @@ def _sealed(
     small = read_table(f"{folder}/files", stores)
     if small is not None:
         return _taken(listing_id, folders, started_at, finished_at, f"{folder}/files", small)
-    with worker_errors():
-        total = read_frame(files.sparkSession, f"{folder}/files", stores).agg(F.sum("size_in_bytes").alias("size"))
-        size = total.collect()[0]["size"] or 0
-    return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, int(size))
+    size = sum(map_parts(f"{folder}/files", stores, _size, ["size_in_bytes"]))
+    return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, size)
 
 
 def _taken(
@@ -326,17 +320,46 @@ def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-class _Below:
-    """Keeps the paths that are below one of the roots."""
+def _size(_: int, batches: Iterator[pa.RecordBatch]) -> int:
+    import pyarrow.compute as pc
 
-    def __init__(self, roots: Sequence[str], rules: LocationRules) -> None:
-        self.roots = tuple(roots)
+    return sum(pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in batches)
+
+
+class _Below:
+    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path."""
+
+    def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
+        self.folders = tuple(folders)
+        self.roots = tuple(normalise(folder, rules) for folder in folders)
         self.rules = rules
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
         import pyarrow as pa
 
         for batch in batches:
-            paths = batch.column("path").to_pylist()
-            kept = [path for path in paths if any(is_under(path, root, self.rules) for root in self.roots)]
-            yield pa.RecordBatch.from_pydict({"path": pa.array(kept, pa.string())})
+            paths = batch.column("path")
+            if paths.null_count:
+                raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+            below = self._plainly(paths)
+            for row in np.flatnonzero(~below).tolist():
+                below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
+            yield batch if below.all() else batch.filter(pa.array(below))
+
+    def _plainly(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """Where a path begins as a folder is spelled, and goes on without a dot or slash that could lead elsewhere."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        below = np.zeros(len(paths), np.bool_)
+        for folder in self.folders:
+            begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
+            begun = begun.to_numpy(zero_copy_only=False)
+            if begun.any():
+                rest = pc.utf8_slice_codeunits(paths, len(folder))
+                odd = pc.or_(pc.match_substring(rest, "//"), pc.match_substring(rest, "/.")).to_numpy(
+                    zero_copy_only=False
+                )
+                below |= begun & ~odd
+        return below

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.last_look import (
@@ -52,7 +53,9 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import Listing, listed_files
-from artemis_lifecycle.orphans.names import Known, known, origin_of
+from artemis_lifecycle.orphans.names import Known as History
+from artemis_lifecycle.orphans.names import known, origin_of
+from artemis_lifecycle.orphans.narrowing import CANDIDATES_HERE, Known, keys_of, unreached
 from artemis_lifecycle.orphans.verdicts import (
     OPEN_PLAN,
     OPEN_SCAN,
@@ -205,7 +208,8 @@ def scan_orphans(
     neighbours = _readable(others.overlapping(own), table)
     around_us = {other.table: _neighbour_metadata(sight, other) for other in neighbours}
     in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
-    nested = nested_locations(neighbours, own, rules)
+    # Sealed plans and the index may lie in a folder that the table calls its own; they are none of its files.
+    nested = (*nested_locations(neighbours, own, rules), normalise(root, rules))
     grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
 
     kept = _kept(sight, {table: metadata, **around_us}, table)
@@ -214,9 +218,9 @@ def scan_orphans(
     folder = f"{root}/scans/{scan_id}"
     guess = _Origins(known(metadata, failed_compactions))
     refuses = settings.prefix_mismatch == "error"
-    small, known_here = read_table(listing.files_location, stores), kept.here()
-    if small is not None and known_here is not None:
-        found = classified_here(small, known_here, grounds, rules, limits)
+    looked_at = kept.narrowed(listing)
+    if looked_at is not None:
+        found = classified_here(*looked_at, grounds, rules, limits)
         write_table(found, f"{folder}/unreferenced", stores)
         if refuses:
             refuse_mismatches(found, table)
@@ -397,7 +401,31 @@ class _Kept:
             rows = rows.unionByName(files.select(location.alias("location"), F.lit(reason).alias("reason")))
         return rows
 
-    def here(self) -> list[tuple[str, str]] | None:
+    def narrowed(self, listing: Listing) -> tuple[pa.Table, list[tuple[str, str]]] | None:
+        """What this process needs for the verdicts: the listed files that may be unreferenced, and the known files
+        (location, reason) that matter to them. None when these are very many, or begin in very many ways."""
+        small = read_table(listing.files_location, self.sight.stores)
+        known_here = None if small is None else self._here()
+        if small is not None and known_here is not None:
+            return small, known_here
+        stores, rules = self.sight.stores, self.sight.rules
+        own = next(view for view, reason in self.tables if reason == REACHABLE)
+        candidates = unreached(listing.files_location, stores, own, rules)
+        if candidates is None:
+            return None
+        rows = list(self.needed)
+        keys = keys_of(candidates, rules)
+        sources: list[Callable[[], Known | None]] = []
+        sources += [partial(Known.reached_by, view, reason) for view, reason in self.tables]
+        sources += [partial(Known.sealed_in, folder, stores, reason, rules) for folder, reason in self.frames]
+        for source in sources if keys else ():
+            files = source()
+            if files is None:
+                return None
+            rows += files.beside(keys, rules)
+        return candidates, rows
+
+    def _here(self) -> list[tuple[str, str]] | None:
         """As `frame`, in this process; None when that is much."""
         rows = list(self.needed)
         for view, reason in self.tables:
@@ -441,7 +469,7 @@ _ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timest
 class _Origins:
     """Guesses where orphans come from."""
 
-    def __init__(self, history: Known) -> None:
+    def __init__(self, history: History) -> None:
         self.history = history
 
     def of(self, judged: pa.Table) -> pa.Table:
@@ -476,7 +504,7 @@ def _summary(spark: SparkSession, stores: Stores, folder: str, listing: Listing)
     from pyspark.sql import functions as F
 
     def counted(name: str, column: str) -> tuple[dict[str, int], dict[str, int]]:
-        small = read_table(f"{folder}/{name}", stores)
+        small = read_table(f"{folder}/{name}", stores, at_most=CANDIDATES_HERE)
         if small is not None:
             totals = small.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
             rows = [(row[column], row["path_count"], row["size_in_bytes_sum"]) for row in totals]

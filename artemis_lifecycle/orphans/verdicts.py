@@ -121,14 +121,14 @@ def classified_here(
 
     by_key: dict[str, tuple[str, str, str]] = {}
     for location, reason in known_files:
-        prefix, key = _split(location)
+        prefix, key = split_location(location)
         first, last, strongest = by_key.get(key, (prefix, prefix, reason))
         if _WEIGHTS.get(reason, 0) > _WEIGHTS.get(strongest, 0):
             strongest = reason
         by_key[key] = (min(first, prefix), max(last, prefix), strongest)
     rows, knowns, twins = [], [], []
     for row, path in enumerate(listed.column("path").to_pylist()):
-        prefix, key = _split(normalise(subject(path), rules))
+        prefix, key = split_location(normalise(subject(path), rules))
         first, last, known = by_key.get(key, (prefix, prefix, ""))
         twin = None
         if prefix not in (first, last):
@@ -148,7 +148,8 @@ def classified_here(
     return pa.Table.from_batches(judge(unreferenced.combine_chunks().to_batches()), arrow_schema(JUDGED))
 
 
-def _split(location: str) -> tuple[str, str]:
+def split_location(location: str) -> tuple[str, str]:
+    """(scheme and authority, what follows) of a location."""
     match = _PREFIX.match(location)
     prefix = match[0] if match else ""
     return prefix, location[len(prefix) :]

@@ -12,15 +12,16 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location_hash import begun_with, text_buffers
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 SEAL = "_sealed.json"
 ROWS_HERE = 50_000  # Up to as many rows are read in this process: starting workers costs more.
 _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 bytes before compression.
+
+_READERS = 4
+"""Parts that `map_parts` has in memory at once: some 30 MB each, compressed."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,26 @@ def read_table(folder: str, stores: Stores, at_most: int | None = None) -> pa.Ta
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
 
 
+def map_parts(
+    folder: str,
+    stores: Stores,
+    work: Callable[[int, Iterator[pa.RecordBatch]], T],
+    columns: Sequence[str],
+    only: Collection[int] | None = None,
+) -> Iterator[T]:
+    """`work` on the rows of each part (its number, batches of these columns), in threads of this process; the results
+    in the order of the parts. `only` leaves out the parts of other numbers. Raises what `read_frame` raises.
+    """
+    sealed = _require_frame(folder, stores)
+
+    def read(number: int) -> T:
+        part = sealed.parts[number]
+        return work(number, _part_batches(folder, part.name, part.sha256, stores, columns))
+
+    numbers = [number for number in range(len(sealed.parts)) if only is None or number in only]
+    return threaded(read, numbers, stores.readers(folder, _READERS))
+
+
 def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
     """The rows under `folder`, batch by batch, however many there are. Raises what `read_frame` raises."""
     return _part_reader(folder, stores)(_named(_require_frame(folder, stores)).to_batches())
@@ -315,17 +341,24 @@ class _part_reader:  # noqa: N801  (a picklable function)
         self.stores = stores
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
-
         for batch in batches:
             for name, sha256 in zip(batch.column("name").to_pylist(), batch.column("sha256").to_pylist(), strict=True):
-                path = f"{self.folder}/{name}"
-                data = self.stores.read(path)
-                if hashlib.sha256(data).hexdigest() != sha256:
-                    raise StorageError(
-                        "A part of a sealed frame differs from its checksum",
-                        path=path,
-                        untouched="all files that it lists",
-                        do="plan or scan again, which writes a new one",
-                    )
-                yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=65_536)
+                yield from _part_batches(self.folder, name, sha256, self.stores)
+
+
+def _part_batches(
+    folder: str, name: str, sha256: str, stores: Stores, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, held against its checksum."""
+    import pyarrow.parquet as pq
+
+    path = f"{folder}/{name}"
+    data = stores.read(path)
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise StorageError(
+            "A part of a sealed frame differs from its checksum",
+            path=path,
+            untouched="all files that it lists",
+            do="plan or scan again, which writes a new one",
+        )
+    yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=65_536, columns=columns)

@@ -317,6 +317,18 @@ def local_path(path: str) -> str:
     )
 
 
+def through_link(path: str, root: str) -> bool:
+    """Whether a folder between the folder `root` and the local file `path` is a symbolic link: what is behind it
+    belongs to somebody else, as in a listing. `root` itself may be reached through links. False on other stores."""
+    if split(path).scheme not in ("", "file"):
+        return False
+    try:
+        folder, top = os.path.dirname(local_path(path)), local_path(root).rstrip("/")
+        return os.path.realpath(folder) != os.path.realpath(top) + folder[len(top) :]
+    except (OSError, StorageError):
+        return True
+
+
 def missing(path: str) -> MissingFile:
     return MissingFile(
         "The file is absent", path=path, untouched="everything else", do="look whether it was deleted or moved"

@@ -31,7 +31,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_afte
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
-from artemis_lifecycle.storage.pace import TokenBucket
+from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
@@ -117,11 +117,35 @@ def shared_client(settings: StoreSettings) -> Any:
 _paces: dict[tuple[float | None, int], TokenBucket] = {}
 
 
-def _reading_pace(settings: StoreSettings) -> TokenBucket:
-    """The one bucket of this process for its rate: every store that reads here draws from it."""
-    key = (settings.requests_per_second, os.getpid())
+def _own_pace(rate: float | None) -> TokenBucket:
+    """The one bucket of this process for a rate."""
     with _clients_lock:
-        return _paces.setdefault(key, TokenBucket(settings.requests_per_second))
+        return _paces.setdefault((rate, os.getpid()), TokenBucket(rate))
+
+
+def _paced(client: Any, settings: StoreSettings) -> Any:
+    """`client`, each of whose requests (a page, a part, a try again) and bytes waits for its turn."""
+    if getattr(client.meta, "artemis_pace", None) == (settings.pace, settings.requests_per_second):
+        return client
+    rate, shared = settings.requests_per_second, settings.pace
+
+    def ask(request: Any, **_: Any) -> None:
+        if shared is None:
+            _own_pace(rate).take(1)
+            return
+        pace = shared_pace(shared, rate)
+        pace.request()
+        pace.carry(int(request.headers.get("Content-Length") or 0))
+
+    def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
+        # What comes back is known only now, and paid for by whoever asks next.
+        if shared is not None and response_dict is not None and response_dict.get("body") is not None:
+            shared_pace(shared, rate).carry(int(response_dict["headers"].get("content-length") or 0))
+
+    client.meta.events.register("before-send.s3", ask, unique_id="artemis-pace")
+    client.meta.events.register("response-received.s3", answered, unique_id="artemis-pace-bytes")
+    client.meta.artemis_pace = (settings.pace, settings.requests_per_second)
+    return client
 
 
 class _Redact(logging.Filter):
@@ -184,7 +208,8 @@ class S3Store:
         if self._made is None:
             _silence_credentials()
             try:
-                self._made = shared_client(self._settings) if self._factory is None else self._factory()
+                made = shared_client(self._settings) if self._factory is None else self._factory()
+                self._made = _paced(made, self._settings)
             except (BotoCoreError, ValueError) as error:
                 self._fail("There is no client for S3", None, error)
         return self._made
@@ -648,14 +673,8 @@ class S3Store:
             stop=stop_after_attempt(settings.attempts) | stop_after_delay(settings.deadline_seconds),
             reraise=True,
         )
-        pace = _reading_pace(settings)
-
-        def paced() -> T:
-            pace.take(1)
-            return operation()
-
         try:
-            return retrying(paced)
+            return retrying(operation)
         except (ClientError, BotoCoreError, FlexibleChecksumError, OSError) as error:
             self._fail(what, path, error)
 

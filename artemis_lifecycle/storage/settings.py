@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.storage.pace import PaceSettings
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config import Budgets, Catalog
@@ -43,7 +44,9 @@ class StoreSettings:
     deadline_seconds: float = 60.0
     copy_attempts: int = 3
     requests_per_second: float | None = None
-    """What the readers of one process may ask of S3 together; None is no limit. Deletes have a pace of their own."""
+    """What one process may ask of S3 by itself; None is no limit."""
+    pace: PaceSettings | None = None
+    """The bucket that all processes draw from. Without one, or while it does not answer, each has its own."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:
@@ -64,11 +67,15 @@ class StoreSettings:
                 raise ConfigError(f"{name} must be at least 1", untouched="everything", do="give a positive number")
 
     @classmethod
-    def from_catalog(cls, catalog: Catalog, budgets: Budgets | None = None) -> StoreSettings:
+    def from_catalog(
+        cls, catalog: Catalog, budgets: Budgets | None = None, operations_uri: str | None = None
+    ) -> StoreSettings:
         """The settings that a catalog's properties give, spelled as pyiceberg spells them (`s3.endpoint`, …; for
-        credentials and region `client.…` stands in). Raises ConfigError for a value of the wrong kind."""
+        credentials and region `client.…` stands in). With `operations_uri` the budget is shared by all workers.
+        Raises ConfigError for a value of the wrong kind."""
         properties = _Properties(catalog.properties)
         virtual = properties.flag("s3.force-virtual-addressing")
+        rate = None if budgets is None else budgets.read_share * budgets.object_store_iops
         path_style = properties.flag("s3.path-style-access")
         return cls(
             s3_endpoint=properties.text("s3.endpoint"),
@@ -78,7 +85,10 @@ class StoreSettings:
             s3_session_token=properties.text("s3.session-token", "client.session-token"),
             s3_path_style=path_style if path_style is not None or virtual is None else not virtual,
             storage_class=catalog.storage_class,
-            requests_per_second=None if budgets is None else budgets.read_share * budgets.object_store_iops,
+            requests_per_second=rate,
+            pace=None
+            if budgets is None or operations_uri is None
+            else PaceSettings(operations_uri, rate, budgets.object_store_bytes_per_second),
         )
 
     def shared_by(self, tasks: int) -> StoreSettings:
