@@ -69,7 +69,8 @@ Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    # Inputs have passwords in them, and an error is shown with what led to it.
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
 
 class Catalog(_Model):
@@ -261,12 +262,36 @@ class Quarantine(_Model):
         return value.rstrip("/") if value else value
 
 
+class ScanEvery(_Model):
+    """Scheduled scans come when, at the observed leak rate, orphans will be `target_share` of the table's files; no
+    sooner than `least` after the last one and no later than `most`."""
+
+    least: Duration = timedelta(hours=20)
+    most: Duration = timedelta(days=7)
+    target_share: float = Field(default=0.001, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least {format_duration(self.least)} is above most {format_duration(self.most)}")
+        return self
+
+
+class InFlight(_Model):
+    """A check warns when more than `max_share` of the listed files are skipped as in flight, `scans` times in a row."""
+
+    max_share: float = Field(default=0.05, ge=0, le=1)
+    scans: int = Field(default=3, ge=1)
+
+
 class Orphans(_Model):
     min_age: Duration = timedelta(days=7)
     min_age_floor: Duration = timedelta(hours=24)
     prefix_mismatch: Literal["error", "ignore", "delete"] = "error"
     equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
     equal_authorities: dict[str, str] = {}
+    scan_every: ScanEvery = ScanEvery()
+    in_flight: InFlight = InFlight()
 
     @model_validator(mode="after")
     def _age_above_floor(self) -> Self:

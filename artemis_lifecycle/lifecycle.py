@@ -114,6 +114,8 @@ from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
+from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
+from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import ROWS_HERE, indexed, reachable_files, tidy
@@ -1124,6 +1126,25 @@ class Lifecycle:
         scan names them."""
         table_uuid = self._look(table).metadata.table_uuid
         return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+
+    def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
+        """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
+        return trend_of(table, self.operations.scans.of_table(self._look(table).metadata.table_uuid)[:limit])
+
+    def in_flight(self, table: str) -> InFlight | None:
+        """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
+        table_uuid, policy = self._look(table).metadata.table_uuid, self.config.policy(table).orphans
+        points = self.scan_trend(table).points
+        if not points:
+            return None
+        return judge_in_flight(
+            points,
+            self.operations.heartbeats.live(table_uuid),
+            max_share=policy.in_flight.max_share,
+            scans=policy.in_flight.scans,
+            now=self.operations.clock.now(),
+            min_age=policy.min_age,
+        )
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got

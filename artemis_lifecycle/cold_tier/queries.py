@@ -251,8 +251,11 @@ def _parsed(spark: SparkSession, text: str) -> Any:
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
     except (PySparkException, Py4JJavaError) as error:
+        said = str(error)
+        if "java.lang.StackOverflowError" in said:
+            said = "it nests too deep"
         raise BadInput(
-            f"Spark cannot parse the query: {' '.join(str(error).split())[:600]}",
+            f"Spark cannot parse the query: {' '.join(said.split())[:600]}",
             untouched="everything",
             do="mend it; a tag is read with FROM namespace.table FOR TAG 'name'",
         ) from error

@@ -28,6 +28,7 @@ from artemis_lifecycle.defs.partitions import tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import SnapshotHistory
+from artemis_lifecycle.operations.plans import HOLDING
 
 # Checks per partition are in preview in Dagster 1.13. Its definitions copy the specs later, so the filter has to stay.
 warnings.filterwarnings(
@@ -38,6 +39,9 @@ warnings.filterwarnings(
 
 MAX_ORPHAN_SHARE = 0.25
 """Orphans among listed files. More is seldom litter: look for a wrong location or a scheme mismatch before deleting."""
+
+MAX_PLAN_AGE = timedelta(days=7)
+"""How long a plan may hold its files, beside its grace."""
 
 MAX_METADATA_AGE = timedelta(hours=24)
 """How long the table may have moved on from the history that was materialised last."""
@@ -235,12 +239,56 @@ def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle:
     )
 
 
+@_check("orphan_scan")
+def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """Files skipped as in flight become committed or orphans; many of them in scan after scan mean that they do not."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        found = steps.in_flight(table)
+    if found is None:
+        return _result(False, "The table has no scan.", warn=True)
+    return _result(
+        found.settles,
+        str(found),
+        [f"{beat.writer_id} on {beat.host}, since {beat.started_at:%Y-%m-%d %H:%M}" for beat in found.endless],
+        warn=True,
+        scans_above=found.scans,
+        in_flight_share=round(found.share, 6),
+        too_young=found.too_young,
+        live_writers=found.live_writers,
+    )
+
+
+@_check("physical_deletion")
+def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """No plan that holds its files was planned longer ago than a week and its grace: it would hold them for ever."""
+    with told_to_dagster():
+        steps, table = lifecycle.get(), context.partition_key
+        now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace
+        waiting = [record for record in steps.plans(table) if record.status in HOLDING]
+    age = now - min((record.planned_at for record in waiting), default=now)
+    late = [record for record in waiting if now - record.planned_at > MAX_PLAN_AGE + grace]
+    return _result(
+        not late,
+        f"{len(waiting)} plans hold their files; the oldest was planned {age.total_seconds() / 3600:.1f} hours ago.",
+        [
+            f"{record.plan_id}, {record.status.replace('_', ' ')}, planned {record.planned_at:%Y-%m-%d}"
+            for record in late
+        ],
+        warn=True,
+        plans=len(waiting),
+        oldest_seconds=round(age.total_seconds()),
+    )
+
+
 ALL = (
     metadata_age,
     plan_keeps_every_ref,
     plan_keeps_window_edge,
     cold_copy_verified,
     nothing_reachable_deleted,
+    no_plan_waits_too_long,
     orphan_share_below_threshold,
+    in_flight_files_settle,
     nothing_reachable_deleted_as_orphan,
 )

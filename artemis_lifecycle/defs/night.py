@@ -80,13 +80,15 @@ class Progress:
     """What one table has behind it in one night.
 
     `done` steps succeeded, for real and not as a dry run; `requested` ones wait, run, or were cancelled by hand;
-    `plans_due` are committed plans whose grace is over.
+    `plans_due` are committed plans whose grace is over; `orphans_due` says that, at the rate at which the table leaks,
+    it is time for a scan.
     """
 
     done: frozenset[Step] = frozenset()
     requested: frozenset[Step] = frozenset()
     failed: Mapping[Step, Failures] = field(default_factory=dict)
     plans_due: int = 0
+    orphans_due: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def due_step(now: datetime, night: Night, progress: Progress) -> Verdict:
     if not night.opens <= now < night.closes:
         return Verdict(None, f"outside the quiet window {night.opens:%H:%M}-{night.closes:%H:%M} UTC")
     for step in Step:
-        if step in progress.done or (step is Step.DELETION and not progress.plans_due):
+        not_needed = (step is Step.DELETION and not progress.plans_due) or (
+            step is Step.ORPHANS and not progress.orphans_due
+        )
+        if step in progress.done or not_needed:
             continue
         return _asked(step, now, night, progress)
     return Verdict(None, "every step of this night is done")

@@ -7,6 +7,7 @@ from artemis_lifecycle.defs.common import Changes, Materialized, declared, opene
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.orphans.trend import next_scan
 
 GROUP = "orphans"
 
@@ -39,6 +40,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
     with told_to_dagster() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.scan_orphans(table, listing=steps.latest_listing(table))
+        trend, every = steps.scan_trend(table), steps.config.policy(table).orphans.scan_every
     summary = scan.summary
     return Materialized(
         metadata={
@@ -60,6 +62,9 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
                 [(why, files, summary.bytes_by_reason.get(why, 0)) for why, files in summary.files_by_reason.items()],
             ),
             "by_origin": shown.table(["origin", "orphans"], summary.orphans_by_origin.items()),
+            **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
+            "next_scan_at": shown.instant(next_scan(trend.points, every)),
+            "over_time": shown.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
             "seconds": watch.seconds,
         }
     )

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
@@ -11,6 +11,7 @@ from artemis_lifecycle.defs.night import Failures, Night, Progress, Step, night_
 from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.steps import StepRecord
+from artemis_lifecycle.orphans.trend import next_scan, trend_of
 
 NIGHT_TAG = "artemis/night"
 STEP_TAG = "artemis/step"
@@ -75,19 +76,19 @@ def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> l
             records[record.table, day].append(record)
         for run in instance.get_run_records(RunsFilter(tags={NIGHT_TAG: day.isoformat()})):
             runs[run.dagster_run.tags.get(PARTITION_TAG, ""), day].append(run)
-    return [
-        Tonight(
-            table,
-            night,
-            progress_of(
-                records[table, night.day],
-                runs[table, night.day],
-                plans_due=plans_due[table],
-                cold_tier=lifecycle.config.policy(table).cold_tier.enabled,
-            ),
+    scans = lifecycle.operations.scans.recent()
+    found = []
+    for table, night in nights.items():
+        policy = lifecycle.config.policy(table)
+        progress = progress_of(
+            records[table, night.day],
+            runs[table, night.day],
+            plans_due=plans_due[table],
+            cold_tier=policy.cold_tier.enabled,
         )
-        for table, night in nights.items()
-    ]
+        due = next_scan(trend_of(table, scans.get(table, ())).points, policy.orphans.scan_every)
+        found.append(Tonight(table, night, replace(progress, orphans_due=due is None or due <= night.closes)))
+    return found
 
 
 def progress_of(

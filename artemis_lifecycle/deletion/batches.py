@@ -42,7 +42,11 @@ _ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "me
 _PARTS_HERE = 50
 """Up to as many batches are read in this process: starting workers costs more."""
 
+_FILES_HERE = 500_000
+"""Up to as many files are cut into batches in this process: about 250 MB."""
+
 _READERS = 16
+_WRITERS = 8
 _SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread over buckets by hash first.
 
 
@@ -122,7 +126,7 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
     folder = f"{job_folder(root, job.job_id)}/batches"
     seal = f"{folder}/batches.json"
     if stores.head(seal) is None:
-        small = small_list(stores, job)
+        small = small_list(stores, job, at_most=_FILES_HERE)
         if small is not None:
             parts = _parts_here(small, folder, stores, files_per_batch)
         else:
@@ -160,11 +164,12 @@ def sealed_files(spark: SparkSession, stores: Stores, job: DeletionJob) -> DataF
     return rows.select("path", "kind", "size_in_bytes", "reason", "last_modified")
 
 
-def small_list(stores: Stores, job: DeletionJob) -> pa.Table | None:
-    """The job's list, as `sealed_files`, read without Spark; None when it is a long one."""
+def small_list(stores: Stores, job: DeletionJob, at_most: int | None = None) -> pa.Table | None:
+    """The job's list, as `sealed_files`, read without Spark; None when it is a long one (`frames.read_table`)."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    table = read_table(job.files_location, stores)
+    table = read_table(job.files_location, stores, at_most)
     if table is None:
         return None
     if table.num_rows:
@@ -172,6 +177,8 @@ def small_list(stores: Stores, job: DeletionJob) -> pa.Table | None:
     names = ("path", "kind", "size_in_bytes", "reason", "last_modified")
     absent = pa.nulls(table.num_rows, pa.timestamp("us", "UTC"))
     columns = {name: table.column(name) if name in table.column_names else absent for name in names}
+    if pc.count_distinct(columns["path"]).as_py() == table.num_rows:
+        return pa.table(columns)
     # One row per path, as of Spark's list.
     rows = {path: row for row, path in reversed(list(enumerate(columns["path"].to_pylist())))}
     return pa.table(columns).take(pa.array(sorted(rows.values()), pa.int64()))
@@ -227,11 +234,10 @@ def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes:
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(
-        pa.Table.from_pylist([asdict(outcome) for outcome in outcomes], arrow_schema(OUTCOMES)),
-        buffer,
-        compression="zstd",
-    )
+    schema = arrow_schema(OUTCOMES)
+    columns = [[getattr(outcome, name) for outcome in outcomes] for name in schema.names]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd")
     stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
 
 
@@ -268,21 +274,22 @@ def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -
 def _parts_here(files: pa.Table, folder: str, stores: Stores, per_batch: int) -> dict[int, BatchPart]:
     """As `_assigned` and `_parts_on_spark`, for a short list."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    keys = [(_ORDER.index(kind) + 1 if kind in _ORDER else 0, path) for path, kind in _pairs(files, "path", "kind")]
-    ordered = files.take(pa.array(sorted(range(len(keys)), key=keys.__getitem__), pa.int64()))
+    # By the bytes of UTF-8, as Spark sorts.
+    rank = pc.fill_null(pc.add(pc.index_in(files.column("kind"), pa.array(_ORDER)), 1), 0)
+    ordered = files.append_column("_rank", rank).sort_by([("_rank", "ascending"), ("path", "ascending")])
+    ordered = ordered.drop_columns("_rank")
     write = _PartWriter(folder, stores)
-    parts = {}
-    for batch, start in enumerate(range(0, ordered.num_rows, per_batch)):
-        piece = ordered.slice(start, per_batch)
+
+    def written(batch: int) -> BatchPart:
+        piece = ordered.slice(batch * per_batch, per_batch)
         numbers = pa.array([batch] * piece.num_rows, pa.int64())
-        row = write(piece.add_column(0, "batch", numbers)).to_pylist()[0]
-        parts[batch] = BatchPart(**row)
-    return parts
+        return BatchPart(**write(piece.add_column(0, "batch", numbers)).to_pylist()[0])
 
-
-def _pairs(table: pa.Table, one: str, other: str) -> Iterator[tuple[str, str]]:
-    return zip(table.column(one).to_pylist(), table.column(other).to_pylist(), strict=True)
+    # Each waits for its store, a disk included: a part is on it when it is written.
+    parts = threaded(written, range(-(-ordered.num_rows // per_batch)), _WRITERS)
+    return {part.batch: part for part in parts}
 
 
 def _parts_on_spark(frame: DataFrame, folder: str, stores: Stores) -> dict[int, BatchPart]:

@@ -63,7 +63,7 @@ IN_FLIGHT = "in_flight"
 """A live writer's heartbeat covers the file."""
 
 OTHER_TABLE = "other_table"
-"""The file lies in the location of another table of the catalog."""
+"""The file lies in the location of another table of the catalog, or among this project's own sealed files."""
 
 _MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
 _FULL_LOOKS = 4
@@ -441,6 +441,8 @@ class LastLook:
             live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == look.table_uuid]
             roots += covered(live, look.metadata, self._sight.rules)
         nested = self._nested if self._job.kind == "orphans" else ()
+        # Sealed plans and the index may lie in a folder that the table calls its own; they are none of its files.
+        nested = (*nested, normalise(self._sight.root, self._sight.rules))
         assert self._own.metadata is not None
         receipts = receipt_folders(self._own.metadata, self._sight.rules)
         return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules, receipts)

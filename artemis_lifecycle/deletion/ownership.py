@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
 from artemis_lifecycle.storage.local import through_link
+from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:

@@ -148,6 +148,7 @@ class ListedManifests:
 def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
     """What reachability needs of `manifests_of`, with the same checks and errors, without building an entry."""
     import numpy as np
+    import pyarrow as pa
 
     if snapshot.key_id is not None:
         raise _encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
@@ -165,6 +166,10 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
             raise _unreadable(f"An entry of the manifest list has no {name}", path)
     if (scan.longs["manifest_length"] < 0).any():
         raise _negative("manifest_length", path)
+    try:
+        scan.texts("manifest_path")
+    except pa.ArrowInvalid as error:
+        raise _unreadable("The manifest_path of an entry of the manifest list is no text", path) from error
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
         raise _encrypted("A manifest of the list", path)
 
@@ -274,7 +279,7 @@ def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) 
 
     def required(name: str, kind: type) -> Any:
         found = value(name)
-        if not isinstance(found, kind):
+        if type(found) is not kind:
             raise _unreadable(f"An entry of the manifest list has no {name}", path)
         return found
 
@@ -368,7 +373,7 @@ def _entry(
         return record.get(names[name]) if name in names else None
 
     status = value("status")
-    if status not in (0, 1, 2):
+    if type(status) is not int or status not in (0, 1, 2):
         raise _unreadable(f"A manifest entry has status {status}, not 0, 1 or 2", path)
     return ManifestEntry(
         status=EntryStatus(status),
@@ -388,7 +393,7 @@ def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -
 
     def required(name: str, kind: type) -> Any:
         found = value(name)
-        if not isinstance(found, kind):
+        if type(found) is not kind:
             raise _unreadable(f"A manifest entry has no {name}", path)
         return found
 
@@ -685,6 +690,9 @@ def _column(given: Any, kind: Any, rows: int) -> Any:
 
     if given is None:
         return pa.nulls(rows, kind)
+    if isinstance(given, list) and pa.types.is_integer(kind) and any(type(v) not in (int, type(None)) for v in given):
+        # Arrow would make 1 of 1.5.
+        raise pa.ArrowInvalid("no whole number")
     return pa.array(given, kind) if isinstance(given, list) else given.cast(kind)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle.errors import LeaseLost, NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.tables import batches, handoff_batches, jobs, leases, to_record
+from artemis_lifecycle.operations.texts import storable
 
 
 class BatchState(StrEnum):
@@ -234,7 +235,7 @@ class Journal:
                     kept=kept,
                     failed=failed,
                     deleted_bytes=deleted_bytes,
-                    error=error,
+                    error=None if error is None else storable(error),
                     updated_at=func.clock_timestamp(),
                 )
                 .returning(batches)
@@ -363,7 +364,7 @@ class HandoffBatches:
                     state="failed" if error else "done",
                     copied=copied,
                     skipped=skipped,
-                    error=error,
+                    error=None if error is None else storable(error),
                     attempts=handoff_batches.c.attempts + 1,
                     updated_at=func.clock_timestamp(),
                 )

@@ -96,6 +96,17 @@ class Scans:
         with self._engine.connect() as connection:
             return tuple(map(_scan, connection.execute(query)))
 
+    def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
+        """The newest scans of every table, by its name, newest first."""
+        rank = func.row_number().over(partition_by=scans.c.table_name, order_by=scans.c.created_at.desc())
+        ranked = select(scans, rank.label("rank")).subquery()
+        query = select(ranked).where(ranked.c.rank <= limit).order_by(ranked.c.created_at.desc())
+        found: dict[str, list[ScanRecord]] = {}
+        with self._engine.connect() as connection:
+            for row in connection.execute(query):
+                found.setdefault(row.table_name, []).append(_scan(row))
+        return found
+
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
         """Set the state if it is one of `expected`. Raises PlanStateError, naming the actual one; NoSuchPlan."""
         with around(f"scans.mark.{state}"), self._engine.begin() as connection:

@@ -12,8 +12,8 @@ from sqlalchemy import Engine, Row, func, insert, select, update
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.texts import storable
 from artemis_lifecycle.operations.tables import steps
+from artemis_lifecycle.operations.texts import storable
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
 

@@ -40,7 +40,9 @@ CHECKS = {
     ("expiration_plan", "plan_keeps_window_edge"): True,
     ("cold_tier_snapshots", "cold_copy_verified"): True,
     ("physical_deletion", "nothing_reachable_deleted"): False,
+    ("physical_deletion", "no_plan_waits_too_long"): False,
     ("orphan_scan", "orphan_share_below_threshold"): False,
+    ("orphan_scan", "in_flight_files_settle"): False,
     ("orphan_deletion", "nothing_reachable_deleted"): False,
 }
 

@@ -1,0 +1,189 @@
+"""What the scans of one table tell over time: how fast it leaks, when to look again, and whether files that are skipped
+as in flight ever settle. Pure, but for the picture.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.config import ScanEvery
+from artemis_lifecycle.expiration.pictures import drawn, size_unit
+from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SCANS_FOR_A_RATE = 4
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class ScanPoint:
+    """One scan: counts of files, sizes in bytes. `too_young` and `live_writers` are the two kinds that it skipped as in
+    flight; `deleted` says that its orphans are gone."""
+
+    scan_id: str
+    at: datetime
+    listed: int
+    orphans: int
+    orphan_bytes: int
+    too_young: int
+    live_writers: int
+    deleted: bool
+
+    @property
+    def in_flight(self) -> int:
+        return self.too_young + self.live_writers
+
+    @property
+    def in_flight_share(self) -> float:
+        """Skipped files among the listed ones, 0 to 1."""
+        return self.in_flight / self.listed if self.listed else 0.0
+
+
+@dataclass(frozen=True)
+class ScanTrend:
+    """The scans of a table, oldest first. `leaked_per_day`: files that nobody refers to, that come into being each day
+    and grow old; None where two scans are not there yet."""
+
+    table: str
+    points: tuple[ScanPoint, ...]
+    leaked_per_day: float | None
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per scan: scan_id object; at datetime64[ms, UTC]; listed, orphans, orphan_bytes, too_young,
+        live_writers int64; deleted bool."""
+        import pandas as pd
+
+        names = list(ScanPoint.__dataclass_fields__)
+        frame = pd.DataFrame([[getattr(point, name) for name in names] for point in self.points], columns=names)
+        frame["at"] = pd.to_datetime(frame["at"], utc=True).astype("datetime64[ms, UTC]")
+        return frame
+
+    def plot(self, kind: str = "png") -> bytes:
+        """Orphans and what was skipped as in flight, scan by scan, and the orphans' bytes, as a picture."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(11, 3.5), layout="constrained")
+        files, size = figure.subplots(1, 2)
+        times: list[Any] = [point.at for point in self.points]
+        for label, colour, counts in (
+            ("orphans", "#c0392b", [point.orphans for point in self.points]),
+            ("too young", "#7fb3d5", [point.too_young for point in self.points]),
+            ("of live writers", "#1f6f8b", [point.live_writers for point in self.points]),
+        ):
+            files.plot(times, counts, marker="o", label=label, color=colour)
+        files.set_title(f"{self.table}: files that nothing refers to")
+        files.legend()
+        unit, name = size_unit(max((point.orphan_bytes for point in self.points), default=0))
+        size.bar(range(len(self.points)), [point.orphan_bytes / unit for point in self.points], color="#c0392b")
+        size.set_title(f"Orphans, {name}, scan by scan")
+        for panel in (files, size):
+            panel.set_ylim(bottom=0)
+            panel.tick_params(axis="x", labelsize=8, rotation=20)
+        return drawn(figure, kind)
+
+
+def trend_of(table: str, scans: Sequence[ScanRecord]) -> ScanTrend:
+    """`scans` in any order."""
+    points = [_point(scan) for scan in sorted(scans, key=lambda scan: scan.listed_at)]
+    return ScanTrend(table, tuple(points), leaked_per_day(points))
+
+
+def _point(scan: ScanRecord) -> ScanPoint:
+    summary = json.loads(scan.summary)
+    return ScanPoint(
+        scan_id=scan.scan_id,
+        at=scan.listed_at,
+        listed=summary["listed_files"],
+        orphans=scan.files,
+        orphan_bytes=scan.bytes,
+        too_young=scan.skipped_young,
+        live_writers=max(0, scan.skipped_in_flight - scan.skipped_young),
+        deleted=scan.state is ScanState.DONE,
+    )
+
+
+def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
+    """Orphans that came up per day, over the last few scans: what a scan found, less what the one before had found and
+    nobody deleted."""
+    recent = points[-_SCANS_FOR_A_RATE:]
+    if len(recent) < 2:
+        return None
+    new = sum(
+        max(0, after.orphans - (0 if before.deleted else before.orphans))
+        for before, after in itertools.pairwise(recent)
+    )
+    days = (recent[-1].at - recent[0].at) / _DAY
+    return None if days <= 0 else new / days
+
+
+def next_scan(points: Sequence[ScanPoint], every: ScanEvery) -> datetime | None:
+    """When orphans will have come up to `every.target_share` of the table's files, at the rate of the last scans; no
+    sooner than `every.least` after the last scan and no later than `every.most`. None (now) before the second scan."""
+    rate = leaked_per_day(points)
+    if rate is None:
+        return None
+    last = points[-1]
+    aimed = every.most if rate <= 0 else timedelta(days=min(36_500.0, every.target_share * last.listed / rate))
+    return last.at + min(max(aimed, every.least), every.most)
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """Whether what is skipped as in flight settles. `scans` in a row were above the threshold. `endless` are heartbeats
+    that have gone on for longer than files have to be old to be orphans."""
+
+    settles: bool
+    scans: int
+    share: float
+    too_young: int
+    live_writers: int
+    endless: tuple[Heartbeat, ...]
+
+    def __str__(self) -> str:
+        if self.settles:
+            return (
+                f"{self.too_young + self.live_writers:,} unreferenced files are in flight ({self.share:.1%} of those "
+                f"listed): {self.too_young:,} too young, {self.live_writers:,} of live writers."
+            )
+        told = f"For {self.scans} scans in a row more files were skipped than the threshold allows ({self.share:.1%}): "
+        kinds = f"{self.too_young:,} are too young, {self.live_writers:,} belong to live writers"
+        if not self.live_writers:
+            return f"{told}{kinds}. Writers leave more behind each day than grows old: look at what crashes."
+        if self.endless:
+            names = ", ".join(sorted({beat.writer_id for beat in self.endless}))
+            return f"{told}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."
+        return f"{told}{kinds}. Give long writers a prefix of their own, so that they protect no more than that."
+
+
+def in_flight(
+    points: Sequence[ScanPoint],
+    heartbeats: Sequence[Heartbeat],
+    *,
+    max_share: float,
+    scans: int,
+    now: datetime,
+    min_age: timedelta,
+) -> InFlight:
+    """The judgement over the last `scans` of `points` (oldest first); `heartbeats` are the table's live ones."""
+    above = 0
+    for point in reversed(points):
+        if point.in_flight_share <= max_share:
+            break
+        above += 1
+    last = points[-1]
+    return InFlight(
+        settles=above < scans,
+        scans=above,
+        share=last.in_flight_share,
+        too_young=last.too_young,
+        live_writers=last.live_writers,
+        endless=tuple(beat for beat in heartbeats if now - beat.started_at > min_age),
+    )
