@@ -560,6 +560,9 @@ def scan_orphans(
     now: NowOption = None,
     older_than: OlderThanOption = None,
     location: str | None = None,
+    inventory: Annotated[
+        str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
+    ] = None,
     files: Annotated[bool, typer.Option("--files", help="List the orphans too.")] = False,
     limit: int = 50,
     config: ConfigOption = None,
@@ -567,7 +570,10 @@ def scan_orphans(
 ) -> None:
     """List the table's files, then read its metadata, and seal what nobody owns. Changes nothing."""
     with opened(config, f"scanning {table}") as lifecycle:
-        scan = lifecycle.scan_orphans(table, now=instant(now), older_than=instant(older_than), location=location)
+        listing = None if inventory is None else lifecycle.inventory(inventory)
+        scan = lifecycle.scan_orphans(
+            table, now=instant(now), older_than=instant(older_than), location=location, listing=listing
+        )
         if files:
             show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Orphans of scan {scan.scan_id}")
         else:

@@ -248,6 +248,7 @@ class Deletion(_Model):
     max_share_of_table: float | None = Field(default=None, ge=0, le=1)
     requests_per_second: float | None = Field(default=None, gt=0)
     mode: Literal["delete", "quarantine"] = "delete"
+    remove_empty_folders: bool = False
 
 
 class Quarantine(_Model):

@@ -111,6 +111,7 @@ from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.delete import job_of
+from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
@@ -124,7 +125,7 @@ from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_sessi
 from artemis_lifecycle.spark.statement_errors import statement_errors
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, normalise_column, split
 from artemis_lifecycle.storage.pace import TokenBucket, requests_per_second
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker
@@ -321,6 +322,11 @@ class Lifecycle:
     @cached_property
     def _cold(self) -> CatalogReader:
         return CatalogReader(self.config.catalogs.cold)
+
+    def _reserved(self) -> tuple[str, ...]:
+        """The roots of the other tiers, which no table of the live catalog owns, whatever its metadata says."""
+        roots = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
+        return tuple(root.rstrip("/") for root in roots if root is not None)
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
@@ -708,6 +714,7 @@ class Lifecycle:
         Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
         """
         found = self.plan(plan) if isinstance(plan, str) else plan
+        _require_path(found.table, path)
         rules = self.rules(found.table)
         location = normalise(path, rules)
         files = found.files()
@@ -948,6 +955,7 @@ class Lifecycle:
             settings=self._deletion_settings(job.table, metadata_location),
             dry_run=dry_run,
             pause=pause,
+            reserved=self._reserved(),
         )
         if not dry_run:
             record_outcomes(self.spark, self.operations, self.config.catalogs.live.name, job, report)
@@ -1027,14 +1035,15 @@ class Lifecycle:
         now: datetime | None = None,
         older_than: datetime | None = None,
         location: str | None = None,
-        listing: DataFrame | Listing | None = None,
+        listing: DataFrame | Listing | Inventory | None = None,
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
         """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
 
-        Lists the table first, unless `listing` is given: one of `list_objects`, or any DataFrame[path, last_modified,
-        size_in_bytes] with `listed_at`, the time at which it was begun (default: now). Then reads the metadata, anew.
+        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, or any
+        DataFrame[path, last_modified, size_in_bytes] with `listed_at`, the time at which it was begun (default: now).
+        Then reads the metadata, anew.
 
         Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
         StorageError: then there is no scan.
@@ -1042,6 +1051,10 @@ class Lifecycle:
         instant = None if now is None else self._instant("now", now)
         limit = None if older_than is None else self._instant("older_than", older_than)
         policy, rules = self.config.policy(table), self.rules(table)
+        if isinstance(listing, Inventory):
+            spelled = split(self._look(table).metadata.location).scheme or "s3"
+            listed_at = listing.begun_at
+            listing = listing.listing(self.spark, self.live_stores, spelled)
         if listing is None:
             taken = self.list_objects(table, location)
         elif isinstance(listing, Listing):
@@ -1079,6 +1092,7 @@ class Lifecycle:
                     now=instant,
                 ),
                 history_read_at=look.read_at,
+                reserved=self._reserved(),
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,
@@ -1086,6 +1100,11 @@ class Lifecycle:
                 "skipped_in_flight": scan.skipped_in_flight,
             }
         return scan
+
+    def inventory(self, manifest: str) -> Inventory:
+        """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
+        StorageError."""
+        return read_inventory(self.live_stores, manifest)
 
     def scan_cold(self, table: str) -> ColdScan:
         """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
@@ -1192,6 +1211,7 @@ class Lifecycle:
             settings=self._deletion_settings(record.table),
             dry_run=dry_run,
             pause=pause,
+            reserved=self._reserved(),
         )
 
     def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
@@ -1203,7 +1223,11 @@ class Lifecycle:
                     "quarantine.root has no address", untouched="everything", do="set it in lifecycle.yaml"
                 )
             place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
-        return DeletionSettings(requests_per_second=requests_per_second(policy), quarantine=place)
+        return DeletionSettings(
+            requests_per_second=requests_per_second(policy),
+            quarantine=place,
+            remove_empty_folders=policy.deletion.remove_empty_folders,
+        )
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
@@ -1532,6 +1556,7 @@ class Lifecycle:
         A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
         those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
         """
+        _require_path(table, path)
         look = self._look(table)
         metadata, rules = look.metadata, self.rules(table)
         location = normalise(path, rules)
@@ -2210,6 +2235,15 @@ def _deletion_counts(report: DeletionReport) -> dict[str, int]:
         "files_failed": report.failed,
         "bytes_deleted": report.bytes,
     }
+
+
+def _require_path(table: str, path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            "The path is no Unicode text", table=table, untouched="everything", do="give it as the metadata spells it"
+        ) from error
 
 
 def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:

@@ -71,7 +71,8 @@ _FULL_LOOKS = 4
 
 @dataclass(frozen=True)
 class Sight:
-    """Where a job looks: session and stores, Postgres, the table's entry in its catalog, the catalog's other tables."""
+    """Where a job looks: session and stores, Postgres, the table's entry in its catalog, the catalog's other tables.
+    `reserved` are the other tiers' roots: whatever a table calls its own, nothing in there is."""
 
     spark: SparkSession
     stores: Stores
@@ -80,6 +81,12 @@ class Sight:
     neighbours: Neighbours
     rules: LocationRules
     root: str
+    reserved: tuple[str, ...] = ()
+
+    @property
+    def not_its_own(self) -> tuple[str, ...]:
+        """Locations that no table owns: the sealed plans, the index and the ledgers, the cold tier, the quarantine."""
+        return tuple(normalise(place, self.rules) for place in (self.root, *self.reserved))
 
 
 def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
@@ -441,8 +448,8 @@ class LastLook:
             live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == look.table_uuid]
             roots += covered(live, look.metadata, self._sight.rules)
         nested = self._nested if self._job.kind == "orphans" else ()
-        # Sealed plans and the index may lie in a folder that the table calls its own; they are none of its files.
-        nested = (*nested, normalise(self._sight.root, self._sight.rules))
+        # They may lie in a folder that the table calls its own.
+        nested = (*nested, *self._sight.not_its_own)
         assert self._own.metadata is not None
         receipts = receipt_folders(self._own.metadata, self._sight.rules)
         return Grounds(self._own_roots, nested, tuple(roots), self._sight.rules, receipts)

@@ -23,6 +23,7 @@ from artemis_lifecycle.deletion.batches import (
     FileOutcome,
     Outcome,
     outcome_frame,
+    outcomes_of_job,
     read_batch,
     read_outcomes,
     seal_batches,
@@ -41,6 +42,7 @@ from artemis_lifecycle.deletion.quarantine import (
     set_aside,
 )
 from artemis_lifecycle.errors import Busy, Refused, StorageError
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
@@ -49,7 +51,7 @@ from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
-from artemis_lifecycle.storage.location import LocationRules, split
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, split
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 
@@ -80,12 +82,14 @@ GONE = ("deleted", QUARANTINED)
 @dataclass(frozen=True)
 class DeletionSettings:
     """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
-    With a `quarantine` files are moved there, not deleted."""
+    With a `quarantine` files are moved there, not deleted. `remove_empty_folders`: on a disk, those that the deletion
+    left empty go when it is over."""
 
     requests_per_second: float | None = None
     files_per_batch: int = 1000
     rounds: int = 3
     quarantine: QuarantinePlace | None = None
+    remove_empty_folders: bool = False
 
 
 DEFAULT_SETTINGS = DeletionSettings()
@@ -165,17 +169,20 @@ def delete_job(
     settings: DeletionSettings = DEFAULT_SETTINGS,
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
+    reserved: Sequence[str] = (),
 ) -> DeletionReport:
     """Delete the files of `job`, or go on deleting them.
 
     `current` reads the table's entry in the live catalog, `catalog` its other tables; `root` is `operations.root`;
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
-    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on.
+    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on. Nothing
+    goes that lies in a `reserved` location: the roots of the other tiers.
 
     Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
-    sight = Sight(spark, stores, operations, current, Neighbours(catalog, stores, rules, job.table), rules, root)
+    neighbours = Neighbours(catalog, stores, rules, job.table)
+    sight = Sight(spark, stores, operations, current, neighbours, rules, root, tuple(reserved))
     if dry_run:
         return _dry_run(sight, job)
     if lease is None:
@@ -218,6 +225,8 @@ class _Run:
             self._begin_quarantine()
             paused = self._batches(batches)
             if not journal.unfinished(job.job_id):
+                if self.settings.remove_empty_folders:
+                    self._remove_empty_folders()
                 sight.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
         return _report(sight.spark, sight.stores, sight.operations, job, sight.root, paused)
@@ -237,6 +246,16 @@ class _Run:
             bytes=sum(size for _, size in batches.sizes),
         )
         sight.operations.journal.begin(record, batches.sizes)
+
+    def _remove_empty_folders(self) -> None:
+        """Below the table's `data`: a writer may be about to use the metadata folder, and finds that there."""
+        sight, job = self.sight, self.job
+        location = read_table_metadata(sight.stores, sight.current().metadata_location).location
+        gone = (each for each in outcomes_of_job(sight.stores, sight.root, job.job_id) if each.outcome in GONE)
+        folders = {each.path.rpartition("/")[0] for each in gone}
+        for folder in sorted(folders, key=len, reverse=True):
+            if is_under(folder, normalise(f"{location}/data", sight.rules), sight.rules):
+                sight.stores.remove_empty(folder, f"{location}/data")
 
     def _begin_quarantine(self) -> None:
         """Write down where files will go, before the first goes, and put the plan's own metadata file beside them."""

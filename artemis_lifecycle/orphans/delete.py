@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import DeletionJob
@@ -46,6 +46,7 @@ def delete_orphans(
     settings: DeletionSettings = DEFAULT_SETTINGS,
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
+    reserved: Sequence[str] = (),
 ) -> DeletionReport:
     """Delete what the scan found, or go on deleting it; a scan that is done answers with its report.
 
@@ -72,6 +73,7 @@ def delete_orphans(
         settings=settings,
         dry_run=dry_run,
         pause=pause,
+        reserved=reserved,
     )
     if not dry_run:
         record_outcomes(spark, operations, results_catalog, job, report)

@@ -184,11 +184,13 @@ def scan_orphans(
     settings: ScanSettings,
     history_read_at: datetime | None = None,
     failed_compactions: Sequence[tuple[datetime, datetime]] = (),
+    reserved: Sequence[str] = (),
 ) -> OrphanScanResult:
     """Find the orphans in `listing` and seal them. Reads the table's metadata anew, after the listing; changes nothing.
 
     `current` reads the table's entry in the live catalog, `catalog` its other tables. `history_read_at` is when the
-    caller read what it shows beside the scan; it too must come after the listing.
+    caller read what it shows beside the scan; it too must come after the listing. `reserved` are the roots of the other
+    tiers: what lies in there is no table's of the catalog.
 
     Raises StaleMetadata for metadata read before the listing ended, PrefixMismatch naming pairs, BadInput for an
     `older_than` inside the floor, NoSuchTable when the table is gone or another, UnreadableMetadata and StorageError
@@ -203,13 +205,13 @@ def scan_orphans(
     metadata = _current_metadata(stores, current, table, table_uuid)
     require_collectable(metadata, table)
     others = Neighbours(catalog, stores, rules, table)
-    sight = Sight(spark, stores, operations, current, others, rules, root)
+    sight = Sight(spark, stores, operations, current, others, rules, root, tuple(reserved))
     own = own_locations(metadata, rules)
     neighbours = _readable(others.overlapping(own), table)
     around_us = {other.table: _neighbour_metadata(sight, other) for other in neighbours}
     in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
-    # Sealed plans and the index may lie in a folder that the table calls its own; they are none of its files.
-    nested = (*nested_locations(neighbours, own, rules), normalise(root, rules))
+    # They may lie in a folder that the table calls its own.
+    nested = (*nested_locations(neighbours, own, rules), *sight.not_its_own)
     grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
 
     kept = _kept(sight, {table: metadata, **around_us}, table)

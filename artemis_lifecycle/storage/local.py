@@ -184,6 +184,21 @@ class LocalStore:
         except OSError as error:
             _fail("A file cannot be thawed", path, error)
 
+    def remove_empty(self, folder: str, below: str) -> int:
+        """Take away `folder`, and the folders around it up to `below` (which stays), as long as they are empty; how
+        many went. What is not empty, or not there, is left."""
+        where, top = Path(local_path(folder)), Path(local_path(below))
+        removed = 0
+        while top in where.parents and ".." not in where.parts:
+            try:
+                # It takes no folder that has anything in it.
+                where.rmdir()
+            except OSError:
+                break
+            removed += 1
+            where = where.parent
+        return removed
+
     def second_name(self, path: str, other: str) -> bool:
         """Give the file at `path` the name `other`, too; False where the disk cannot, or another file has it."""
         target = Path(local_path(other))

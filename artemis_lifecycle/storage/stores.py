@@ -180,6 +180,11 @@ class Stores:
             do="check both stores' disks and network, then run the step again",
         )
 
+    def remove_empty(self, folder: str, below: str) -> int:
+        """On a disk, take away `folder` and those around it up to `below`, which stays, while they are empty; how many
+        went. An object store has no folders."""
+        return self._local.remove_empty(folder, below) if is_local(folder) and is_local(below) else 0
+
     def duplicate(self, source: str, destination: str) -> None:
         """Have the bytes of `source` at `destination` too: as a second name of the file where both are on one disk that
         has links, else as a copy that is read back. For files that are never written again. Raises what `copy` raises.

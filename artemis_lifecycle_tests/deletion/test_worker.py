@@ -174,6 +174,28 @@ def test_a_damaged_batch_deletes_nothing(world: World, table: str) -> None:
     assert all(local(path).exists() for path, _ in files)
 
 
+def test_folders_that_a_deletion_left_empty_go_where_that_is_wanted(world: World, table: str) -> None:
+    data = local(world.metadata(table).location) / "data"
+    files = [
+        f"file://{world.drop_in(table, f'data/day={day}/hour={hour}/x.parquet')}" for day in (1, 2) for hour in (1, 2)
+    ]
+    # One hour has a file that stays; another folder was empty before.
+    alive = data / "day=1" / "hour=1" / "stays.parquet"
+    alive.write_text("x")
+    (data / "day=3").mkdir()
+    report = world.delete(world.job_of(table, [(path, "data") for path in files]), remove_empty_folders=True)
+    assert report.deleted == 4 and alive.exists()
+    assert sorted(str(each.relative_to(data)) for each in data.rglob("*") if each.is_dir() and "=" in each.name) == [
+        "day=1",
+        "day=1/hour=1",
+        "day=3",
+    ]
+    path = f"file://{world.drop_in(table, 'data/day=9/x.parquet')}"
+    world.delete(world.job_of(table, [(path, "data")]))
+    assert (data / "day=9").is_dir()
+    alive.unlink()
+
+
 def test_the_slower_of_two_workers_deletes_nothing_more(world: World, table: str) -> None:
     job = world.job_of(table, _garbage(world, table, "fenced", 4))
     leases = world.operations.leases

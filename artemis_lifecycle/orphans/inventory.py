@@ -1,0 +1,187 @@
+"""An Amazon S3 Inventory as a listing: what the bucket itself wrote down, instead of asking it page by page.
+
+Source: the S3 user guide, "Amazon S3 Inventory" (manifest.json; CSV, ORC and Parquet reports). Each report file is held
+against its checksum in the manifest: a part that is gone or damaged is an error, and no shorter listing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_plus
+
+from artemis_lifecycle.errors import BadInput, StorageError
+from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+LISTING = "path string, last_modified timestamp, size_in_bytes bigint"
+
+_ROWS = 65_536
+# The CSV report names its columns in the manifest, the others in their own schema.
+_COLUMNS = {
+    "Bucket": "bucket",
+    "Key": "key",
+    "Size": "size",
+    "LastModifiedDate": "last_modified_date",
+    "IsLatest": "is_latest",
+    "IsDeleteMarker": "is_delete_marker",
+}
+_NEEDED = ("bucket", "key", "size", "last_modified_date")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """One report of a bucket. `begun_at` is when S3 began to write it: no later object can be in it, and metadata read
+    since then is read after it."""
+
+    location: str
+    bucket: str
+    begun_at: datetime
+    file_format: str
+    columns: tuple[str, ...]
+    files: tuple[tuple[str, str], ...]
+    """(path, MD5 in hex) of each report file."""
+
+    def listing(self, spark: SparkSession, stores: Stores, scheme: str = "s3") -> DataFrame:
+        """DataFrame[path, last_modified, size_in_bytes] of the objects that are there: of a bucket with versions the
+        latest, without delete markers. Raises StorageError, when it is read, for a report file that is not whole."""
+        rows = spark.createDataFrame(list(self.files), "path string, md5 string")
+        spread = rows.repartition(max(1, min(len(self.files), 4 * int(spark.sparkContext.defaultParallelism))))
+        return spread.mapInArrow(_Reader(stores, self.file_format, self.columns, scheme), LISTING)
+
+
+def read_inventory(stores: Stores, manifest: str) -> Inventory:
+    """The inventory of a `manifest.json`. Raises BadInput for what is none, StorageError where it cannot be read."""
+    data = stores.read(manifest)
+    try:
+        content: dict[str, Any] = json.loads(data)
+        begun_at = datetime.fromtimestamp(int(content["creationTimestamp"]) / 1000, UTC)
+        destination = str(content["destinationBucket"]).removeprefix("arn:aws:s3:::")
+        columns = tuple(_COLUMNS.get(name.strip(), name.strip()) for name in str(content["fileSchema"]).split(","))
+        scheme = split(manifest).scheme
+        # Beside the manifest's own bucket nothing is known of where the destination is; on a disk it is a folder.
+        root = f"{scheme}://{destination}" if scheme.startswith("s3") else manifest.rpartition("/")[0]
+        files = tuple((f"{root}/{file['key']}", str(file["MD5checksum"])) for file in content["files"])
+        found = Inventory(manifest, str(content["sourceBucket"]), begun_at, content["fileFormat"], columns, files)
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise BadInput(
+            f"This is no manifest of an S3 inventory: {type(error).__name__} {error}",
+            path=manifest,
+            untouched="everything",
+            do="name the manifest.json of an inventory, in the folder of its date",
+        ) from error
+    if found.file_format not in ("CSV", "ORC", "Parquet"):
+        raise _unusable(f"its format {found.file_format!r} is not among CSV, ORC and Parquet", manifest)
+    missing = [name for name in ("size", "last_modified_date") if found.file_format == "CSV" and name not in columns]
+    if missing:
+        raise _unusable(f"it has no {' and no '.join(missing)}", manifest)
+    return found
+
+
+def _unusable(why: str, path: str) -> BadInput:
+    return BadInput(
+        f"The S3 inventory cannot be a listing: {why}",
+        path=path,
+        untouched="everything",
+        do="configure the inventory with Size and LastModifiedDate, and wait for the next report",
+    )
+
+
+class _Reader:
+    """Reads report files on an executor, each held against its checksum before a row of it counts."""
+
+    def __init__(self, stores: Stores, file_format: str, columns: tuple[str, ...], scheme: str) -> None:
+        self.stores = stores
+        self.file_format = file_format
+        self.columns = columns
+        self.scheme = scheme
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                data = self.stores.read(row["path"])
+                if hashlib.md5(data, usedforsecurity=False).hexdigest() != row["md5"]:
+                    raise StorageError(
+                        "A file of the S3 inventory differs from its checksum",
+                        path=row["path"],
+                        untouched="everything",
+                        do="take another inventory, or list the table",
+                    )
+                try:
+                    for found in self._batches(data):
+                        yield self._rows(found)
+                except (OSError, ValueError, KeyError) as error:
+                    raise StorageError(
+                        f"A file of the S3 inventory cannot be read: {error}",
+                        path=row["path"],
+                        untouched="everything",
+                        do="take another inventory, or list the table",
+                    ) from error
+
+    def _batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
+        if self.file_format == "Parquet":
+            import pyarrow.parquet as pq
+
+            yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(_ROWS)
+        elif self.file_format == "ORC":
+            from pyarrow import orc
+
+            file = orc.ORCFile(io.BytesIO(data))
+            yield from (file.read_stripe(number) for number in range(file.nstripes))
+        else:
+            from pyarrow import csv
+
+            options = csv.ReadOptions(column_names=list(self.columns))
+            text = csv.ConvertOptions(column_types=dict.fromkeys(self.columns, "string"), strings_can_be_null=True)
+            parse = csv.ParseOptions(newlines_in_values=True)
+            yield from csv.open_csv(io.BytesIO(gzip.decompress(data)), options, parse, text)
+
+    def _rows(self, found: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        missing = [name for name in _NEEDED if name not in found.schema.names]
+        if missing:
+            raise KeyError(f"no column {', '.join(missing)}")
+        there: Any = pa.array([True] * found.num_rows)
+        for name, wanted in (("is_latest", True), ("is_delete_marker", False)):
+            if name in found.schema.names:
+                flags = found.column(name)
+                if pa.types.is_string(flags.type):
+                    flags = pc.equal(pc.utf8_lower(flags), "true")
+                # A bucket without versions leaves them empty.
+                there = pc.and_(there, pc.equal(pc.fill_null(flags, wanted), wanted))
+        kept = found.filter(there)
+        keys = kept.column("key").to_pylist()
+        if self.file_format == "CSV":
+            keys = [unquote_plus(key) for key in keys]
+        buckets = kept.column("bucket").to_pylist()
+        modified = kept.column("last_modified_date")
+        if pa.types.is_string(modified.type):
+            modified = pc.cast(modified, pa.timestamp("us", "UTC"))
+        return pa.RecordBatch.from_pydict(
+            {
+                "path": pa.array(
+                    [f"{self.scheme}://{bucket}/{key}" for bucket, key in zip(buckets, keys, strict=True)], pa.string()
+                ),
+                "last_modified": pc.cast(_in_utc(modified), pa.timestamp("us", "UTC")),
+                "size_in_bytes": pc.cast(kept.column("size"), pa.int64()),
+            }
+        )
+
+
+def _in_utc(times: Any) -> Any:
+    import pyarrow.compute as pc
+
+    # Parquet's and ORC's reports may write UTC without saying so.
+    return times if times.type.tz is not None else pc.assume_timezone(times, "UTC")

@@ -1,0 +1,137 @@
+"""An S3 Inventory as a listing, in each of its formats; what is not whole is an error."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import orc
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.errors import BadInput, StorageError
+from artemis_lifecycle.orphans.inventory import read_inventory
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.stores import Stores
+
+OLD = datetime(2026, 1, 1, 12, 30, 15, tzinfo=UTC)
+BEGUN = OLD + timedelta(days=60)
+# (key, size, is_latest, is_delete_marker): names that a careless reader decodes twice, or not at all.
+OBJECTS = [
+    ("t/data/plain.parquet", 10, True, False),
+    ("t/data/a b+c%20d.parquet", 20, True, False),
+    ('t/data/ümlaut,"quoted"\n.parquet', 30, True, False),
+    ("t/data/overwritten.parquet", 40, False, False),
+    ("t/data/deleted.parquet", None, True, True),
+]
+
+
+def report(folder: Path, file_format: str, **changes: Any) -> str:
+    """An inventory in two report files, as S3 writes it; its manifest's path."""
+    folder.mkdir()
+    files = []
+    for number, objects in enumerate((OBJECTS[:2], OBJECTS[2:])):
+        data = written(file_format, objects)
+        name = f"part-{number}.{file_format.lower()}"
+        (folder / name).write_bytes(data)
+        files.append({"key": name, "size": len(data), "MD5checksum": hashlib.md5(data).hexdigest()})
+    manifest = {
+        "sourceBucket": "lake",
+        "destinationBucket": "arn:aws:s3:::reports",
+        "version": "2016-11-30",
+        "creationTimestamp": str(int(BEGUN.timestamp() * 1000)),
+        "fileFormat": file_format,
+        "fileSchema": "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate"
+        if file_format == "CSV"
+        else "message s3.inventory {}",
+        "files": files,
+        **changes,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return f"file://{folder}/manifest.json"
+
+
+def written(file_format: str, objects: list[tuple[str, int | None, bool, bool]]) -> bytes:
+    if file_format == "CSV":
+        text = io.StringIO()
+        writer = csv.writer(text, quoting=csv.QUOTE_ALL)
+        for key, size, latest, marker in objects:
+            stamp = OLD.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+            flags = [str(latest).lower(), str(marker).lower()]
+            writer.writerow(["lake", quote_plus(key, safe="/"), "v1", *flags, "" if size is None else size, stamp])
+        return gzip.compress(text.getvalue().encode())
+    keys, sizes, latest, markers = zip(*objects, strict=True)
+    table = pa.table(
+        {
+            "bucket": ["lake"] * len(keys),
+            "key": keys,
+            "version_id": ["v1"] * len(keys),
+            "is_latest": latest,
+            "is_delete_marker": markers,
+            "size": pa.array(sizes, pa.int64()),
+            "last_modified_date": pa.array([OLD.replace(tzinfo=None)] * len(keys), pa.timestamp("ms")),
+        }
+    )
+    buffer = io.BytesIO()
+    if file_format == "ORC":
+        orc.write_table(table, buffer)
+    else:
+        pq.write_table(table, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("file_format", ["CSV", "ORC", "Parquet"])
+def test_the_objects_that_are_there_are_listed(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
+    found = read_inventory(Stores(), report(tmp_path / "inventory", file_format))
+    assert (found.bucket, found.begun_at) == ("lake", BEGUN)
+    rows = {
+        row["path"]: row
+        for row in found.listing(spark, Stores(), "s3a")
+        .selectExpr("path", "size_in_bytes", "unix_millis(last_modified) AS at")
+        .collect()
+    }
+    assert {path: row["size_in_bytes"] for path, row in rows.items()} == {
+        f"s3a://lake/{key}": size for key, size, latest, marker in OBJECTS if latest and not marker
+    }
+    assert {row["at"] for row in rows.values()} == {int(OLD.timestamp() * 1000)}
+
+
+def test_what_is_not_whole_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    manifest = report(tmp_path / "cut", "Parquet")
+    part = tmp_path / "cut" / "part-1.parquet"
+    part.write_bytes(part.read_bytes()[:-7])
+    with pytest.raises(StorageError, match="checksum"), worker_errors():
+        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+    part.unlink()
+    with pytest.raises(StorageError, match="absent"), worker_errors():
+        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+    garbage = b"not parquet"
+    files = [{"key": "garbage", "MD5checksum": hashlib.md5(garbage).hexdigest()}]
+    manifest = report(tmp_path / "none", "Parquet", files=files)
+    (tmp_path / "none" / "garbage").write_bytes(garbage)
+    with pytest.raises(StorageError, match="cannot be read"), worker_errors():
+        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"creationTimestamp": "soon"},
+        {"fileFormat": "JSON"},
+        {"fileSchema": "Bucket, Key"},
+        {"files": [{"key": "x"}]},
+        {"files": 7},
+    ],
+)
+def test_what_is_no_inventory_is_said(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        read_inventory(Stores(), report(tmp_path / "inventory", "CSV", **changes))
