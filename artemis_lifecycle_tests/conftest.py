@@ -121,8 +121,11 @@ def on_executors(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(f"artemis_lifecycle.cold_tier.here.{bound}", 0)
     patch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
     patch.setattr("artemis_lifecycle.deletion.batches._PARTS_HERE", 0)
+    patch.setattr("artemis_lifecycle.deletion.batches._FILES_HERE", -1)
     for module in ("storage.frames", "orphans.listing", "orphans.scan"):
         patch.setattr(f"artemis_lifecycle.{module}.ROWS_HERE", -1)
+    for module in ("orphans.narrowing", "orphans.scan"):
+        patch.setattr(f"artemis_lifecycle.{module}.CANDIDATES_HERE", -1)
 
 
 @pytest.fixture(params=["here", "executors"])

@@ -11,7 +11,7 @@ to a doomed file inside it, without a heartbeat, a hold or a restore (which wait
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import Batches, DeletionJob, DoomedFile, batch_paths
@@ -136,10 +136,11 @@ class Grounds:
     in_flight: tuple[str, ...]
     rules: LocationRules
     receipts: tuple[str, ...] = ()
+    _links: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def why(self, path: str) -> str | None:
         """The reason, or None when nothing about its place keeps the file."""
-        if not owned(path, self.own, self.rules):
+        if not owned(path, self.own, self.rules, self._links):
             return NOT_OWNED
         if any(is_under(path, root, self.rules) for root in self.nested):
             return OTHER_TABLE

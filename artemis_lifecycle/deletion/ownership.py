@@ -135,16 +135,28 @@ def is_root(location: str) -> bool:
     return not location.partition("://")[2].partition("/")[2].strip("/")
 
 
-def owned(path: str, roots: Sequence[str], rules: LocationRules) -> bool:
+def owned(
+    path: str, roots: Sequence[str], rules: LocationRules, links: dict[tuple[str, str], bool] | None = None
+) -> bool:
     """Whether a file is below one of `roots` and its path spells its way there plainly.
 
     A path with `.` or `..` in it, one that ends in a slash, one that leads through a symbolic link or one that engines
-    read differently is nobody's: what a delete would hit is not what the text says.
+    read differently is nobody's: what a delete would hit is not what the text says. `links` remembers, for the length
+    of one look, which folders are reached through a link: most files of a look share theirs.
     """
     segments = path.split("/")
     if segments[-1] == "" or any(segment in (".", "..") for segment in segments) or ambiguity(path, rules) is not None:
         return False
-    return any(is_under(path, root, rules) and not through_link(path, root) for root in roots)
+    known: dict[tuple[str, str], bool] = {} if links is None else links
+    folder = path.rpartition("/")[0]
+    for root in roots:
+        if not is_under(path, root, rules):
+            continue
+        if (folder, root) not in known:
+            known[folder, root] = through_link(path, root)
+        if not known[folder, root]:
+            return True
+    return False
 
 
 def overlapping(ours: Sequence[str], theirs: Sequence[str], rules: LocationRules) -> bool:
