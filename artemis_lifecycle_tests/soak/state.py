@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.demo.proofs import Fingerprint, fingerprints
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -84,7 +85,8 @@ def _live(
     there = _files(metadata.location)
     state.never("files that a snapshot reaches and that are gone", reached - there)
     state.compared["files of the history"] = sorted(there & set(told["files"]))
-    loose = there - reached
+    # Receipts are the lifecycle's own, and stay.
+    loose = {path for path in there - reached if RECEIPTS not in path.split("/")}
     state.compared["loose files of the history"] = sorted(loose & set(told["files"]))
     garbage = loose - set(told["files"])
     state.noted["loose files of the walk"] = dict(Counter(kind_by_name(path) for path in garbage))
