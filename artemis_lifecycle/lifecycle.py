@@ -374,10 +374,11 @@ class Lifecycle:
             with self._leased(look, step, dry_run=dry_run) as state:
                 yield state
             return
-        with self._watched(look) as watch:
+        tag = f"artemis-{uuid.uuid4().hex}"
+        with self._watched(look, tag) as watch:
             if watch.why is not None:
                 raise _paused(look.name, watch.why)
-            with self._leased(look, step, dry_run=dry_run, watch=watch) as state:
+            with self._leased(look, step, dry_run=dry_run, watch=watch) as state, self._tagged_jobs(tag):
                 try:
                     yield state
                 except LifecycleError:
@@ -388,11 +389,9 @@ class Lifecycle:
                     # Its Spark jobs were cancelled under it.
                     raise _paused(look.name, watch.why) from error
 
-    @contextmanager
-    def _watched(self, look: _Table) -> Iterator[Watch]:
-        """A look each second at what stops work on the table; the Spark jobs of this thread are cancelled then."""
+    def _watched(self, look: _Table, tag: str) -> Watch:
+        """A look each second at what stops work on the table; Spark jobs with that tag are cancelled then."""
         table_uuid, window = look.metadata.table_uuid, self.config.policy(look.name).quiet_window
-        tag = f"artemis-{uuid.uuid4().hex}"
 
         def why() -> str | None:
             pause = self.operations.pauses.of_table(table_uuid)
@@ -407,15 +406,20 @@ class Lifecycle:
             if session is not None:
                 session.sparkContext.cancelJobsWithTag(tag)
 
+        return Watch(why, cancel)
+
+    @contextmanager
+    def _tagged_jobs(self, tag: str) -> Iterator[None]:
+        """Tag this thread's Spark jobs. Inside the lease, which names Spark's driver and so has started it."""
         session = self._started_spark()
-        with Watch(why, cancel) as watch:
-            if session is not None:
-                session.sparkContext.addJobTag(tag)
-            try:
-                yield watch
-            finally:
-                if session is not None:
-                    session.sparkContext.removeJobTag(tag)
+        if session is None:
+            yield
+            return
+        session.sparkContext.addJobTag(tag)
+        try:
+            yield
+        finally:
+            session.sparkContext.removeJobTag(tag)
 
     def _started_spark(self) -> SparkSession | None:
         """The session, if there is one already; None rather than starting one."""

@@ -369,13 +369,18 @@ class _Run:
         if aside is not None:
             refused = {path: why for path, why in aside.items() if why is not None}
             going = [file for file in going if file.path in aside and file.path not in refused]
-            self._take_out(kept)
+            # Only copies of what stands at its path now: of what an interrupted attempt moved, it is the only one.
+            self._take_out([path for path in kept if path in aside and path not in refused])
         with around("deletion.delete_files"):
             answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
         self._remove_sidecars([answer.path for answer in answers if answer.outcome == "deleted"])
         by_path = {answer.path: answer for answer in answers}
         outcomes = []
         for file in files:
+            if aside is not None and file.path not in aside and self._is_aside(file.path):
+                # An interrupted attempt moved it; alive again or not, an undelete is what brings it back.
+                outcomes.append(_outcome(file, QUARANTINED, file.reason))
+                continue
             if file.path in kept:
                 outcomes.append(_outcome(file, "kept", kept[file.path]))
                 continue
@@ -389,18 +394,18 @@ class _Run:
                 outcomes.append(_outcome(file, "failed", answer.error or "the store refused"))
             elif answer is not None and answer.outcome == "deleted":
                 outcomes.append(_outcome(file, "deleted" if aside is None else QUARANTINED, file.reason))
-            elif self.folder is not None and is_aside(self.sight.stores, self.folder, file.path):
-                # An interrupted attempt moved it.
-                outcomes.append(_outcome(file, QUARANTINED, file.reason))
             else:
                 why = "; an interrupted attempt may have deleted it" if interrupted else ""
                 outcomes.append(_outcome(file, "absent", file.reason + why))
         return outcomes
 
-    def _take_out(self, kept: Mapping[str, str]) -> None:
-        """What stays needs no copy in quarantine."""
-        if self.folder is not None and kept:
-            self.sight.stores.delete([place_of(self.folder, path) for path in kept], within_seconds=_DELETES_LAST)
+    def _is_aside(self, path: str) -> bool:
+        return self.folder is not None and is_aside(self.sight.stores, self.folder, path)
+
+    def _take_out(self, paths: Sequence[str]) -> None:
+        """What stays at its path needs no copy in quarantine."""
+        if self.folder is not None and paths:
+            self.sight.stores.delete([place_of(self.folder, path) for path in paths], within_seconds=_DELETES_LAST)
 
     def _remove_sidecars(self, paths: Sequence[str]) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""

@@ -9,8 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
+from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.deletion.quarantine import QUARANTINED, UNDELETED, QuarantinePlace, place_of, quarantine_folder
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, PlanStateError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.quarantines import QuarantineState
@@ -72,6 +73,41 @@ def test_a_worker_that_dies_anywhere_loses_no_file(world: World, table: str, tmp
             break
     assert len(died) > 15 and {"quarantine.set_aside:after", "deletion.delete_files:after"} <= died
     print(f"died at {len(died)} points")
+
+
+def test_what_came_alive_after_an_interrupted_move_keeps_its_only_copy(world: World, tmp_path: Path) -> None:
+    """Moved, and the worker died before it was written down; then a snapshot that reads it came back."""
+    table = world.create("del.revived")
+    first = world.append(table, 1)
+    before = world.reader.entry(table).metadata_location
+    world.overwrite(table, 2)
+    job = world.plan(table, first)
+    place = QuarantinePlace(f"file://{tmp_path}/quarantine", timedelta(days=1))
+    with pytest.raises(Killed), crash_points.installed(_killed_at("deletion.write_outcomes:before")):
+        world.delete(job, quarantine=place)
+    entry = world.reader.entry(table)
+    with world.operations.engine.begin() as connection:
+        publish(
+            connection,
+            entry.catalog,
+            entry.identifier,
+            expected_location=entry.metadata_location,
+            new_location=before,
+        )
+    moved = [row["path"] for row in world.spark.read.parquet(job.files_location).collect()]
+    folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
+    # Its files are gone, so that a look at the table ends in an error: and nothing goes from quarantine.
+    with pytest.raises(LifecycleError):
+        world.delete(job, quarantine=place)
+    assert all(local(place_of(folder, path)).exists() for path in moved)
+    # Where only a data file was moved the look passes: it stays in quarantine, and an undelete finds it.
+    data = next(path for path in moved if path.endswith(".parquet"))
+    for path in moved:
+        if path != data:
+            local(place_of(folder, path)).rename(local(path))
+    report = world.delete(job, quarantine=place)
+    assert local(place_of(folder, data)).exists()
+    assert [row["path"] for row in report.files().where(f"outcome = '{QUARANTINED}'").collect()] == [data]
 
 
 def test_what_cannot_be_put_aside_is_not_deleted(

@@ -86,8 +86,12 @@ def test_a_deletion_stops_between_two_pieces_and_goes_on(lifecycle: Lifecycle) -
     assert (report.deleted, report.failed, report.pending) == (plan.summary.files, 0, 0)
 
 
-def test_spark_jobs_of_a_step_are_cancelled(lifecycle: Lifecycle) -> None:
-    table = make_table(lifecycle, "busy", 1)
+@pytest.mark.parametrize("fresh", [False, True], ids=["session", "first step"])
+def test_spark_jobs_of_a_step_are_cancelled(lifecycle: Lifecycle, fresh: bool) -> None:
+    table = make_table(lifecycle, f"busy_{fresh}", 1)
+    if fresh:
+        # As a command does: its first step is what asks for Spark.
+        lifecycle = Lifecycle.open(lifecycle.config)
     look = lifecycle._look(table)
 
     ended: list[str] = []
@@ -98,7 +102,6 @@ def test_spark_jobs_of_a_step_are_cancelled(lifecycle: Lifecycle) -> None:
             lifecycle.spark.range(2).mapInArrow(_for_minutes, "id long").collect()
             ended.append("by itself")
 
-    lifecycle.spark.range(1).count()
     with pytest.raises(Paused, match="stop it"):
         long_step()
     assert not ended
