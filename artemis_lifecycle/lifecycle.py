@@ -97,7 +97,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id, require_said
+from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.heartbeats import Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
@@ -108,6 +108,7 @@ from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.operations.quarantines import QuarantineRecord, QuarantineState
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.delete import job_of
@@ -1328,11 +1329,13 @@ class Lifecycle:
         They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
         its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
         the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
-        left. Raises NoSuchPlan when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
+        left. Raises BadInput where nobody, or no reason, is said; NoSuchPlan
+        when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
         it is purged; LeaseTaken, StorageError.
         """
         job_id = job if isinstance(job, str) else _job_id(job)
         record = self.operations.quarantines.get(job_id)
+        require_said(record.table, who=who, why=why)
         with self._step(self._look(record.table), "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
             # On record first, under the lock of those who delete: nobody takes away again what is put back.

@@ -11,9 +11,10 @@ from enum import StrEnum
 from sqlalchemy import ColumnElement, Engine, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
 
-from artemis_lifecycle.errors import BadInput, NoSuchPlan, Refused
+from artemis_lifecycle.errors import NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.tables import deep_moves, deep_snapshots, thaws, to_record
+from artemis_lifecycle.operations.texts import require_said
 
 LAPSED = "nobody approved it in time"
 OVER = "its days are over"
@@ -305,18 +306,6 @@ class Thaws:
 
 def new_id(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}"
-
-
-def require_said(table: str, **said: str) -> None:
-    """Raise BadInput for whatever of `said` is empty."""
-    for name, value in said.items():
-        if not value.strip():
-            raise BadInput(
-                f"This needs {name.replace('_', ' ')}, and none is given",
-                table=table,
-                untouched="everything",
-                do="say it; it is kept on record",
-            )
 
 
 def _same(one: str, other: str) -> bool:

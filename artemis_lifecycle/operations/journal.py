@@ -235,7 +235,7 @@ class Journal:
                     kept=kept,
                     failed=failed,
                     deleted_bytes=deleted_bytes,
-                    error=None if error is None else storable(error),
+                    error=storable(error),
                     updated_at=func.clock_timestamp(),
                 )
                 .returning(batches)
@@ -364,7 +364,7 @@ class HandoffBatches:
                     state="failed" if error else "done",
                     copied=copied,
                     skipped=skipped,
-                    error=None if error is None else storable(error),
+                    error=storable(error),
                     attempts=handoff_batches.c.attempts + 1,
                     updated_at=func.clock_timestamp(),
                 )

@@ -115,7 +115,7 @@ class Steps:
                 .values(
                     state=state,
                     counts=dict(counts or {}),
-                    error=None if error is None else storable(error),
+                    error=storable(error),
                     finished_at=func.clock_timestamp(),
                 )
                 .returning(steps)
