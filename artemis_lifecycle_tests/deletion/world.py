@@ -18,6 +18,7 @@ from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, 
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
@@ -127,20 +128,32 @@ class World:
         **settings: Any,
     ) -> DeletionReport:
         with self.operations.leases.hold(job.table_uuid, step="delete", owner="test") as lease:
-            return delete_job(
-                self.spark,
-                stores or self.stores,
-                self.operations,
-                job,
-                current=lambda: self.reader.entry(job.table),
-                catalog=self.reader,
-                lease=lease,
-                root=self.root,
-                rules=DEFAULT_RULES,
-                settings=DeletionSettings(**settings),
-                dry_run=dry_run,
-                pause=pause,
-            )
+            return self.deleted_under(lease, job, dry_run=dry_run, stores=stores, pause=pause, **settings)
+
+    def deleted_under(
+        self,
+        lease: Lease,
+        job: DeletionJob,
+        *,
+        dry_run: bool = False,
+        stores: Stores | None = None,
+        pause: Callable[[], str | None] = lambda: None,
+        **settings: Any,
+    ) -> DeletionReport:
+        return delete_job(
+            self.spark,
+            stores or self.stores,
+            self.operations,
+            job,
+            current=lambda: self.reader.entry(job.table),
+            catalog=self.reader,
+            lease=lease,
+            root=self.root,
+            rules=DEFAULT_RULES,
+            settings=DeletionSettings(**settings),
+            dry_run=dry_run,
+            pause=pause,
+        )
 
     # --- orphans ----------------------------------------------------------------------------------------------------
 
