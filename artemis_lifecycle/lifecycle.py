@@ -94,7 +94,7 @@ from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, SnapshotHistory, TableMetadata
+from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, Ref, SnapshotHistory, TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
@@ -103,9 +103,9 @@ from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.pauses import Pause, Watch
-from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import ENDED, UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.processes import mark
-from artemis_lifecycle.operations.quarantines import QuarantineRecord, QuarantineState
+from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
@@ -739,8 +739,10 @@ class Lifecycle:
         `undelete` of it (or of an orphan scan) had brought back."""
         plan_id = plan if isinstance(plan, str) else _job_id(plan)
         undeleted = self.operations.quarantines.find(plan_id)
-        if undeleted is not None and undeleted.state is QuarantineState.UNDELETED:
-            return self.operations.quarantines.close(plan_id, who, why)
+        if undeleted is not None and undeleted.undeleted_at is not None:
+            # Closing what is closed changes nothing, as of a plan.
+            closed = undeleted.closed_at is not None
+            return undeleted if closed else self.operations.quarantines.close(plan_id, who, why)
         return self.operations.plans.close(plan_id, who, why)
 
     def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
@@ -2009,7 +2011,7 @@ class Lifecycle:
         """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
         tag, BadInput when it was moved meanwhile."""
         look = self._look(table)
-        ref = look.metadata.refs.get(name)
+        ref = look.metadata.refs.get(name) or self._removed_unsaid(look, name)
         if ref is None or ref.is_branch:
             raise NoSuchSnapshot(
                 f"The live table has no tag {name!r}",
@@ -2037,6 +2039,17 @@ class Lifecycle:
         return Tagged(
             table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
         )
+
+    def _removed_unsaid(self, look: _Table, name: str) -> Ref | None:
+        """A tag that is gone, and not because it expired, while its record is in force: who removed it died before that
+        was written down."""
+        table_uuid = look.metadata.table_uuid
+        record = next((each for each in self.operations.tags.of_table(table_uuid) if each.name == name), None)
+        if record is None or any(
+            name in plan.expired_refs for plan in self.operations.plans.of_table(table_uuid, ENDED)
+        ):
+            return None
+        return Ref(name, record.snapshot_id, "tag")
 
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
         """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,

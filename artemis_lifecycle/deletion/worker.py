@@ -373,7 +373,6 @@ class _Run:
             self._take_out([path for path in kept if path in aside and path not in refused])
         with around("deletion.delete_files"):
             answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
-        self._remove_sidecars([answer.path for answer in answers if answer.outcome == "deleted"])
         by_path = {answer.path: answer for answer in answers}
         outcomes = []
         for file in files:
@@ -397,6 +396,8 @@ class _Run:
             else:
                 why = "; an interrupted attempt may have deleted it" if interrupted else ""
                 outcomes.append(_outcome(file, "absent", file.reason + why))
+        # Also of files that an interrupted attempt took away, and died.
+        self._remove_sidecars([outcome.path for outcome in outcomes if outcome.outcome in (*GONE, "absent")])
         return outcomes
 
     def _is_aside(self, path: str) -> bool:

@@ -39,7 +39,7 @@ BETWEEN_PIECES, AFTER_THE_LOOK, BETWEEN_FILES = "between two pieces", "after the
 
 @dataclass(frozen=True)
 class Order:
-    """What the other process deletes, and where it stops. A look, and a call to the store, count for so many seconds."""
+    """What the other process deletes, and where it stops. A look, and a call, count for so many seconds."""
 
     job: DeletionJob
     place: str

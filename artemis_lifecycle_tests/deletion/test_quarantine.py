@@ -194,7 +194,8 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
     assert lifecycle.purge_quarantine(table) == []
 
     # Until the undelete is closed. Then a scan finds them, and an undelete of the scan brings them back again.
-    lifecycle.close_plan(plan_id, who="ada", why="seen")
+    closed = lifecycle.close_plan(plan_id, who="ada", why="seen")
+    assert lifecycle.close_plan(plan_id, who="bob", why="seen, too") == closed
     scan = lifecycle.scan_orphans(table)
     assert scan.summary.orphan_files == len(moved)
     assert lifecycle.delete_orphans(scan).deleted == len(moved)

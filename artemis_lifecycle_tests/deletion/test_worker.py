@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.deletion.ownership import sidecar
+from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.errors import LeaseLost, StorageError
@@ -172,6 +174,30 @@ def test_a_damaged_batch_deletes_nothing(world: World, table: str) -> None:
     with pytest.raises(StorageError, match="checksum"):
         world.delete(job)
     assert all(local(path).exists() for path, _ in files)
+
+
+@pytest.mark.parametrize("aside", [False, True])
+def test_checksum_files_go_also_when_their_files_went_before_a_death(
+    world: World, table: str, tmp_path: Path, aside: bool
+) -> None:
+    """One that outlives its file makes Hadoop refuse another of that name."""
+    files = _garbage(world, table, f"beside-{aside}", 2)
+    beside = [local(sidecar(path)) for path, _ in files]
+    for each in beside:
+        each.write_bytes(b"crc")
+    job = world.job_of(table, files)
+    place = QuarantinePlace(f"file://{tmp_path}/quarantine", timedelta(days=1)) if aside else None
+
+    def crash(name: str) -> None:
+        if name == "deletion.delete_files:after":
+            raise _Crash
+
+    with pytest.raises(_Crash), crash_points.installed(crash):
+        world.delete(job, quarantine=place)
+    assert not any(local(path).exists() for path, _ in files) and all(each.exists() for each in beside)
+    report = world.delete(job, quarantine=place)
+    assert report.deleted + report.already_absent == 2
+    assert not any(each.exists() for each in beside)
 
 
 def test_folders_that_a_deletion_left_empty_go_where_that_is_wanted(world: World, table: str) -> None:

@@ -13,6 +13,8 @@ from artemis_lifecycle.errors import BadInput, CommitConflict, NoSuchSnapshot
 from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import FOREVER_MS
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle
 
@@ -145,6 +147,37 @@ def test_the_list_tells_who_when_and_why_and_the_books_keep_what_was_removed(
     ]
     with pytest.raises(NoSuchSnapshot, match="no tag 'incident'"):
         lifecycle.untag(table, "incident")
+
+
+def test_a_removal_whose_worker_died_before_it_was_written_down_is_written_down_by_the_next(
+    make_lifecycle: MakeLifecycle,
+) -> None:
+    lifecycle = make_lifecycle()
+    table, ids, _ = _old_table(lifecycle)
+    lifecycle.tag(table, "audit", ids[0], who="j.smith")
+
+    def die(point: str) -> None:
+        if point == "tags.removed:before":
+            raise Killed(point)
+
+    with pytest.raises(Killed), crash_points.installed(die):
+        lifecycle.untag(table, "audit", why="case closed", who="m.jones")
+    assert "audit" not in lifecycle.snapshot_history(table).refs
+    lapse(lifecycle, "leases")
+    assert lifecycle.untag(table, "audit", why="case closed", who="m.jones").who == "m.jones"
+    [was] = lifecycle.tags(table, with_removed=True).removed
+    assert (was.who, was.removed_by, was.removed_why) == ("j.smith", "m.jones", "case closed")
+    with pytest.raises(NoSuchSnapshot):
+        lifecycle.untag(table, "audit")
+
+    # One that expired is no such removal.
+    ended = lifecycle.tag(table, "short", ids[0], retain="1h").ends_at
+    assert ended is not None
+    plan = lifecycle.plan_expiration(table, now=ended + DAY)
+    lifecycle.hand_off(plan)
+    lifecycle.commit_expiration(plan)
+    with pytest.raises(NoSuchSnapshot):
+        lifecycle.untag(table, "short")
 
 
 def test_a_tag_is_not_moved_unless_that_is_asked_for(make_lifecycle: MakeLifecycle) -> None:
