@@ -610,6 +610,73 @@ def delete_orphans(
 
 
 @app.command()
+def dropped(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Tables that the catalog has no more, until when their files are kept, and what became of them."""
+    with opened(config, "looking for dropped tables") as lifecycle:
+        found = lifecycle.dropped_tables()
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = [
+        (
+            each.table,
+            each.table_uuid,
+            each.state,
+            each.missing_since,
+            each.due_at,
+            f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or "",
+        )
+        for each in found
+    ]
+    columns = ["table", "uuid", "state", "missed since", "kept until", "scan, or who keeps it and why"]
+    show_table("Dropped tables", columns, rows)
+
+
+@app.command("scan-dropped")
+def scan_dropped(
+    table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
+    files: Annotated[bool, typer.Option("--files", help="List the files too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what a dropped table has left, but for what others read, and seal it. Changes nothing."""
+    with opened(config, f"scanning what is left of {table}") as lifecycle:
+        scan = lifecycle.scan_dropped(table)
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Left: scan {scan.scan_id}")
+        else:
+            show(scan, json=json, title=f"What is left of {table}")
+
+
+@app.command("delete-dropped")
+def delete_dropped(
+    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-dropped` printed.", metavar="SCAN")],
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete what a dropped table has left, when its time is over and somebody approved the scan."""
+    with opened(config, "deleting what a dropped table has left") as lifecycle:
+        show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
+
+
+@app.command("keep-dropped")
+def keep_dropped(
+    table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
+    who: str = "",
+    why: str = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let its time run again.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Decide that the files of a dropped table stay (say --who and --why); with --undo, that they do not."""
+    with opened(config, f"deciding on {table}") as lifecycle:
+        found = lifecycle.unkeep_dropped(table) if undo else lifecycle.keep_dropped(table, who=who, why=why)
+    show(found, json=json, title=f"Dropped table {table}")
+
+
+@app.command()
 def explain(
     table: TableArgument,
     path: Annotated[str, typer.Argument(help="A file's path, as the metadata or the store spells it.")],
@@ -1303,6 +1370,13 @@ def purge_quarantine(
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     told = "would be purged" if dry_run else "purged"
     show_table(f"Quarantine of {table}: {told}", ["plan or scan", "files", "bytes", "failed"], rows)
+
+
+@app.command("forget-records")
+def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Delete the details of what is long over (`records` in lifecycle.yaml): batches, steps, leases, listings."""
+    with opened(config, "looking through old records") as lifecycle:
+        show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -263,6 +263,14 @@ class Quarantine(_Model):
         return value.rstrip("/") if value else value
 
 
+class Records(_Model):
+    """How long the detail of what is over is kept: batches, steps and leases in Postgres, listings under
+    `operations.root`. Who decided what is kept for good, and so are receipts."""
+
+    keep: Duration = timedelta(days=400)
+    listings: Duration = timedelta(days=30)
+
+
 class ScanEvery(_Model):
     """Scheduled scans come when, at the observed leak rate, orphans will be `target_share` of the table's files; no
     sooner than `least` after the last one and no later than `most`."""
@@ -289,6 +297,7 @@ class Orphans(_Model):
     min_age: Duration = timedelta(days=7)
     min_age_floor: Duration = timedelta(hours=24)
     prefix_mismatch: Literal["error", "ignore", "delete"] = "error"
+    missing_files: Literal["error", "ignore"] = "error"
     equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
     equal_authorities: dict[str, str] = {}
     scan_every: ScanEvery = ScanEvery()
@@ -302,6 +311,14 @@ class Orphans(_Model):
                 f"{format_duration(self.min_age_floor)}: files of commits in flight would be taken for orphans"
             )
         return self
+
+
+class Dropped(_Model):
+    """What becomes of the files of tables that were dropped from the catalog: kept for so long after that was noticed,
+    then deleted, when a person has approved it (`required`), or within the guards of `deletion` (`guards`)."""
+
+    keep: Duration = timedelta(days=30)
+    approval: Literal["required", "guards"] = "required"
 
 
 class Budgets(_Model):
@@ -358,6 +375,7 @@ class TablePolicy(_Model):
     cold_tier: ColdTier = ColdTier()
     deletion: Deletion = Deletion()
     orphans: Orphans = Orphans()
+    dropped: Dropped = Dropped()
     budgets: Budgets = Budgets()
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
@@ -386,6 +404,7 @@ class TableOverrides(_Model):
     cold_tier: ColdTier | None = None
     deletion: Deletion | None = None
     orphans: Orphans | None = None
+    dropped: Dropped | None = None
     budgets: Budgets | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
@@ -433,6 +452,7 @@ class LifecycleConfig(_Model):
     reachability: Reachability = Reachability()
     deep_archive: DeepArchive = DeepArchive()
     quarantine: Quarantine = Quarantine()
+    records: Records = Records()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -42,15 +42,18 @@ from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, Restor
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.config import Catalog, LifecycleConfig, TablePolicy, load_config, parse_duration
+from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import DeletionJob, outcome_frame
 from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES, metadata_locations
 from artemis_lifecycle.deletion.quarantine import Purged, QuarantinePlace, Undeleted, purge, put_back
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
+from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import GONE, DeletionReport, DeletionSettings, delete_job, report_of
 from artemis_lifecycle.errors import (
+    ApprovalNeeded,
     BadInput,
     CommitStateUnknown,
     ConfigError,
@@ -63,6 +66,8 @@ from artemis_lifecycle.errors import (
     NoSuchTable,
     Paused,
     PlanStateError,
+    Refused,
+    StalePlan,
 )
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -72,7 +77,14 @@ from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.lifetime import held_until
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, milliseconds
+from artemis_lifecycle.expiration.plan import (
+    ExpirationPlan,
+    PlanRequest,
+    base_metadata,
+    load_plan,
+    milliseconds,
+    read_base,
+)
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.promises import (
     TableRefs,
@@ -100,6 +112,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.heartbeats import Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.pauses import Pause, Watch
@@ -109,9 +122,11 @@ from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.delete import job_of
+from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
@@ -122,6 +137,7 @@ from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import ROWS_HERE, indexed, reachable_files, tidy
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView, decide, held_by, view_of
+from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import add_catalogs, driver_pid, live_session, open_session, session_conf
 from artemis_lifecycle.spark.statement_errors import statement_errors
 from artemis_lifecycle.spark.worker_errors import worker_errors
@@ -215,6 +231,7 @@ class _Table:
     entry: CatalogEntry
     metadata: TableMetadata
     read_at: datetime
+    is_dropped: bool = False
 
     @property
     def name(self) -> str:
@@ -444,6 +461,11 @@ class Lifecycle:
                 process=self._processes(),
             )
         )
+        if not dry_run and not look.is_dropped:
+            # Should it be dropped, its files are found by this.
+            self.operations.known_tables.saw(
+                self._live.name, look.metadata.table_uuid, Seen(table, look.metadata.metadata_location)
+            )
         with lease as held:
             step_id = self.operations.steps.start(
                 look.metadata.table_uuid,
@@ -456,7 +478,8 @@ class Lifecycle:
             )
             state = _Step(table, night, held, watch)
             try:
-                yield state
+                with java_errors(table):
+                    yield state
             except BaseException as error:
                 self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
@@ -728,7 +751,7 @@ class Lifecycle:
             return PlanExplanation(
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
             )
-        base = read_table_metadata(self.live_stores, found.base_metadata_location)
+        base = base_metadata(self.live_stores, found)
         holders = holders_of(self._index(found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
@@ -782,6 +805,7 @@ class Lifecycle:
                 base_metadata_location=plan.base_metadata_location,
                 snapshot_ids=wanted,
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
+                read_base=lambda: read_base(self.live_stores, plan),
             )
             there = {snapshot.snapshot_id for snapshot in look.metadata.snapshots}
             done = archive(
@@ -808,7 +832,7 @@ class Lifecycle:
         archive_what = self.config.policy(plan.table).cold_tier.archive
         if archive_what == "every" or not plan.expired_snapshots:
             return plan.expired_snapshots
-        base = read_table_metadata(self.live_stores, plan.base_metadata_location)
+        base = base_metadata(self.live_stores, plan)
         return to_archive(plan.expired_snapshots, view_of(base), archive_what)
 
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
@@ -963,6 +987,7 @@ class Lifecycle:
             dry_run=dry_run,
             pause=pause,
             reserved=self._reserved(),
+            rules_of=self.rules,
         )
         if not dry_run:
             record_outcomes(self.spark, self.operations, self.config.catalogs.live.name, job, report)
@@ -1062,6 +1087,7 @@ class Lifecycle:
             spelled = split(self._look(table).metadata.location).scheme or "s3"
             listed_at = listing.begun_at
             listing = listing.listing(self.spark, self.live_stores, spelled)
+        whole = listing is None or isinstance(listing, Listing)
         if listing is None:
             taken = self.list_objects(table, location)
         elif isinstance(listing, Listing):
@@ -1097,9 +1123,12 @@ class Lifecycle:
                     prefix_mismatch=policy.orphans.prefix_mismatch,
                     older_than=limit,
                     now=instant,
+                    # A listing that the caller gives need not be whole.
+                    missing_files=policy.orphans.missing_files if whole else "ignore",
                 ),
                 history_read_at=look.read_at,
                 reserved=self._reserved(),
+                rules_of=self.rules,
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,
@@ -1176,6 +1205,8 @@ class Lifecycle:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
         hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
         record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        if record.kind == "dropped":
+            return self.delete_dropped(record.scan_id, dry_run=dry_run)
         if dry_run or record.state == ScanState.DONE:
             if not dry_run and record.files:
                 self._receipt(job_of(record))
@@ -1203,6 +1234,7 @@ class Lifecycle:
         *,
         dry_run: bool = False,
         pause: Callable[[], str | None] = lambda: None,
+        absence: Absence | None = None,
     ) -> DeletionReport:
         return delete_scan(
             self.spark,
@@ -1219,7 +1251,253 @@ class Lifecycle:
             dry_run=dry_run,
             pause=pause,
             reserved=self._reserved(),
+            rules_of=self.rules,
+            dropped=absence,
         )
+
+    # --- dropped tables -----------------------------------------------------------------------------------------------
+
+    def observe_catalog(self) -> dict[str, str]:
+        """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
+        files of tables that are new or have changed; returns why, for those that cannot be read."""
+        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)[1]
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
+        them."""
+        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        return [self._dropped(known) for known in missing]
+
+    def _dropped(self, known: KnownTable) -> DroppedTable:
+        assert known.missing_since is not None
+        due_at = known.missing_since + self.config.policy(known.table).dropped.keep
+        scans = self.operations.scans.of_table(known.table_uuid, kind="dropped")
+        state: dropped.State = "due" if self.operations.clock.now() >= due_at else "waiting"
+        if known.gone_at is not None:
+            state = "gone"
+        elif known.kept_at is not None:
+            state = "kept"
+        elif not dropped.has_metadata(self.live_stores, self.root, known):
+            state = "purged"
+        return DroppedTable(
+            table=known.table,
+            table_uuid=known.table_uuid,
+            metadata_location=known.metadata_location,
+            last_seen=known.last_seen,
+            missing_since=known.missing_since,
+            due_at=due_at,
+            state=state,
+            kept_by=known.kept_by,
+            kept_why=known.kept_why,
+            scan_id=scans[0].scan_id if scans else None,
+            approved_by=scans[0].approved_by if scans else None,
+        )
+
+    def _missing(self, table: str) -> KnownTable:
+        """The one dropped table of that name or uuid."""
+        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        having = [known for known in missing if table in (known.table_uuid, known.table)]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchTable(
+                "The catalog has lost no such table, as far as is known",
+                table=table,
+                untouched="everything",
+                do="see which tables were dropped: artemis dropped",
+            )
+        raise BadInput(
+            f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
+            table=table,
+            untouched="everything",
+            do="name the one by its uuid",
+        )
+
+    def scan_dropped(self, table: str) -> OrphanScanResult:
+        """Find what a dropped table (by name, or uuid) has left, as `delete_dropped` would delete it. Changes nothing.
+
+        What other tables read or own is kept, also a table that was made again in the same place. Raises NoSuchTable
+        for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
+        StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
+        """
+        known = self._missing(table)
+        look, absence = self._lost(known)
+        policy, rules = self.config.policy(known.table), self.rules(known.table)
+        with self._step(look, "dropped_scan") as step:
+            listing = list_table(
+                self.spark,
+                self.live_stores,
+                self._locations(look, None),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=rules,
+            )
+            self.operations.scans.store_listing(listing.record(known.table_uuid, known.table))
+            scan = dropped.scan_dropped(
+                self.spark,
+                self.live_stores,
+                self.operations,
+                listing,
+                known,
+                absence,
+                catalog=self._live,
+                root=self.root,
+                rules=rules,
+                reserved=self._reserved(),
+                rules_of=self.rules,
+                min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
+                prefix_mismatch=policy.orphans.prefix_mismatch,
+            )
+            step.counts = {"files": scan.summary.orphan_files, "bytes": scan.summary.orphan_bytes}
+        return scan
+
+    def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
+        """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
+        otherwise, a person has approved it (`approve`). Goes on where an earlier run stopped; ends the table's plans.
+
+        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
+        table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
+        """
+        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        if record.kind != "dropped":
+            raise NoSuchPlan(
+                f"{record.scan_id} is a scan for orphans, not of a dropped table",
+                table=record.table,
+                untouched="everything",
+                do=f"artemis delete-orphans {record.scan_id}",
+            )
+        known = self.operations.known_tables.get(self._live.name, record.table_uuid)
+        job = job_of(record)
+        if record.state == ScanState.DONE and not dry_run:
+            if record.files:
+                self._receipt(job)
+            if known.missing_since is not None and known.gone_at is None:
+                # The worker died after its last file.
+                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+            return report_of(self.spark, self.live_stores, self.operations, job, self.root)
+        self._require_over(known, record, dry_run=dry_run)
+        look, absence = self._lost(known)
+        if dry_run:
+            return self._delete_orphans(record, None, dry_run=True, absence=absence)
+        with self._step(look, "dropped_deletion") as step:
+            for plan in self.operations.plans.holding(known.table_uuid):
+                self.operations.plans.close(plan.plan_id, record.approved_by or self.owner, "its table was dropped")
+            report = self._delete_orphans(record, step.lease, pause=step.pause, absence=absence)
+            step.state = "pending" if report.failed or report.pending else "done"
+            step.counts = _deletion_counts(report)
+            if step.state == "done":
+                if record.files:
+                    self._receipt(job)
+                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+        return report
+
+    def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
+        """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
+        no scan, or an old one, and delete what may be deleted. What stands against one is told of it, and holds up no
+        other. A dry run scans nothing."""
+        return [
+            self._clear(each, dry_run=dry_run)
+            for each in self.dropped_tables()
+            if each.state == "due" and self.config.entry(each.table) is not None
+        ]
+
+    def _clear(self, lost: DroppedTable, *, dry_run: bool) -> Cleared:
+        policy = self.config.policy(lost.table)
+        states = (ScanState.OPEN, ScanState.DELETING)
+        scans = self.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
+        record = scans[0] if scans else None
+        try:
+            latest = self.operations.clock.now() - policy.orphans.scan_every.most
+            # What a person has approved is deleted as it was approved.
+            stale = record is None or (record.approved_by is None and record.listed_at < latest)
+            if stale and dry_run:
+                return Cleared(lost, problem="it is to be scanned")
+            if stale:
+                record = self.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
+            assert record is not None
+            if record.approved_by is None and policy.dropped.approval == "required":
+                waits = f"somebody's word: artemis approve {record.scan_id} --who … --why …"
+                return Cleared(lost, record.scan_id, record.files, problem=waits)
+            report = self.delete_dropped(record.scan_id, dry_run=dry_run)
+        except LifecycleError as error:
+            return Cleared(lost, None if record is None else record.scan_id, problem=error.what)
+        return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
+
+    def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
+        """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
+        known = self._missing(table)
+        require_said(known.table, who=who, why=why)
+        return self._dropped(self.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
+
+    def unkeep_dropped(self, table: str) -> DroppedTable:
+        """End a `keep_dropped`: the time runs from when the table was missed. Raises NoSuchTable, PlanStateError."""
+        known = self._missing(table)
+        return self._dropped(self.operations.known_tables.unkeep(known.catalog, known.table_uuid))
+
+    def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> _Table:
+        """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
+        try:
+            look = self._look(table)
+        except NoSuchTable:
+            return self._lost(self._missing(table_uuid or table))[0]
+        if table_uuid in (None, look.metadata.table_uuid):
+            return look
+        return self._lost(self._missing(table_uuid or table))[0]
+
+    def _lost(self, known: KnownTable) -> tuple[_Table, Absence]:
+        """A dropped table as it was last seen, and what looks for it in the catalog."""
+        metadata = dropped.last_metadata(self.live_stores, self.root, known)
+        namespace, _, name = known.table.rpartition(".")
+        entry = CatalogEntry(known.catalog, namespace, name, metadata.metadata_location)
+        absence = dropped.absence_of(self.operations, self._live, self.live_stores, known, metadata)
+        return _Table(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
+
+    def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
+        """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
+        found = self._dropped_or_stale(known)
+        policy = self.config.policy(known.table)
+        dropped.require_no_hold(self.operations, known)
+        if found.state == "kept":
+            raise Refused(
+                f"{found.kept_by} decided that the dropped table's files stay: {found.kept_why}",
+                table=known.table,
+                untouched="all files",
+                do=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+            )
+        if dry_run:
+            return
+        if self.operations.clock.now() < found.due_at:
+            raise GraceNotOver(
+                f"The dropped table's files are kept until {found.due_at.isoformat()} (dropped.keep)",
+                table=known.table,
+                untouched="all files",
+                do=f"delete then: artemis delete-dropped {record.scan_id}",
+            )
+        if policy.dropped.approval == "required" and record.approved_by is None:
+            raise ApprovalNeeded(
+                f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
+                table=known.table,
+                untouched="all files",
+                do=f"artemis approve {record.scan_id} --who … --why …, then delete",
+            )
+        require_approval(
+            record.scan_id,
+            record.table,
+            policy.deletion,
+            files=record.files,
+            files_in_table=json.loads(record.summary)["listed_files"],
+            approved_by=record.approved_by,
+        )
+
+    def _dropped_or_stale(self, known: KnownTable) -> DroppedTable:
+        if known.missing_since is None:
+            raise StalePlan(
+                "The table is in the catalog again",
+                table=known.table,
+                untouched="all files",
+                do="nothing: its files are a living table's again",
+            )
+        return self._dropped(known)
 
     def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
         """`metadata_location`: the metadata file that a plan was made of, to be kept beside what is quarantined."""
@@ -1235,6 +1513,30 @@ class Lifecycle:
             quarantine=place,
             remove_empty_folders=policy.deletion.remove_empty_folders,
         )
+
+    # --- records ------------------------------------------------------------------------------------------------------
+
+    def forget_records(self, *, dry_run: bool = False) -> Forgotten:
+        """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,
+        steps, leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
+
+        Raises StorageError when the store refuses; run again it goes on. A pause of all tables stops it.
+        """
+        now, keep = self.operations.clock.now(), self.config.records
+        return forget(
+            self.live_stores,
+            self.operations,
+            self.root,
+            records_before=now - keep.keep,
+            listings_before=now - keep.listings,
+            dry_run=dry_run,
+            check=self._require_no_pause,
+        )
+
+    def _require_no_pause(self) -> None:
+        for pause in self.operations.pauses.in_force():
+            if pause.table_uuid is None:
+                raise _paused("all tables", str(pause))
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
@@ -1255,11 +1557,19 @@ class Lifecycle:
 
     def _receipt(self, job: DeletionJob) -> Receipt:
         """The stored receipt; written now if its job is over and has none."""
-        metadata, rules = self._look(job.table).metadata, self.rules(job.table)
-        folder = receipt_folder(metadata_locations(metadata, rules)[0], job.job_id)
+        if job.kind == "dropped":
+            # Where the table was nothing is to stay.
+            place, is_its = dropped.dropped_folder(self.root, job.table_uuid), True
+        else:
+            metadata = self._look(job.table).metadata
+            place, is_its = (
+                metadata_locations(metadata, self.rules(job.table))[0],
+                metadata.table_uuid == job.table_uuid,
+            )
+        folder = receipt_folder(place, job.job_id)
         journal = self.operations.journal.job(job.job_id)
         missing = self.live_stores.head(f"{folder}/receipt.json") is None
-        if journal is None or journal.finished_at is None or not missing or metadata.table_uuid != job.table_uuid:
+        if journal is None or journal.finished_at is None or not missing or not is_its:
             return read_receipt(self.live_stores, folder, job.job_id, job.table)
         quarantine = self.operations.quarantines.find(job.job_id)
         return write_receipt(
@@ -1275,7 +1585,7 @@ class Lifecycle:
         )
 
     def _receipt_details(self, job: DeletionJob) -> dict[str, Any]:
-        if job.kind == "orphans":
+        if job.kind != "expiration":
             scan = self.operations.scans.get(job.job_id)
             return {
                 "scan": json.loads(scan.summary),
@@ -1321,8 +1631,8 @@ class Lifecycle:
     # --- quarantine ---------------------------------------------------------------------------------------------------
 
     def quarantined(self, table: str) -> list[QuarantineRecord]:
-        """What deletions of the table moved into quarantine, newest first."""
-        return self.operations.quarantines.of_table(self._look(table).metadata.table_uuid)
+        """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
+        return self.operations.quarantines.of_table(self._look_even_if_dropped(table).metadata.table_uuid)
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
         """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
@@ -1338,11 +1648,14 @@ class Lifecycle:
         job_id = job if isinstance(job, str) else _job_id(job)
         record = self.operations.quarantines.get(job_id)
         require_said(record.table, who=who, why=why)
-        with self._step(self._look(record.table), "undelete", pausable=False) as step:
+        look = self._look_even_if_dropped(record.table, record.table_uuid)
+        with self._step(look, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
             # On record first, under the lock of those who delete: nobody takes away again what is put back.
             with table_lock(self.operations.engine, record.table_uuid, table=record.table):
                 record = self.operations.quarantines.undelete(job_id, who, why)
+            if look.is_dropped:
+                self.operations.known_tables.back(self._live.name, record.table_uuid)
             done = put_back(self.spark, self.live_stores, self.root, record, check=step.check)
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
@@ -1367,7 +1680,7 @@ class Lifecycle:
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
         stays until that is closed. A dry run tells what would go. Raises LeaseTaken, StorageError."""
-        look = self._look(table)
+        look = self._look_even_if_dropped(table)
         bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
         done: list[Purged] = []
         with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
@@ -1460,9 +1773,11 @@ class Lifecycle:
         """
         found = self.route(table, as_of, snapshot_id, tag)
         _require_readable(table, found)
-        if found.cold_table is None:
-            return read_rows(self.spark, self.config.catalogs.live.name, table, found)
-        return read_rows(self.spark, self.config.catalogs.cold.name, found.cold_table, found)
+        catalogs = self.config.catalogs
+        with java_errors(table):
+            if found.cold_table is None:
+                return read_rows(self.spark, catalogs.live.name, table, found)
+            return read_rows(self.spark, catalogs.cold.name, found.cold_table, found)
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
         """What `query` would run for `sql`, in Spark's words; changes nothing.
@@ -1620,7 +1935,22 @@ class Lifecycle:
             row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
             if row is not None:
                 return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
-        return None
+        return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
+
+    def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
+        """The same by the table for people, of deletions whose outcomes were forgotten."""
+        known = [self.operations.journal.job(job_id) for job_id in jobs]
+        if not any(job is not None and job.forgotten_at is not None for job in known):
+            return None
+        if not self._live.exists(f"{RESULTS}.deletions"):
+            return None
+        rows = self.spark.table(f"{self.config.catalogs.live.name}.{RESULTS}.deletions")
+        rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
+        row = rows.filter(normalise_column(rows.path, rules) == location).first()
+        if row is None:
+            return None
+        kind = "plan" if row["job_kind"] == "expiration" else "scan"
+        return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
 
     # --- lineage and upkeep -------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -21,6 +22,8 @@ from artemis_lifecycle.operations.database import Purpose, connect
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
+
+_READERS = 8
 
 
 class CatalogReader:
@@ -53,6 +56,10 @@ class CatalogReader:
                 do="list the tables that it has with: artemis tables",
             )
         return found
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        """The row of every table, by `namespace.table`: one statement where the catalog is in SQL."""
+        return self._source.pointers()
 
     def exists(self, table: str) -> bool:
         """Raises BadInput for a name that is no identifier."""
@@ -90,6 +97,9 @@ class _Source(ABC):
 
     @abstractmethod
     def entry(self, namespace: str, name: str) -> CatalogEntry | None: ...
+
+    @abstractmethod
+    def pointers(self) -> dict[str, CatalogEntry]: ...
 
     @abstractmethod
     def create_namespace(self, namespace: str) -> None: ...
@@ -133,6 +143,23 @@ class _Sql(_Source):
         if row is None or row.metadata_location is None:
             return None
         return CatalogEntry(self._name, namespace, name, row.metadata_location, row.previous_metadata_location)
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        query = select(iceberg_tables).where(
+            iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
+        )
+        with self._engine.connect() as connection:
+            found = [
+                CatalogEntry(
+                    self._name,
+                    row.table_namespace,
+                    row.table_name,
+                    row.metadata_location,
+                    row.previous_metadata_location,
+                )
+                for row in connection.execute(query)
+            ]
+        return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
 
     def create_namespace(self, namespace: str) -> None:
         with around("catalog.create_namespace"), self._engine.begin() as connection:
@@ -180,6 +207,12 @@ class _Other(_Source):
         return CatalogEntry(
             self._name, namespace, name, table.metadata_location, log[-1].metadata_file if log else None
         )
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        names = self.tables()
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            found = readers.map(lambda name: self.entry(*split_identifier(name)), names)
+            return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
 
     def create_namespace(self, namespace: str) -> None:
         with self._answering(), around("catalog.create_namespace"):

@@ -1,4 +1,5 @@
-"""The ends of retentions behind a table's night, of cold tier and quarantine, and thaws: jobs of their own."""
+"""The ends of retentions behind a table's night (cold tier, quarantine, dropped tables, records), and thaws: jobs of
+their own."""
 
 from dagster import OpExecutionContext, job, op
 
@@ -76,6 +77,56 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
     )
 
 
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Scan what dropped tables have left whose time is over, and delete what was approved."""
+    with told_to_dagster() as watch:
+        done = lifecycle.get().clear_dropped(dry_run=config.dry_run)
+    for each in done:
+        if each.problem:
+            context.log.warning("%s: %s", each.dropped.table, each.problem)
+    columns = ["table", "uuid", "state", "missed since", "kept until", "scan", "files", "deleted", "waits for"]
+    rows = [
+        (
+            each.dropped.table,
+            each.dropped.table_uuid,
+            each.dropped.state,
+            each.dropped.missing_since,
+            each.dropped.due_at,
+            each.scan_id,
+            each.files,
+            each.deleted,
+            each.problem,
+        )
+        for each in done
+    ]
+    context.add_output_metadata(
+        {
+            "dry_run": config.dry_run,
+            "dropped_tables": len(done),
+            "files_deleted": sum(each.deleted for each in done),
+            "tables": shown.table(columns, rows),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@op(retry_policy=RETRIES, tags={"kind": "postgres"})
+def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Delete the records of what was done longer ago than `records` of lifecycle.yaml says."""
+    with told_to_dagster() as watch:
+        done = lifecycle.get().forget_records(dry_run=config.dry_run)
+    context.add_output_metadata(
+        {
+            "dry_run": config.dry_run,
+            "forgotten": shown.table(["records", "rows or frames"], done.counts.items()),
+            "files": done.files,
+            "bytes": done.bytes,
+            "seconds": watch.seconds,
+        }
+    )
+
+
 @job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
 def deep_archive() -> None:
     """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
@@ -92,3 +143,16 @@ def thaws() -> None:
 def quarantine_purge() -> None:
     """What was in quarantine for longer than its retention, deleted for good. Only tells, unless dry_run is false."""
     purge_quarantine()
+
+
+@job(tags={"artemis/job": "dropped_tables"})
+def dropped_tables() -> None:
+    """What dropped tables have left, once their time is over: scanned, and deleted when a person has approved it. Only
+    tells, unless dry_run is false."""
+    clear_dropped_tables()
+
+
+@job(tags={"artemis/job": "records"})
+def records() -> None:
+    """The retention of the journal and of listings. Only tells, unless dry_run is false."""
+    forget_records()

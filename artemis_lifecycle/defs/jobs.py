@@ -1,4 +1,5 @@
-"""The jobs: selections of assets with their checks, and what has no asset (`archive`); each run is for one table."""
+"""The jobs: selections of assets with their checks, and what has no asset (`archive`). Each run is for one table, but
+those of dropped tables, which are no partitions any more, and of records."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,8 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "data_compaction": ("compacted_data_files",),
     "deep_archive": ("move_to_deep_archive",),
     "quarantine_purge": ("purge_quarantine",),
+    "dropped_tables": ("clear_dropped_tables",),
+    "records": ("forget_records",),
 }
 """By job, the assets and ops that change a table or delete; each has `dry_run`, true unless a run says otherwise."""
 
@@ -81,6 +84,7 @@ data_compaction = _job(
 )
 
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
+dropped_tables, records = archive.dropped_tables, archive.records
 
 ALL = (
     whole_walk,
@@ -96,6 +100,8 @@ ALL = (
     deep_archive,
     thaws,
     quarantine_purge,
+    dropped_tables,
+    records,
 )
 
 NIGHTLY = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

@@ -139,6 +139,24 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
     return [request for request in found if request.partition_key in due] or SkipReason("those tables are busy")
 
 
+def one_run(job: str) -> _Requests:
+    """One run for all, of a job that has no partitions."""
+
+    def requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+        if under_way(instance, job):
+            return SkipReason("one is under way")
+        return [RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{job}", job_name=job, run_config=jobs.for_real(job))]
+
+    return requests
+
+
+def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+    """Only where a dropped table's time is over: a run starts a session."""
+    if not any(each.state == "due" for each in lifecycle.dropped_tables()):
+        return SkipReason("no dropped table's time is over")
+    return one_run("dropped_tables")(lifecycle, instance, now)
+
+
 ALL = (
     *(_nightly(step) for step in Step),
     _upkeep(
@@ -158,6 +176,20 @@ ALL = (
         jobs.quarantine_purge,
         "After the orphans' hour, for tables with something past its retention.",
         purge_requests,
+    ),
+    _schedule(
+        "daily_dropped_tables",
+        "0 7 * * *",
+        jobs.dropped_tables,
+        "After the orphans' hour, where a dropped table's time is over.",
+        dropped_requests,
+    ),
+    _schedule(
+        "monthly_records",
+        "0 5 2 * *",
+        jobs.records,
+        "On the 2nd of each month: records past their retention.",
+        one_run("records"),
     ),
     _upkeep("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
 )

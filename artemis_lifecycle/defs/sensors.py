@@ -31,6 +31,9 @@ from artemis_lifecycle.lifecycle import Lifecycle
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
 
+OBSERVED_EVERY = timedelta(minutes=10)
+"""How often it is written down which tables there are: that reads the metadata files of those that have changed."""
+
 CLOCK_FIRST = timedelta(minutes=2)
 """How long a step's own schedule has before `late_steps` takes the step for late."""
 
@@ -42,9 +45,16 @@ CLOCK_FIRST = timedelta(minutes=2)
     default_status=DefaultSensorStatus.RUNNING,
 )
 def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Adds only. A dropped table keeps its partition, and with it what was done to it."""
+    """Adds only. A dropped table keeps its partition, and with it what was done to it; that it was dropped is found by
+    what is written down here."""
+    opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
+    now = opened.operations.clock.now()
+    if seen is None or now - seen >= OBSERVED_EVERY:
+        for table, problem in opened.observe_catalog().items():
+            context.log.warning("%s cannot be read: %s", table, problem)
+        context.update_cursor(now.isoformat())
     known = set(context.instance.get_dynamic_partitions(PARTITIONS_NAME))
-    new = [table for table in lifecycle.get().tables() if table not in known]
+    new = [table for table in opened.tables() if table not in known]
     if not new:
         return SkipReason(f"no table beside the {len(known)} known")
     return SensorResult(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, read_table
@@ -52,14 +53,15 @@ _SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread ove
 
 @dataclass(frozen=True)
 class DeletionJob:
-    """A sealed list of files to delete: of an expiration plan after its commit, or of an orphan scan.
+    """A sealed list of files to delete: of an expiration plan after its commit, of an orphan scan, or of the scan of a
+    dropped table.
 
     `files_location` is the folder of a sealed frame with columns path, kind, size_in_bytes, reason (and last_modified,
     for a scan); `files` is how many rows its record says it has; `snapshot_ids` are the plan's expired snapshots.
     """
 
     job_id: str
-    kind: Literal["expiration", "orphans"]
+    kind: JobKind
     table_uuid: str
     table: str
     files_location: str

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import Batches, DeletionJob, DoomedFile, batch_paths
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
@@ -82,6 +83,8 @@ class Sight:
     rules: LocationRules
     root: str
     reserved: tuple[str, ...] = ()
+    dropped: Absence | None = None
+    """Set where the table was dropped: then nothing of its own is reachable, and it must not be in the catalog."""
 
     @property
     def not_its_own(self) -> tuple[str, ...]:
@@ -218,6 +221,10 @@ class TableLook:
             )
         return metadata
 
+    def reached(self, metadata: TableMetadata, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these location hashes any snapshot of `metadata` reaches. Raises UnreadableMetadata."""
+        return present_index(self._sight, metadata).reaches(hashes)
+
     def looked_at(self, metadata: TableMetadata) -> None:
         """Every snapshot of `metadata` was walked: only others are new from here on."""
         self.metadata = metadata
@@ -291,14 +298,44 @@ class TableLook:
         )
 
 
+class DroppedLook(TableLook):
+    """Of a table that was dropped: it reaches nothing, as long as the catalog does not have it again."""
+
+    def __init__(self, sight: Sight, job: DeletionJob, dropped: Absence) -> None:
+        super().__init__(sight, job, f"dropped table {job.table_uuid}", job.table_uuid, dropped.pointer)
+        self._dropped = dropped
+
+    def read(self) -> TableMetadata:
+        """The last that is known of it. Raises StalePlan when it is in the catalog, UnreadableMetadata where that
+        cannot be told."""
+        self._dropped.require()
+        return self._dropped.metadata
+
+    def reached(self, metadata: TableMetadata, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        import numpy as np
+
+        return np.zeros(len(hashes), np.bool_)
+
+    def looked_at(self, metadata: TableMetadata) -> None:
+        self.metadata = metadata
+
+    def refresh(self) -> bool:
+        self.metadata = self.read()
+        return True
+
+
 class LastLook:
-    """The looks of one job, at its table and at the tables that share or nest its locations."""
+    """The looks of one job, at its table and at the tables that share or nest its locations, or read from them."""
 
     def __init__(self, sight: Sight, job: DeletionJob, batches: Batches | None) -> None:
         self._sight = sight
         self._job = job
         self._batches = batches
-        self._own = TableLook(sight, job, job.table, job.table_uuid, sight.current)
+        self._own = (
+            TableLook(sight, job, job.table, job.table_uuid, sight.current)
+            if sight.dropped is None
+            else DroppedLook(sight, job, sight.dropped)
+        )
         self._others: dict[str, TableLook] = {}
         self._nested: tuple[str, ...] = ()
         # Hashes, sorted, of what was brought back from quarantine, by the job that had moved it.
@@ -311,6 +348,12 @@ class LastLook:
         """Look at everything: hold the job's batches against all that the tables reach."""
         assert self._batches is not None
         self.look_at(batch_paths(self._sight.stores, self._batches))
+
+    def look_around(self) -> None:
+        """See which tables read here from elsewhere, before the table's lock is taken: it may take its time."""
+        self._sight.neighbours.look_around()
+        if self._sight.dropped is not None:
+            self._sight.dropped.require()
 
     def look_at(self, paths: Iterable[pa.Array]) -> None:
         """A full look at files that come in Arrow arrays. The driver has eight bytes for each, and no path."""
@@ -325,8 +368,7 @@ class LastLook:
         self._reached = {}
         for look in (self._own, *self._others.values()):
             seen = metadata if look is self._own else look.read()
-            view = present_index(self._sight, seen)
-            self._reached[look.table] = hashes[view.reaches(hashes)]
+            self._reached[look.table] = hashes[look.reached(seen, hashes)]
             look.looked_at(seen)
 
     def verdicts(self) -> Verdicts:
@@ -418,7 +460,8 @@ class LastLook:
         for other in found:
             if other.problem is not None:
                 raise UnreadableMetadata(
-                    f"Table {other.table} shares or nests a location with this one and cannot be read: {other.problem}",
+                    f"Table {other.table} shares or nests a location with this one, or reads from it, and cannot be "
+                    f"read: {other.problem}",
                     table=self._job.table,
                     path=other.metadata_location,
                     untouched="all files of the job that were not deleted before",
@@ -440,7 +483,7 @@ class LastLook:
 
     def _heartbeats(self) -> Sequence[Heartbeat]:
         # What a plan names was committed and has expired: no writer can be writing it.
-        return self._sight.operations.heartbeats.live(None) if self._job.kind == "orphans" else ()
+        return () if self._job.kind == "expiration" else self._sight.operations.heartbeats.live(None)
 
     def _grounds(self, heartbeats: Sequence[Heartbeat]) -> Grounds:
         roots: list[str] = []
@@ -448,7 +491,7 @@ class LastLook:
             assert look.metadata is not None
             live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == look.table_uuid]
             roots += covered(live, look.metadata, self._sight.rules)
-        nested = self._nested if self._job.kind == "orphans" else ()
+        nested = () if self._job.kind == "expiration" else self._nested
         # They may lie in a folder that the table calls its own.
         nested = (*nested, *self._sight.not_its_own)
         assert self._own.metadata is not None

@@ -5,15 +5,19 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.storage.local import through_link
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
 from artemis_lifecycle.storage.stores import Stores
@@ -33,9 +37,15 @@ LOCATION_PROPERTIES = (
 METADATA_PROPERTY = "write.metadata.path"
 
 _READERS = 8
+_QUICK = 1.0
+"""Seconds. A look around that takes no longer is made before every piece of a deletion; of others, one in ten of its
+lengths."""
 
 # Hadoop's local file system writes `.<name>.crc` beside every file.
 _SIDECAR = re.compile(r"/\.([^/]+)\.crc\Z")
+
+
+_log = logging.getLogger(__name__)
 
 
 class Pointer(Protocol):
@@ -44,6 +54,9 @@ class Pointer(Protocol):
     @property
     def metadata_location(self) -> str: ...
 
+    @property
+    def previous_metadata_location(self) -> str | None: ...
+
 
 class TablesOfCatalog(Protocol):
     """What this room asks of a catalog; `catalogs.live.CatalogReader` is one."""
@@ -51,6 +64,8 @@ class TablesOfCatalog(Protocol):
     def tables(self) -> list[str]: ...
 
     def entry(self, table: str) -> Pointer: ...
+
+    def pointers(self) -> Mapping[str, Pointer]: ...
 
 
 def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
@@ -189,28 +204,75 @@ def nested_locations(others: Iterable[Neighbour], ours: Sequence[str], rules: Lo
 
 
 class Neighbours:
-    """The other tables of one catalog. Each is read once in the life of this object, new names as they appear."""
+    """The other tables of one catalog: those whose locations touch a table's, and those that read from there wherever
+    they are themselves (add_files, clones).
 
-    def __init__(self, catalog: TablesOfCatalog, stores: Stores, rules: LocationRules, table: str) -> None:
+    `overlapping` finds new names at each call; `look_around` where all others read, which takes longer. `table` None is
+    nobody's name: every table of the catalog is another one.
+    """
+
+    def __init__(
+        self,
+        catalog: TablesOfCatalog,
+        stores: Stores,
+        rules: LocationRules,
+        table: str | None,
+        reached: ReachedFolders | None = None,
+    ) -> None:
         self._catalog = catalog
         self._stores = stores
         self._rules = rules
         self._table = table
+        self._reached = reached
         self._known: dict[str, Neighbour | None] = {}
+        self._looked_at: Mapping[str, str] = {}
+        self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbour, ...]:
-        """Tables whose locations touch `locations`, readable or not, by name."""
+        """Tables whose locations touch `locations`, readable or not, and tables that read there, by name. A table is
+        read once in the life of this object, and again when `look_around` saw it change."""
         names = [name for name in self._catalog.tables() if name != self._table]
         unseen = [name for name in names if name not in self._known]
         if unseen:
             with ThreadPoolExecutor(max_workers=_READERS) as readers:
                 self._known.update(zip(unseen, readers.map(self._read, unseen), strict=True))
         found = (other for name in sorted(names) if (other := self._known[name]) is not None)
-        return tuple(other for other in found if overlapping(locations, other.locations, self._rules))
+        return tuple(other for other in found if self._touches(other, locations))
+
+    def look_around(self) -> None:
+        """Find out where all other tables of the catalog read, as of their pointers now; reads what they have committed
+        since the last time. A table that cannot be read counts with what was last known of it.
+
+        Where a catalog needs its time for that, looking takes a tenth of the time at most: calls in between do nothing.
+        """
+        began = time.monotonic()
+        if self._reached is None or began < self._rested_until:
+            return
+        there = self._catalog.pointers()
+        pointers = {
+            name: pointer
+            for name, pointer in there.items()
+            # Our own results are no clones of anybody's.
+            if name != self._table and not name.startswith(f"{NAMESPACE}.")
+        }
+        for name, problem in self._reached.look(pointers, there).items():
+            _log.warning("Where %s reads is not known as of now: %s", name, problem)
+        now = {name: pointer.metadata_location for name, pointer in pointers.items()}
+        # Their locations may have changed too.
+        moved = [name for name, place in now.items() if self._looked_at.get(name, place) != place]
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            self._known.update(zip(moved, readers.map(self._read, moved), strict=True))
+        self._looked_at = now
+        took = time.monotonic() - began
+        self._rested_until = began + (10 * took if took > _QUICK else 0)
 
     def entry(self, table: str) -> Pointer:
         """The catalog's own entry of a neighbour, read now."""
         return self._catalog.entry(table)
+
+    def _touches(self, other: Neighbour, locations: Sequence[str]) -> bool:
+        reads = () if self._reached is None else self._reached.of(other.table)
+        return overlapping(locations, (*other.locations, *reads), self._rules)
 
     def _read(self, name: str) -> Neighbour | None:
         try:

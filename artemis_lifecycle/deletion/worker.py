@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import (
     OUTCOMES,
     Batches,
@@ -47,6 +48,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
@@ -170,19 +172,25 @@ def delete_job(
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
     reserved: Sequence[str] = (),
+    rules_of: Callable[[str], LocationRules] | None = None,
+    dropped: Absence | None = None,
 ) -> DeletionReport:
     """Delete the files of `job`, or go on deleting them.
 
     `current` reads the table's entry in the live catalog, `catalog` its other tables; `root` is `operations.root`;
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
     each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on. Nothing
-    goes that lies in a `reserved` location: the roots of the other tiers.
+    goes that lies in a `reserved` location: the roots of the other tiers. `rules_of` are other tables' own rules, by
+    name (None: these). `dropped` is given of a table that the catalog has no more: then nothing of it is reachable, and
+    `current` is not asked.
 
     Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
-    neighbours = Neighbours(catalog, stores, rules, job.table)
-    sight = Sight(spark, stores, operations, current, neighbours, rules, root, tuple(reserved))
+    reached = ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+    # The name of a dropped table may be another table's by now.
+    neighbours = Neighbours(catalog, stores, rules, job.table if dropped is None else None, reached)
+    sight = Sight(spark, stores, operations, current, neighbours, rules, root, tuple(reserved), dropped)
     if dry_run:
         return _dry_run(sight, job)
     if lease is None:
@@ -248,14 +256,20 @@ class _Run:
         sight.operations.journal.begin(record, batches.sizes)
 
     def _remove_empty_folders(self) -> None:
-        """Below the table's `data`: a writer may be about to use the metadata folder, and finds that there."""
+        """Below the table's `data`: a writer may be about to use the metadata folder, and finds that there. Of a
+        dropped table all of them, and the table's own."""
         sight, job = self.sight, self.job
-        location = read_table_metadata(sight.stores, sight.current().metadata_location).location
+        if sight.dropped is None:
+            location = read_table_metadata(sight.stores, sight.current().metadata_location).location
+            top = f"{location}/data"
+        else:
+            location = sight.dropped.metadata.location
+            top = location.rstrip("/").rpartition("/")[0]
         gone = (each for each in outcomes_of_job(sight.stores, sight.root, job.job_id) if each.outcome in GONE)
         folders = {each.path.rpartition("/")[0] for each in gone}
         for folder in sorted(folders, key=len, reverse=True):
-            if is_under(folder, normalise(f"{location}/data", sight.rules), sight.rules):
-                sight.stores.remove_empty(folder, f"{location}/data")
+            if is_under(folder, normalise(top, sight.rules), sight.rules):
+                sight.stores.remove_empty(folder, top)
 
     def _begin_quarantine(self) -> None:
         """Write down where files will go, before the first goes, and put the plan's own metadata file beside them."""
@@ -283,6 +297,7 @@ class _Run:
                 break
             if not looked:
                 look.require_no_hold()
+                look.look_around()
                 look.full()
                 looked = True
             for record in sorted(todo, key=lambda record: record.batch):
@@ -310,6 +325,7 @@ class _Run:
                 # A copy takes its time, and harms nothing: before the lock is taken.
                 self.bucket.take(len(piece))
                 aside = set_aside(sight.stores, self.folder, [file.path for file in piece])
+            look.look_around()
             with table_lock(sight.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 if number == 0:
@@ -446,10 +462,23 @@ def _report(
     root: str,
     paused: str | None,
 ) -> DeletionReport:
+    quarantine = operations.quarantines.find(job.job_id)
+    known = operations.journal.job(job.job_id)
+    if known is not None and known.forgotten_at is not None:
+        return DeletionReport(
+            job_id=job.job_id,
+            table=job.table,
+            deleted=known.deleted,
+            already_absent=known.absent,
+            kept=known.kept,
+            failed=known.failed,
+            bytes=known.deleted_bytes,
+            quarantine=None if quarantine is None else quarantine.folder,
+            _files=lambda: outcome_frame(spark, stores, root, job.job_id),
+        )
     records = operations.journal.batches(job.job_id)
     counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED)]
     files = sum(record.files for record in counted)
-    quarantine = operations.quarantines.find(job.job_id)
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
@@ -471,6 +500,7 @@ def _dry_run(sight: Sight, job: DeletionJob) -> DeletionReport:
 
     look = LastLook(sight, job, None)
     look.require_no_hold()
+    look.look_around()
     look.look_at(batch.column("path") for batch in frame_batches(job.files_location, sight.stores))
     judge = _Judge(look.verdicts())
     small = small_list(sight.stores, job)

@@ -19,11 +19,13 @@ from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.heartbeats import Heartbeats
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
+from artemis_lifecycle.operations.known_tables import KnownTables
 from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
 from artemis_lifecycle.operations.quarantines import Quarantines
+from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.steps import Steps
@@ -138,6 +140,8 @@ class Operations:
         self.thaws = Thaws(engine)
         self.quarantines = Quarantines(engine)
         self.pauses = Pauses(engine)
+        self.known_tables = KnownTables(engine)
+        self.records = Records(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -16,6 +16,8 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.tables import batches, handoff_batches, jobs, leases, to_record
 from artemis_lifecycle.operations.texts import storable
 
+JobKind = Literal["expiration", "orphans", "dropped"]
+
 
 class BatchState(StrEnum):
     PLANNED = "planned"
@@ -26,10 +28,11 @@ class BatchState(StrEnum):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One deletion: of an expiration plan or of an orphan scan. `job_id` is the plan's or the scan's id."""
+    """One deletion: of an expiration plan, an orphan scan, or a scan of a dropped table. `job_id` is the plan's or the
+    scan's id. The sums from `deleted` on are set when the batches were `forgotten_at` their retention's end."""
 
     job_id: str
-    kind: Literal["expiration", "orphans"]
+    kind: JobKind
     table_uuid: str
     table: str
     files_location: str
@@ -38,6 +41,12 @@ class JobRecord:
     batches: int = 0
     files: int = 0
     bytes: int = 0
+    forgotten_at: datetime | None = None
+    deleted: int = 0
+    absent: int = 0
+    kept: int = 0
+    failed: int = 0
+    deleted_bytes: int = 0
 
 
 @dataclass(frozen=True)

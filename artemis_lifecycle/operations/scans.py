@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Engine, Row, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -14,6 +14,8 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.tables import listings, scans, to_record
+
+ScanKind = Literal["orphans", "dropped"]
 
 
 class ScanState(StrEnum):
@@ -24,7 +26,8 @@ class ScanState(StrEnum):
 
 @dataclass(frozen=True)
 class ScanRecord:
-    """One orphan scan. `listed_at` is when its listing began, `metadata_read_at` when the metadata was read, after it.
+    """One scan, for orphans or of a dropped table. `listed_at` is when its listing began, `metadata_read_at` when the
+    metadata was read, after it.
     `files` and `bytes` are the orphans; `summary` is JSON text; `listing_id` None is a listing that the caller gave."""
 
     scan_id: str
@@ -46,6 +49,7 @@ class ScanRecord:
     approved_by: str | None = None
     approved_at: datetime | None = None
     approved_why: str | None = None
+    kind: ScanKind = "orphans"
 
 
 @dataclass(frozen=True)
@@ -88,18 +92,21 @@ class Scans:
             raise _no_such(scan_id)
         return _scan(row)
 
-    def of_table(self, table_uuid: str, states: Collection[ScanState] = ()) -> tuple[ScanRecord, ...]:
+    def of_table(
+        self, table_uuid: str, states: Collection[ScanState] = (), kind: ScanKind = "orphans"
+    ) -> tuple[ScanRecord, ...]:
         """Newest first; every state when none is named."""
-        query = select(scans).where(scans.c.table_uuid == table_uuid).order_by(scans.c.created_at.desc())
+        query = select(scans).where(scans.c.table_uuid == table_uuid, scans.c.kind == kind)
+        query = query.order_by(scans.c.created_at.desc())
         if states:
             query = query.where(scans.c.state.in_(states))
         with self._engine.connect() as connection:
             return tuple(map(_scan, connection.execute(query)))
 
     def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
-        """The newest scans of every table, by its name, newest first."""
+        """The newest orphan scans of every table, by its name, newest first."""
         rank = func.row_number().over(partition_by=scans.c.table_name, order_by=scans.c.created_at.desc())
-        ranked = select(scans, rank.label("rank")).subquery()
+        ranked = select(scans, rank.label("rank")).where(scans.c.kind == "orphans").subquery()
         query = select(ranked).where(ranked.c.rank <= limit).order_by(ranked.c.created_at.desc())
         found: dict[str, list[ScanRecord]] = {}
         with self._engine.connect() as connection:

@@ -135,7 +135,14 @@ jobs = Table(
     Column("batches", Integer, nullable=False),
     _count("files"),
     _count("bytes"),
-    CheckConstraint("kind IN ('expiration', 'orphans')", name="jobs_kind"),
+    # The sums of its batches, once those are deleted (`records.py`).
+    _at("forgotten_at"),
+    _count("deleted"),
+    _count("absent"),
+    _count("kept"),
+    _count("failed"),
+    _count("deleted_bytes"),
+    CheckConstraint("kind IN ('expiration', 'orphans', 'dropped')", name="jobs_kind"),
     Index("jobs_of_table", "table_uuid"),
 )
 
@@ -292,7 +299,9 @@ scans = Table(
     _text("approved_by", nullable=True),
     _at("approved_at"),
     _text("approved_why", nullable=True),
+    Column("kind", Text, nullable=False, server_default=text("'orphans'")),
     CheckConstraint("state IN ('open', 'deleting', 'done')", name="scans_state"),
+    CheckConstraint("kind IN ('orphans', 'dropped')", name="scans_kind"),
     Index("scans_of_table", "table_uuid", "created_at"),
 )
 
@@ -448,6 +457,25 @@ pauses = Table(
     _text("ended_by", nullable=True),
     CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="pauses_said"),
     Index("pauses_in_force", "table_uuid", postgresql_where=text("ended_at IS NULL")),
+)
+
+known_tables = Table(
+    "known_tables",
+    metadata,
+    Column("catalog", Text, primary_key=True),
+    Column("table_uuid", Text, primary_key=True),
+    _text("table_name"),
+    _text("metadata_location"),
+    _at("first_seen", nullable=False),
+    _at("last_seen", nullable=False),
+    _at("missing_since"),
+    _at("kept_at"),
+    _text("kept_by", nullable=True),
+    _text("kept_why", nullable=True),
+    _at("gone_at"),
+    CheckConstraint("kept_at IS NULL OR (btrim(kept_by) <> '' AND btrim(kept_why) <> '')", name="known_tables_kept"),
+    CheckConstraint("gone_at IS NULL OR missing_since IS NOT NULL", name="known_tables_gone"),
+    Index("known_tables_missing", "catalog", "missing_since"),
 )
 
 paces = Table("paces", metadata, Column("name", Text, primary_key=True), Column("ready_at", Utc, nullable=False))

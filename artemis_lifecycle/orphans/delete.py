@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog
 from artemis_lifecycle.deletion.results import record_outcomes
@@ -23,7 +24,7 @@ def job_of(scan: ScanRecord) -> DeletionJob:
     """The deletion job of a stored scan."""
     return DeletionJob(
         job_id=scan.scan_id,
-        kind="orphans",
+        kind=scan.kind,
         table_uuid=scan.table_uuid,
         table=scan.table,
         files_location=scan.files_location,
@@ -47,6 +48,8 @@ def delete_orphans(
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
     reserved: Sequence[str] = (),
+    rules_of: Callable[[str], LocationRules] | None = None,
+    dropped: Absence | None = None,
 ) -> DeletionReport:
     """Delete what the scan found, or go on deleting it; a scan that is done answers with its report.
 
@@ -74,6 +77,8 @@ def delete_orphans(
         dry_run=dry_run,
         pause=pause,
         reserved=reserved,
+        rules_of=rules_of,
+        dropped=dropped,
     )
     if not dry_run:
         record_outcomes(spark, operations, results_catalog, job, report)

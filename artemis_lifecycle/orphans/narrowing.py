@@ -38,16 +38,23 @@ _HASHES_AT_ONCE = 8_000_000
 _SPELLINGS = 64  # More ways of beginning a path than this are not looked for one by one.
 
 
-def unreached(folder: str, stores: Stores, view: IndexView, rules: LocationRules) -> pa.Table | None:
-    """The rows of the sealed listing in `folder` whose file `view` does not reach; None when they are very many."""
+def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:
+    """The location hashes of what each part of a sealed listing names, in order."""
     import numpy as np
-    import pyarrow as pa
 
     def hashed(_: int, batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
         found = [hash_subjects(batch.column("path"), rules) for batch in batches]
         return np.concatenate(found) if found else np.empty(0, np.uint64)
 
-    parts = list(map_parts(folder, stores, hashed, ["path"]))
+    return list(map_parts(folder, stores, hashed, ["path"]))
+
+
+def unreached(folder: str, stores: Stores, view: IndexView, parts: Sequence[NDArray[np.uint64]]) -> pa.Table | None:
+    """The rows of the sealed listing in `folder` (its `listed_hashes`: `parts`) whose file `view` does not reach; None
+    when they are very many."""
+    import numpy as np
+    import pyarrow as pa
+
     hashes = np.concatenate([np.empty(0, np.uint64), *parts])
     # By the slice, so that sorting them takes no more than this.
     slices = [hashes[start : start + _HASHES_AT_ONCE] for start in range(0, len(hashes), _HASHES_AT_ONCE)]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.deletion.last_look import (
     CURRENT_METADATA,
@@ -51,11 +51,12 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.scans import ScanKind, ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import Listing, listed_files
+from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
 from artemis_lifecycle.orphans.names import known, origin_of
-from artemis_lifecycle.orphans.narrowing import CANDIDATES_HERE, Known, keys_of, unreached
+from artemis_lifecycle.orphans.narrowing import CANDIDATES_HERE, Known, keys_of, listed_hashes, unreached
 from artemis_lifecycle.orphans.verdicts import (
     OPEN_PLAN,
     OPEN_SCAN,
@@ -67,6 +68,7 @@ from artemis_lifecycle.orphans.verdicts import (
     refuse_mismatches,
 )
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
@@ -82,7 +84,9 @@ from artemis_lifecycle.storage.location import LocationRules, normalise, normali
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 _REASON = "listed, and no snapshot, plan or writer has it"
@@ -93,7 +97,7 @@ class ScanSettings:
     """The policy of a scan. `min_age` counts back from the listing's start; `older_than` replaces it.
 
     `metadata_min_age` (the retention window) holds for metadata files outside the metadata log. `prefix_mismatch` is
-    error, ignore or delete.
+    error, ignore or delete. `missing_files`: what a file means that snapshots reach and a whole listing does not have.
     """
 
     min_age: timedelta
@@ -102,6 +106,7 @@ class ScanSettings:
     prefix_mismatch: str = "error"
     older_than: datetime | None = None
     now: datetime | None = None
+    missing_files: Literal["error", "ignore"] = "ignore"
 
 
 @dataclass(frozen=True)
@@ -185,12 +190,13 @@ def scan_orphans(
     history_read_at: datetime | None = None,
     failed_compactions: Sequence[tuple[datetime, datetime]] = (),
     reserved: Sequence[str] = (),
+    rules_of: Callable[[str], LocationRules] | None = None,
 ) -> OrphanScanResult:
     """Find the orphans in `listing` and seal them. Reads the table's metadata anew, after the listing; changes nothing.
 
     `current` reads the table's entry in the live catalog, `catalog` its other tables. `history_read_at` is when the
     caller read what it shows beside the scan; it too must come after the listing. `reserved` are the roots of the other
-    tiers: what lies in there is no table's of the catalog.
+    tiers: what lies in there is no table's of the catalog. `rules_of` are other tables' own rules (None: these).
 
     Raises StaleMetadata for metadata read before the listing ended, PrefixMismatch naming pairs, BadInput for an
     `older_than` inside the floor, NoSuchTable when the table is gone or another, UnreadableMetadata and StorageError
@@ -204,45 +210,81 @@ def scan_orphans(
     require_after(listing, read_at, table)
     metadata = _current_metadata(stores, current, table, table_uuid)
     require_collectable(metadata, table)
-    others = Neighbours(catalog, stores, rules, table)
+    others = Neighbours(
+        catalog, stores, rules, table, ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+    )
+    others.look_around()
     sight = Sight(spark, stores, operations, current, others, rules, root, tuple(reserved))
     own = own_locations(metadata, rules)
-    neighbours = _readable(others.overlapping(own), table)
-    around_us = {other.table: _neighbour_metadata(sight, other) for other in neighbours}
-    in_flight = _in_flight(heartbeats, [metadata, *around_us.values()], rules)
+    neighbours = readable(others.overlapping(own), table)
+    around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
+    in_flight = in_flight_roots(heartbeats, [metadata, *around_us.values()], rules)
     # They may lie in a folder that the table calls its own.
     nested = (*nested_locations(neighbours, own, rules), *sight.not_its_own)
     grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
 
-    kept = _kept(sight, {table: metadata, **around_us}, table)
+    kept = kept_by(sight, {table: metadata, **around_us}, table)
+    if settings.missing_files == "error":
+        kept = replace(kept, hashes=listed_hashes(listing.files_location, stores, rules))
+        own_view = next(view for view, reason in kept.tables if reason == REACHABLE)
+        require_nothing_missing(stores, own_view, listing, kept.hashes, rules, table)
     limits = Limits(cutoff, metadata_cutoff, mismatches_go=settings.prefix_mismatch == "delete")
+    return seal_scan(
+        sight,
+        listing,
+        kept,
+        grounds,
+        limits,
+        Origins(known(metadata, failed_compactions)),
+        kind="orphans",
+        table=table,
+        metadata=metadata,
+        read_at=read_at,
+        refuses_mismatches=settings.prefix_mismatch == "error",
+    )
+
+
+def seal_scan(
+    sight: Sight,
+    listing: Listing,
+    kept: Kept,
+    grounds: Grounds,
+    limits: Limits,
+    origins: Origins,
+    *,
+    kind: ScanKind,
+    table: str,
+    metadata: TableMetadata,
+    read_at: datetime,
+    refuses_mismatches: bool,
+) -> OrphanScanResult:
+    """Judge what is listed by what is kept and protected, and seal the verdicts and the orphans among them."""
+    spark, stores, rules = sight.spark, sight.stores, sight.rules
     scan_id = f"scan-{uuid.uuid4().hex}"
-    folder = f"{root}/scans/{scan_id}"
-    guess = _Origins(known(metadata, failed_compactions))
-    refuses = settings.prefix_mismatch == "error"
+    folder = f"{sight.root}/scans/{scan_id}"
     looked_at = kept.narrowed(listing)
     if looked_at is not None:
         found = classified_here(*looked_at, grounds, rules, limits)
         write_table(found, f"{folder}/unreferenced", stores)
-        if refuses:
+        if refuses_mismatches:
             refuse_mismatches(found, table)
         with around("orphans.seal_scan"):
-            write_table(guess.of(found), f"{folder}/files", stores)
+            write_table(origins.of(found), f"{folder}/files", stores)
     else:
         frame = classified(listed_files(spark, stores, listing), kept.frame(), grounds, rules, limits)
         with worker_errors():
             write_frame(frame, f"{folder}/unreferenced", stores)
         judged = read_frame(spark, f"{folder}/unreferenced", stores)
-        if refuses:
+        if refuses_mismatches:
             refuse_mismatches(judged, table)
-        orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(guess, _ORPHANS)
+        orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(origins, _ORPHANS)
         with around("orphans.seal_scan"), worker_errors():
             write_frame(orphans, f"{folder}/files", stores)
     summary = _summary(spark, stores, folder, listing)
-    record = operations.scans.store(
+    record = sight.operations.scans.store(
         ScanRecord(
             scan_id=scan_id,
-            table_uuid=table_uuid,
+            table_uuid=metadata.table_uuid,
             table=table,
             listing_id=listing.listing_id,
             listed_at=listing.started_at,
@@ -255,6 +297,7 @@ def scan_orphans(
             skipped_young=summary.too_young,
             skipped_in_flight=summary.too_young + summary.live_writers,
             summary=json.dumps(asdict(summary)),
+            kind=kind,
         )
     )
     return _result(record, spark, stores)
@@ -349,11 +392,12 @@ def _current_metadata(stores: Stores, current: Callable[[], Pointer], table: str
     return metadata
 
 
-def _readable(others: Sequence[Neighbour], table: str) -> Sequence[Neighbour]:
+def readable(others: Sequence[Neighbour], table: str) -> Sequence[Neighbour]:
     for other in others:
         if other.problem is not None:
             raise UnreadableMetadata(
-                f"Table {other.table} shares or nests a location with this one and cannot be read: {other.problem}",
+                f"Table {other.table} shares or nests a location with this one, or reads from it, and cannot be "
+                f"read: {other.problem}",
                 table=table,
                 path=other.metadata_location,
                 untouched="all files",
@@ -362,12 +406,12 @@ def _readable(others: Sequence[Neighbour], table: str) -> Sequence[Neighbour]:
     return others
 
 
-def _neighbour_metadata(sight: Sight, other: Neighbour) -> TableMetadata:
+def neighbour_metadata(sight: Sight, other: Neighbour) -> TableMetadata:
     # Read again: the neighbour's own commits since the first look are part of what it reaches.
     return read_table_metadata(sight.stores, sight.neighbours.entry(other.table).metadata_location)
 
 
-def _in_flight(
+def in_flight_roots(
     heartbeats: Sequence[Heartbeat], tables: Sequence[TableMetadata], rules: LocationRules
 ) -> tuple[str, ...]:
     roots: list[str] = []
@@ -378,7 +422,7 @@ def _in_flight(
 
 
 @dataclass(frozen=True)
-class _Kept:
+class Kept:
     """What listed files are held against: all that `tables` reach, each with its reason; the sealed lists of plans and
     scans (`frames`); single locations, `needed`. Every reason with what it is for."""
 
@@ -386,6 +430,8 @@ class _Kept:
     tables: Sequence[tuple[IndexView, str]]
     frames: Sequence[tuple[str, str]]
     needed: Sequence[tuple[str, str]]
+    hashes: Sequence[NDArray[np.uint64]] = ()
+    """Those of the listing, where they are known."""
 
     def frame(self) -> DataFrame:
         """DataFrame[location, reason], with several rows for a file that has several."""
@@ -411,8 +457,12 @@ class _Kept:
         if small is not None and known_here is not None:
             return small, known_here
         stores, rules = self.sight.stores, self.sight.rules
-        own = next(view for view, reason in self.tables if reason == REACHABLE)
-        candidates = unreached(listing.files_location, stores, own, rules)
+        own = next((view for view, reason in self.tables if reason == REACHABLE), None)
+        # Of a table that is no more everything is unreached.
+        candidates = None
+        if own is not None:
+            parts = self.hashes or listed_hashes(listing.files_location, stores, rules)
+            candidates = unreached(listing.files_location, stores, own, parts)
         if candidates is None:
             return None
         rows = list(self.needed)
@@ -444,35 +494,47 @@ class _Kept:
         return rows
 
 
-def _kept(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> _Kept:
+def kept_by(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> Kept:
     """What `tables` (by name; `table` is the scanned one) reach and need, and what open plans and scans of it hold."""
-    views, frames, needed = [], [], []
-    for name, metadata in tables.items():
-        views.append((present_index(sight, metadata), REACHABLE if name == table else f"{REACHABLE} from {name}"))
-        reason = CURRENT_METADATA if name == table else f"{REACHABLE} from {name}"
-        needed += [(location, reason) for location in sorted(metadata_files(metadata, sight.rules))]
-    uuid_of_table = tables[table].table_uuid
-    for plan in sight.operations.plans.holding(uuid_of_table):
+    own = tables[table]
+    others = kept_by_neighbours(sight, {name: metadata for name, metadata in tables.items() if name != table})
+    views = [(present_index(sight, own), REACHABLE), *others.tables]
+    needed = [(location, CURRENT_METADATA) for location in sorted(metadata_files(own, sight.rules))]
+    needed += others.needed
+    frames = []
+    for plan in sight.operations.plans.holding(own.table_uuid):
         frames.append((plan.files_location, OPEN_PLAN))
         # A handoff still reads the base; who asks what a plan was made of finds it too.
         needed.append((normalise(plan.base_metadata_location, sight.rules), OPEN_PLAN))
-    for scan in sight.operations.scans.of_table(uuid_of_table, [ScanState.DELETING]):
+    for scan in sight.operations.scans.of_table(own.table_uuid, [ScanState.DELETING]):
         frames.append((scan.files_location, OPEN_SCAN))
-    for record in sight.operations.quarantines.undeleted(uuid_of_table):
+    for record in sight.operations.quarantines.undeleted(own.table_uuid):
         job = sight.operations.journal.job(record.job_id)
         assert job is not None  # the journal has a job before its first file goes
         frames.append((job.files_location, UNDELETED))
-    return _Kept(sight, views, frames, needed)
+    return Kept(sight, views, frames, needed)
+
+
+def kept_by_neighbours(sight: Sight, tables: Mapping[str, TableMetadata]) -> Kept:
+    """What other tables reach and need, by their names."""
+    views, needed = [], []
+    for name, metadata in tables.items():
+        reason = f"{REACHABLE} from {name}"
+        views.append((present_index(sight, metadata), reason))
+        needed += [(location, reason) for location in sorted(metadata_files(metadata, sight.rules))]
+    return Kept(sight, views, (), needed)
 
 
 _ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
 
 
-class _Origins:
-    """Guesses where orphans come from."""
+class Origins:
+    """Guesses where orphans come from; without a history all have the one `origin`."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History | None, origin: str = "", reason: str = _REASON) -> None:
         self.history = history
+        self.origin = origin
+        self.reason = reason
 
     def of(self, judged: pa.Table) -> pa.Table:
         """The orphans among judged files."""
@@ -487,7 +549,11 @@ class _Origins:
 
         for batch in batches:
             rows = zip(*(batch.column(name).to_pylist() for name in ("path", "kind", "last_modified")), strict=True)
-            origins = [origin_of(subject(path), kind, modified, self.history) for path, kind, modified in rows]
+            history = self.history
+            origins = [
+                self.origin if history is None else origin_of(subject(path), kind, modified, history)
+                for path, kind, modified in rows
+            ]
             count = batch.num_rows
             yield pa.RecordBatch.from_arrays(
                 [
@@ -495,7 +561,7 @@ class _Origins:
                     batch.column("kind"),
                     batch.column("size_in_bytes"),
                     batch.column("last_modified"),
-                    pa.array([_REASON] * count, pa.string()),
+                    pa.array([self.reason] * count, pa.string()),
                     pa.array(origins, pa.string()),
                 ],
                 ["path", "kind", "size_in_bytes", "last_modified", "reason", "origin"],

@@ -118,6 +118,8 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "compacted_data_files",
         "move_to_deep_archive",
         "purge_quarantine",
+        "clear_dropped_tables",
+        "forget_records",
     }
 
 
@@ -140,6 +142,8 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "weekly_manifest_compaction": "0 2 * * 0",
         "monthly_deep_archive": "0 3 1 * *",
         "daily_quarantine_purge": "30 6 * * *",
+        "daily_dropped_tables": "0 7 * * *",
+        "monthly_records": "0 5 2 * *",
         "monthly_schema_record": "0 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}

@@ -117,6 +117,9 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         if definition.name in expected:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
+        elif definition.name == "monthly_records":
+            (request,) = found.run_requests or ()
+            assert (request.partition_key, request.run_config) == (None, jobs.for_real("records"))
         else:
             assert not found.run_requests, definition.name
             assert found.skip_message

@@ -291,6 +291,88 @@ def test_a_neighbour_that_appears_between_two_batches_is_looked_at(world: World)
     assert outcomes(report)[files[1].location().rpartition("/")[2]] == ("kept", "reachable from look.latecomer")
 
 
+def _added(world: World, table: str, file: object) -> None:
+    """Let a table read a file where it stands, as add_files and clones do."""
+    world.java(table).newAppend().appendFile(file).commit()
+
+
+def test_a_file_that_a_table_elsewhere_reads_stays(world: World) -> None:
+    table, elsewhere = "look.shared", "look_far.reader"
+    first, _ = _expired(world, table)
+    file = world.data_file(table, first)
+    job = world.plan(table, first)
+    world.create(elsewhere)
+    world.append(elsewhere, 7)
+    _added(world, elsewhere, file)
+
+    foreseen = world.delete(job, dry_run=True)
+    report = world.delete(job)
+
+    assert (foreseen.kept, foreseen.would_delete) == (1, job.files - 1)
+    assert outcomes(report)[file.location().rpartition("/")[2]] == ("kept", f"reachable from {elsewhere}")
+    assert world.rows(elsewhere) == [1, 2, 7]
+
+
+def test_a_file_that_only_an_older_snapshot_of_a_table_elsewhere_reads_stays(world: World) -> None:
+    table, elsewhere = "look.shared_once", "look_far.reader_once"
+    first, _ = _expired(world, table)
+    file = world.data_file(table, first)
+    job = world.plan(table, first)
+    world.create(elsewhere)
+    _added(world, elsewhere, file)
+    reading = world.current_snapshot(elsewhere)
+    world.overwrite(elsewhere, 8)
+
+    assert outcomes(world.delete(job))[file.location().rpartition("/")[2]] == ("kept", f"reachable from {elsewhere}")
+    assert world.rows(elsewhere, reading) == [1, 2]
+
+
+def test_a_table_elsewhere_that_begins_to_read_between_two_batches_is_looked_at(world: World) -> None:
+    table, elsewhere = "look.shared_late", "look_far.late_reader"
+    world.create(elsewhere)
+    world.append(elsewhere, 7)
+    world.create(table)
+    doomed = [world.append(table, number) for number in range(2)]
+    world.overwrite(table, 9)
+    files = sorted((world.data_file(table, snapshot) for snapshot in doomed), key=lambda file: str(file.location()))
+    job = world.plan(table, *doomed)
+
+    report = world.delete(job, files_per_batch=1, pause=_after_batches(1, lambda: _added(world, elsewhere, files[1])))
+
+    assert outcomes(report)[files[0].location().rpartition("/")[2]][0] == "deleted"
+    assert outcomes(report)[files[1].location().rpartition("/")[2]] == ("kept", f"reachable from {elsewhere}")
+    assert len(world.rows(elsewhere)) == 2
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "never-seen"])
+def test_what_was_last_known_of_a_table_elsewhere_stands_for_it_while_it_cannot_be_read(
+    world: World, known: bool
+) -> None:
+    table, elsewhere = f"look.shared_dark_{known}".lower(), f"look_far.dark_reader_{known}".lower()
+    first, second = _expired(world, table)
+    file = world.data_file(table, first)
+    world.create(elsewhere)
+    _added(world, elsewhere, file)
+    if known:
+        # The first deletion of any table gets to know where the other one reads.
+        garbage = world.drop_in(table, "data/garbage.parquet")
+        assert world.delete(world.job_of(table, [(f"file://{garbage}", "data")])).deleted == 1
+        world.append(elsewhere, 4)
+    world.append(elsewhere, 5)
+    job = world.plan(table, first)
+    pointer = local(world.reader.entry(elsewhere).metadata_location)
+    whole = pointer.read_bytes()
+    pointer.write_bytes(b"{")
+    try:
+        with pytest.raises(UnreadableMetadata, match=elsewhere):
+            world.delete(job)
+        assert world.operations.journal.totals(job.job_id).deleted == 0
+    finally:
+        pointer.write_bytes(whole)
+    assert outcomes(world.delete(job))[file.location().rpartition("/")[2]] == ("kept", f"reachable from {elsewhere}")
+    assert world.rows(table, second) == [3]
+
+
 def test_an_unreadable_table_blocks_overlapping_locations_only(world: World) -> None:
     table = "look.blocked"
     first, _ = _expired(world, table)

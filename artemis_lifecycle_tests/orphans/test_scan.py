@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from artemis_lifecycle.deletion.ownership import subject
 from artemis_lifecycle.errors import (
     BadInput,
     LocationConflict,
+    MissingFile,
     NaiveDatetime,
     NoSuchTable,
     PrefixMismatch,
@@ -105,6 +107,52 @@ def test_orphans_are_found_and_nothing_else(world: World, table: str) -> None:
     assert scan.metadata_location == metadata.metadata_location
     assert found["copied by hand"]["size_in_bytes"] == 5
     assert world.rows(table) == [3, 4]
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_a_scan_stops_where_a_reachable_file_is_not_in_the_store(world: World) -> None:
+    """As after a flipped bit in a manifest: it names another path, and the right file looks like an orphan."""
+    table = world.create(f"scan.flipped_{uuid.uuid4().hex[:6]}")
+    world.append(table, 1)
+    right = world.place(table) / "data" / "00000-7-right.parquet"
+    wrong = _file_of_nobody(
+        world, table, "data/00000-7-right.parquet", recorded=f"file://{right}".replace("-7-", "-6-")
+    )
+    world.java(table).newAppend().appendFile(wrong).commit()
+    world.age_all(table)
+
+    assert verdicts(world.scan(table))[right.name] == "orphan"
+    with pytest.raises(MissingFile, match=r"00000-6-right\.parquet"):
+        world.scan(table, missing_files="error")
+    # A file that was lost stops it too, and one that came after the listing does not.
+    right.rename(right.with_name("00000-6-right.parquet"))
+    listing = world.list(table)
+    assert world.scan(table, listing, missing_files="error").summary.orphan_files == 0
+    late = _file_of_nobody(world, table, "data/late.parquet")
+    world.java(table).newAppend().appendFile(late).commit()
+    behind = replace(listing, started_at=world.operations.clock.now(), finished_at=world.operations.clock.now())
+    assert world.scan(table, behind, missing_files="error").summary.orphan_files == 0
+    local(str(world.data_file(table, world.current_snapshot(table)).location())).unlink()
+    with pytest.raises(MissingFile, match=r"late\.parquet"):
+        world.scan(table, behind, missing_files="error")
+
+
+def test_a_file_that_only_a_table_elsewhere_reads_is_no_orphan(world: World, table: str) -> None:
+    elsewhere = "scan_far.reader"
+    file = _file_of_nobody(world, table, "data/added-elsewhere.parquet")
+    assert verdicts(world.scan(table))["added-elsewhere.parquet"] == "orphan"
+    late = world.scan(table)
+
+    world.create(elsewhere)
+    world.java(elsewhere).newAppend().appendFile(file).commit()
+
+    assert verdicts(world.scan(table))["added-elsewhere.parquet"] == f"reachable from {elsewhere}"
+    report = world.delete_scan(late)
+    assert (report.deleted, report.kept) == (0, 1)
+    assert {row["reason"] for row in report.files().collect()} == {f"reachable from {elsewhere}"}
+    world.spark.sql(f"DROP TABLE {world.name}.{elsewhere}")
+    assert verdicts(world.scan(table))["added-elsewhere.parquet"] == "orphan"
+    local(str(file.location())).unlink()
 
 
 def test_another_process_reads_the_scan_by_its_id(world: World, table: str) -> None:

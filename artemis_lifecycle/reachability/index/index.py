@@ -464,6 +464,22 @@ class IndexView:
         """
         require_files(self.index, known_files(self))
 
+    def outside(self, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
+        """Paths of lists, manifests and entries that the given snapshots reach and whose location hash is not among
+        `hashes` (sorted, each once); of more than `at_most`, so many."""
+        from artemis_lifecycle.reachability.index.settle import outside
+
+        return self._settled(lambda view: outside(view, snapshot_ids, hashes, at_most))
+
+    def folders(self, without: Collection[str] = ()) -> tuple[list[set[str]], tuple[str, ...]]:
+        """The folders of all that any snapshot reaches, as spelled, in parts; and the index's segments by name. The
+        entries of segments named in `without` are left out: they were read before."""
+        from artemis_lifecycle.reachability.index.folders import folders
+
+        return self._settled(
+            lambda view: (list(folders(view, without)), tuple(segment.name for segment in view.state.segments))
+        )
+
     def held(self, choices: Sequence[Sequence[int]]) -> list[Held]:
         """What each choice of snapshots (ids) reaches: distinct files and their bytes, counted without naming one."""
         from artemis_lifecycle.reachability.index.held import held

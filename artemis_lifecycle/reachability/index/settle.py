@@ -121,6 +121,48 @@ def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return found
 
 
+def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], at_most: int) -> list[str]:
+    """See `IndexView.outside`. Raises DamagedIndex."""
+    import numpy as np
+
+    state, chosen = view.state, view.chosen(snapshot_ids)
+    listed = state.listed_by(chosen)
+    ids = {int(each) for each in state.snapshot_ids[chosen]}
+    lists = [each.manifest_list for each in view.metadata.snapshots if each.snapshot_id in ids and each.manifest_list]
+    encoded = [path.encode("utf-8", "surrogatepass") for path in lists]
+    absent = _absent(_texts(view, encoded)[2], hashes)
+    found = [lists[row] for row in np.flatnonzero(absent).tolist()]
+    manifests = np.flatnonzero(listed)
+    found += [state.manifests.path(n) for n in manifests[_absent(state.locations[manifests], hashes)].tolist()]
+    for segment in range(len(state.segments)):
+        members = np.flatnonzero((state.segment_of == segment) & listed)
+        if not len(members) or len(found) >= at_most:
+            continue
+        rows, owners = view.index.columns_of(state, segment)
+        mine = np.zeros(state.segments[segment].manifests, np.bool_)
+        mine[state.place_of[members]] = True
+        open_rows = np.flatnonzero(_absent(rows, hashes) & mine[owners])
+        if not len(open_rows):
+            continue
+        wanted = np.unique(rows[open_rows])
+        holding = members[np.isin(state.place_of[members], np.unique(owners[open_rows]))]
+        for _, entries in view.index.rows_of(state, holding):
+            found += _paths_with(entries, wanted, view)
+            if len(found) >= at_most:
+                break
+    return list(dict.fromkeys(found))[:at_most]
+
+
+def _absent(some: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of `some` are not among `hashes`, which are sorted."""
+    import numpy as np
+
+    if not len(hashes):
+        return np.ones(len(some), np.bool_)
+    found: NDArray[np.bool_] = hashes[np.minimum(np.searchsorted(hashes, some), len(hashes) - 1)] != some
+    return found
+
+
 def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
     """See `IndexView.reaching`. Raises DamagedIndex."""
     import numpy as np
@@ -171,7 +213,7 @@ def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
     hashes = hash_paths(rows.data, rows.offsets[:-1], np.diff(rows.offsets), view.index.rules)
     return [
         rows.data[rows.offsets[row] : rows.offsets[row + 1]].tobytes().decode("utf-8", "surrogatepass")
-        for row in np.flatnonzero(hashes == wanted).tolist()
+        for row in np.flatnonzero(np.isin(hashes, wanted)).tolist()
     ]
 
 

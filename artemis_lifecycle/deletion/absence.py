@@ -1,0 +1,75 @@
+"""That a table is in its catalog no more, under any name. Belongs here: looking for its uuid. Does not belong: whether
+its time is over.
+
+A table that was renamed, or registered again, has the same uuid and the same files: deleting them as a dropped table's
+would delete a living one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog
+from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.stores import Stores
+
+_READERS = 8
+
+
+class Absence:
+    """Looks for the table with one uuid behind every pointer of its catalog; each metadata file is read once.
+
+    `metadata` is the last that is known of the table. `known` are uuids by metadata file, where they are known already:
+    a metadata file never changes.
+    """
+
+    def __init__(
+        self,
+        catalog: TablesOfCatalog,
+        stores: Stores,
+        metadata: TableMetadata,
+        table: str,
+        known: Mapping[str, str] | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._stores = stores
+        self._table = table
+        self._known = dict(known or {})
+        self.metadata = metadata
+
+    def require(self) -> None:
+        """Raise StalePlan, naming it, when a table of the catalog has the uuid by now; UnreadableMetadata when one
+        cannot be read, and so may be the one."""
+        pointers = self._catalog.pointers()
+        unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            self._known.update(zip(unread, readers.map(self._uuid, unread), strict=True))
+        for name, pointer in pointers.items():
+            if self._known[pointer.metadata_location] == self.metadata.table_uuid:
+                raise StalePlan(
+                    f"The table that was dropped as {self._table} is in the catalog again, as {name}",
+                    table=self._table,
+                    untouched="all files that were not deleted before",
+                    do="nothing: its files are a living table's again",
+                )
+
+    def pointer(self) -> Pointer:
+        """What a catalog would say of the table: nothing. Raises NoSuchTable."""
+        raise NoSuchTable(
+            f"Table {self.metadata.table_uuid} was dropped", table=self._table, untouched="everything", do="nothing"
+        )
+
+    def _uuid(self, metadata_location: str) -> str:
+        try:
+            return read_table_metadata(self._stores, metadata_location).table_uuid
+        except (UnreadableMetadata, StorageError) as error:
+            raise UnreadableMetadata(
+                f"A table of the catalog cannot be read, and may be the dropped one under another name: {error.what}",
+                table=self._table,
+                path=metadata_location,
+                untouched="all files that were not deleted before",
+                do="mend that table, or drop it from the catalog",
+            ) from error

@@ -1,0 +1,166 @@
+"""The history of the live catalog: which tables it has had, by their uuid, and since when it has one no more. A catalog
+forgets a table with its row; this remembers where the table's metadata was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Engine, and_, func, or_, select, update
+from sqlalchemy.dialects.postgresql import Insert
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle.errors import NoSuchTable, PlanStateError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import known_tables, to_record
+
+_SEEN_EVERY = timedelta(hours=1)
+"""A table that has not changed is written again after so long: `last_seen` is true to that."""
+
+
+@dataclass(frozen=True)
+class KnownTable:
+    """A table that the catalog has, or (`missing_since`) has no more. `kept_*`: who decided that its files stay.
+    `gone_at`: its files were deleted."""
+
+    catalog: str
+    table_uuid: str
+    table: str
+    metadata_location: str
+    first_seen: datetime
+    last_seen: datetime
+    missing_since: datetime | None
+    kept_at: datetime | None
+    kept_by: str | None
+    kept_why: str | None
+    gone_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One table as the catalog names it now."""
+
+    table: str
+    metadata_location: str
+
+
+class KnownTables:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def observe(self, catalog: str, present: Mapping[str, Seen], *, complete: bool = True) -> list[KnownTable]:
+        """Write down the tables that `catalog` has, by uuid; those that it has no more count as missing from now on.
+
+        What came back is missing no longer, and what somebody decided of it is forgotten. Without `complete` nothing
+        becomes missing: some table could not be read, and may be any. Returns what is missing.
+        """
+        with around("known_tables.observe"), self._engine.begin() as connection:
+            for table_uuid, seen in sorted(present.items()):
+                connection.execute(_seen(catalog, table_uuid, seen))
+            if complete:
+                connection.execute(
+                    update(known_tables)
+                    .where(
+                        known_tables.c.catalog == catalog,
+                        known_tables.c.missing_since.is_(None),
+                        known_tables.c.table_uuid.not_in(sorted(present)),
+                    )
+                    .values(missing_since=func.clock_timestamp())
+                )
+        return self.missing(catalog)
+
+    def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
+        """Write down one table that the catalog has."""
+        with self._engine.begin() as connection:
+            connection.execute(_seen(catalog, table_uuid, seen))
+
+    def of_catalog(self, catalog: str) -> list[KnownTable]:
+        """All of them, by name."""
+        return self._all(known_tables.c.catalog == catalog)
+
+    def missing(self, catalog: str) -> list[KnownTable]:
+        """Those that the catalog has no more, by name; also those whose files are gone by now."""
+        return self._all(and_(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None)))
+
+    def get(self, catalog: str, table_uuid: str) -> KnownTable:
+        """Raises NoSuchTable."""
+        found = self._all(and_(known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid))
+        if not found:
+            raise NoSuchTable(
+                f"Catalog {catalog} is not known to have had a table {table_uuid}",
+                untouched="everything",
+                do="see which tables were dropped: artemis dropped",
+            )
+        return found[0]
+
+    def keep(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
+        """Decide that a dropped table's files stay. Raises PlanStateError when it is not missing, or gone."""
+        return self._decide(
+            catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
+            kept_why=why,
+        )  # fmt: skip
+
+    def unkeep(self, catalog: str, table_uuid: str) -> KnownTable:
+        """Let a dropped table's time run on from when it was missed. Raises PlanStateError."""
+        return self._decide(catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None)
+
+    def back(self, catalog: str, table_uuid: str) -> KnownTable:
+        """Write that a dropped table's files are about to stand at their paths again. Raises PlanStateError."""
+        return self._decide(catalog, table_uuid, gone_at=None, again=True)
+
+    def gone(self, catalog: str, table_uuid: str) -> KnownTable:
+        """Write that a dropped table's files were deleted. Raises PlanStateError when it is not missing."""
+        return self._decide(
+            catalog, table_uuid, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()), again=True
+        )
+
+    def _decide(self, catalog: str, table_uuid: str, *, again: bool = False, **values: object) -> KnownTable:
+        missing = known_tables.c.missing_since.is_not(None)
+        only: ColumnElement[bool] = missing if again else and_(missing, known_tables.c.gone_at.is_(None))
+        with around("known_tables.decide"), self._engine.begin() as connection:
+            row = connection.execute(
+                update(known_tables)
+                .where(known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid, only)
+                .values(**values)
+                .returning(known_tables)
+            ).first()
+        if row is None:
+            found = self.get(catalog, table_uuid)
+            what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
+            raise PlanStateError(
+                f"Table {table_uuid} {what}",
+                table=found.table,
+                untouched="everything",
+                do="see which tables were dropped: artemis dropped",
+            )
+        return to_record(KnownTable, row)
+
+    def _all(self, condition: ColumnElement[bool]) -> list[KnownTable]:
+        query = select(known_tables).where(condition).order_by(known_tables.c.table_name, known_tables.c.table_uuid)
+        with self._engine.connect() as connection:
+            return [to_record(KnownTable, row) for row in connection.execute(query)]
+
+
+def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
+    statement = upsert(known_tables).values(
+        catalog=catalog, table_uuid=table_uuid, table_name=seen.table, metadata_location=seen.metadata_location
+    )
+    given = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[known_tables.c.catalog, known_tables.c.table_uuid],
+        set_={
+            "table_name": given.table_name,
+            "metadata_location": given.metadata_location,
+            "last_seen": func.clock_timestamp(),
+            **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
+        },
+        # What has not changed is written once an hour.
+        where=or_(
+            known_tables.c.table_name != given.table_name,
+            known_tables.c.metadata_location != given.metadata_location,
+            known_tables.c.missing_since.is_not(None),
+            known_tables.c.last_seen < func.clock_timestamp() - _SEEN_EVERY,
+        ),
+    )

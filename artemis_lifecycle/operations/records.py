@@ -1,0 +1,137 @@
+"""The journal's own retention: which records of what is long over may go. Belongs here: rows. Does not belong: the
+sealed frames that they name (`deletion/records.py`).
+
+What says who decided what stays for good: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. What goes
+is the detail of how it was done: batches, steps, leases, listings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Engine, Table, and_, delete, exists, func, or_, select, update
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.plans import HOLDING
+from artemis_lifecycle.operations.scans import ScanState
+from artemis_lifecycle.operations.tables import (
+    batches,
+    handoff_batches,
+    jobs,
+    leases,
+    listings,
+    plans,
+    quarantines,
+    scans,
+    steps,
+)
+
+_SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
+
+
+@dataclass(frozen=True)
+class OldListing:
+    """A listing that nobody will ask for again, and where its rows are sealed."""
+
+    listing_id: str
+    files_location: str
+
+
+class Records:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def jobs_before(self, cutoff: datetime) -> list[str]:
+        """Deletions that ended before `cutoff` and still have their batches, oldest first; not those of which something
+        is in quarantine."""
+        aside = exists().where(quarantines.c.job_id == jobs.c.job_id, quarantines.c.purged_at.is_(None))
+        query = (
+            select(jobs.c.job_id)
+            .where(jobs.c.finished_at < cutoff, jobs.c.forgotten_at.is_(None), ~aside)
+            .order_by(jobs.c.finished_at)
+        )
+        return self._texts(query)
+
+    def forget_job(self, job_id: str) -> int:
+        """Put the sums of a job's batches into its own row, and delete the batches; how many there were. Of one that is
+        not over, none."""
+        with around("records.forget_job"), self._engine.begin() as connection:
+            over = connection.execute(
+                select(jobs.c.job_id)
+                .where(jobs.c.job_id == job_id, jobs.c.finished_at.is_not(None), jobs.c.forgotten_at.is_(None))
+                .with_for_update()
+            ).first()
+            if over is None:
+                return 0
+            mine = batches.c.job_id == job_id
+            sums = connection.execute(
+                select(*(func.coalesce(func.sum(batches.c[name]), 0).label(name) for name in _SUMS)).where(mine)
+            ).one()
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == job_id)
+                .values(forgotten_at=func.clock_timestamp(), **{name: int(sums._mapping[name]) for name in _SUMS})
+            )
+            return connection.execute(delete(batches).where(mine)).rowcount
+
+    def listings_before(self, cutoff: datetime) -> list[OldListing]:
+        """Listings older than `cutoff`, without each table's newest and those that an unfinished scan goes by."""
+        newest = select(func.max(listings.c.started_at)).where(listings.c.table_uuid == _other.c.table_uuid)
+        asked = exists().where(scans.c.listing_id == _other.c.listing_id, scans.c.state != ScanState.DONE)
+        query = (
+            select(_other.c.listing_id, _other.c.files_location)
+            .where(_other.c.finished_at < cutoff, _other.c.started_at < newest.scalar_subquery(), ~asked)
+            .order_by(_other.c.finished_at)
+        )
+        with self._engine.connect() as connection:
+            return [OldListing(*row) for row in connection.execute(query)]
+
+    def forget_listing(self, listing_id: str) -> int:
+        return self._delete("records.forget_listing", listings, listings.c.listing_id == listing_id)
+
+    def before(self, cutoff: datetime) -> dict[str, int]:
+        """How many rows of each kind `forget` would delete."""
+        with self._engine.connect() as connection:
+            return {
+                table.name: connection.execute(select(func.count()).select_from(table).where(old)).scalar_one()
+                for table, old in _old(cutoff)
+            }
+
+    def forget(self, cutoff: datetime) -> dict[str, int]:
+        """Delete copies of handoffs, steps and leases that ended before `cutoff`; rows by kind. The newest lease of
+        each table stays: its token is what fences older ones off."""
+        return {table.name: self._delete("records.forget", table, old) for table, old in _old(cutoff)}
+
+    def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:
+        with around(point), self._engine.begin() as connection:
+            return connection.execute(delete(table).where(condition)).rowcount
+
+    def _texts(self, query: Any) -> list[str]:
+        with self._engine.connect() as connection:
+            return [str(each) for each in connection.execute(query).scalars()]
+
+
+_other = listings.alias("other")
+
+
+def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
+    open_plans = select(plans.c.plan_id).where(plans.c.status.in_(sorted(HOLDING)))
+    later = leases.alias("later")
+    newer = exists().where(later.c.table_uuid == leases.c.table_uuid, later.c.token > leases.c.token)
+    return [
+        (
+            handoff_batches,
+            and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans)),
+        ),
+        (steps, steps.c.finished_at < cutoff),
+        (
+            leases,
+            and_(
+                leases.c.acquired_at < cutoff,
+                or_(leases.c.released_at.is_not(None), leases.c.taken_over_by.is_not(None)),
+                newer,
+            ),
+        ),
+    ]

@@ -1,0 +1,299 @@
+"""Tables that were dropped and left their files: found from the catalog's history, kept for a time, then deleted as
+orphans are. Belongs here: what the catalog has and had, and the scan of a dropped table's files. Does not belong: the
+deletion itself (`deletion/worker.py`).
+
+`DROP TABLE` without `PURGE` takes away a row, and every file stays for ever: no orphan scan looks where no table is.
+The danger is a table that only looks dropped. It may have been renamed, or registered under another name: its uuid is
+looked for behind every pointer. It may live in another catalog, which nobody here can ask: whoever commits there gives
+himself away by a metadata file newer than the drop; for readers alone, a person approves each deletion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Literal
+
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.deletion.absence import Absence
+from artemis_lifecycle.deletion.last_look import Grounds, Sight, covered, receipt_folders
+from artemis_lifecycle.deletion.ownership import (
+    Neighbours,
+    Pointer,
+    TablesOfCatalog,
+    nested_locations,
+    own_locations,
+    require_collectable,
+)
+from artemis_lifecycle.deletion.quarantine import UNDELETED
+from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.known_tables import KnownTable, Seen
+from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.scan import (
+    Kept,
+    Origins,
+    OrphanScanResult,
+    in_flight_roots,
+    kept_by_neighbours,
+    neighbour_metadata,
+    readable,
+    require_after,
+    seal_scan,
+)
+from artemis_lifecycle.orphans.verdicts import TOO_YOUNG, Limits
+from artemis_lifecycle.reachability.reached import ReachedFolders
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DROPPED = "dropped_table"
+"""The origin of files whose table was dropped."""
+
+_READERS = 8
+_SHOWN = 3
+_SKEW = timedelta(minutes=1)
+"""What the store's clock may be ahead of that of Postgres."""
+
+State = Literal["waiting", "due", "kept", "gone", "purged"]
+
+
+@dataclass(frozen=True)
+class DroppedTable:
+    """A table that the catalog has no more. `missing_since` is when that was noticed, `due_at` when the policy's time
+    is over; `scan_id` its newest scan and `approved_by` who approved that. `state`: waiting, due, kept (somebody
+    decided so), gone (its files were deleted), purged (its metadata file is not there: whoever dropped it deleted files
+    too).
+    """
+
+    table: str
+    table_uuid: str
+    metadata_location: str
+    last_seen: datetime
+    missing_since: datetime
+    due_at: datetime
+    state: State
+    kept_by: str | None = None
+    kept_why: str | None = None
+    scan_id: str | None = None
+    approved_by: str | None = None
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What was done about one dropped table. `files` were found by `scan_id`; `problem` is what it waits for, or what
+    stands against it."""
+
+    dropped: DroppedTable
+    scan_id: str | None = None
+    files: int = 0
+    deleted: int = 0
+    problem: str | None = None
+
+
+def observe(
+    catalog: TablesOfCatalog, stores: Stores, operations: Operations, name: str
+) -> tuple[list[KnownTable], dict[str, str]]:
+    """Look at what the catalog called `name` has now, and write it down: (what is missing, why tables were unreadable).
+
+    Metadata files are read of tables that are new or have changed. A table that cannot be read counts as the one that
+    was known under its name; where none was, it may be any, and nothing becomes missing until it can be read.
+    """
+    before = operations.known_tables.of_catalog(name)
+    uuids = {known.metadata_location: known.table_uuid for known in before}
+    by_name = {known.table: known for known in before if known.missing_since is None}
+    pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
+    unread = {table: each for table, each in pointers.items() if each.metadata_location not in uuids}
+    with ThreadPoolExecutor(max_workers=_READERS) as readers:
+        found = dict(zip(unread, readers.map(lambda each: _uuid(stores, each), unread.values()), strict=True))
+    present: dict[str, Seen] = {}
+    problems: dict[str, str] = {}
+    strangers = False
+    for table, pointer in pointers.items():
+        uuid = uuids.get(pointer.metadata_location) or found[table]
+        if isinstance(uuid, _Problem):
+            problems[table] = uuid.what
+            known = by_name.get(table)
+            strangers = strangers or known is None
+            if known is not None:
+                present[known.table_uuid] = Seen(table, known.metadata_location)
+            continue
+        present[uuid] = Seen(table, pointer.metadata_location)
+    return operations.known_tables.observe(name, present, complete=not strangers), problems
+
+
+@dataclass(frozen=True)
+class _Problem:
+    what: str
+
+
+def _uuid(stores: Stores, pointer: Pointer) -> str | _Problem:
+    try:
+        return read_table_metadata(stores, pointer.metadata_location).table_uuid
+    except (UnreadableMetadata, StorageError) as error:
+        return _Problem(error.what)
+
+
+def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata:
+    """The metadata that the table had when it was last seen. It is put by before it is used, so that a deletion that
+    was interrupted goes on after the file itself went.
+
+    Raises MissingFile when there is none: what a purge leaves nobody can tell from what it was to leave. Raises
+    UnreadableMetadata.
+    """
+    copy = saved_metadata(root, known)
+    if stores.head(copy) is None:
+        if stores.head(known.metadata_location) is None:
+            raise MissingFile(
+                "The dropped table's last metadata file is gone: it was purged, or deleted by hand",
+                table=known.table,
+                path=known.metadata_location,
+                untouched="what is left of the table's files",
+                do="see what is left, and delete it by hand",
+            )
+        _require_same(read_table_metadata(stores, known.metadata_location), known)
+        with around("dropped.save_metadata"), suppress(ExistingFile):
+            stores.copy(known.metadata_location, copy)
+    metadata = read_table_metadata(stores, copy)
+    _require_same(metadata, known)
+    return metadata
+
+
+def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
+    """Whether the table's last metadata file is there, or a copy of it that was put by."""
+    return any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known)))
+
+
+def saved_metadata(root: str, known: KnownTable) -> str:
+    """Where a dropped table's last metadata file is put by."""
+    return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
+
+
+def dropped_folder(root: str, table_uuid: str) -> str:
+    """What is kept of a dropped table: its last metadata file, and the receipt of its deletion."""
+    return f"{root}/dropped/{table_uuid}"
+
+
+def _require_same(metadata: TableMetadata, known: KnownTable) -> None:
+    if metadata.table_uuid != known.table_uuid:
+        raise UnreadableMetadata(
+            f"The metadata file is of table {metadata.table_uuid}, not {known.table_uuid}",
+            table=known.table,
+            path=known.metadata_location,
+            untouched="all files",
+            do="find out who replaced it; nothing is deleted meanwhile",
+        )
+
+
+def absence_of(
+    operations: Operations, catalog: TablesOfCatalog, stores: Stores, known: KnownTable, metadata: TableMetadata
+) -> Absence:
+    """Looks for the dropped table in the catalog. What is known of others saves reading them."""
+    others = operations.known_tables.of_catalog(known.catalog)
+    uuids = {each.metadata_location: each.table_uuid for each in others if each.table_uuid != known.table_uuid}
+    return Absence(catalog, stores, metadata, known.table, uuids)
+
+
+def scan_dropped(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    listing: Listing,
+    known: KnownTable,
+    absence: Absence,
+    *,
+    catalog: TablesOfCatalog,
+    root: str,
+    rules: LocationRules,
+    reserved: Sequence[str] = (),
+    rules_of: Callable[[str], LocationRules] | None = None,
+    min_age: timedelta,
+    prefix_mismatch: str = "error",
+) -> OrphanScanResult:
+    """Find what is left of a dropped table in `listing`, and seal it. Changes nothing.
+
+    Kept is what another table reaches, or has in its own locations (also one of the same name, made again in the same
+    place), what an undelete brought back, what a writer's heartbeat covers, and receipts.
+
+    Raises Refused when the table is held, when a metadata file is newer than the drop (then it lives, in another
+    catalog), and when any file is younger than `min_age`.
+    Raises StalePlan when it is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
+    """
+    assert known.missing_since is not None
+    metadata = absence.metadata
+    require_no_hold(operations, known)
+    heartbeats = operations.heartbeats.live(None)
+    read_at = operations.clock.now()
+    require_after(listing, read_at, known.table)
+    absence.require()
+    require_collectable(metadata, known.table)
+    others = Neighbours(
+        catalog, stores, rules, None, ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+    )
+    others.look_around()
+    sight = Sight(spark, stores, operations, absence.pointer, others, rules, root, tuple(reserved), absence)
+    own = own_locations(metadata, rules)
+    neighbours = readable(others.overlapping(own), known.table)
+    around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
+    in_flight = (
+        *covered([beat for beat in heartbeats if beat.table_uuid == known.table_uuid], metadata, rules),
+        *in_flight_roots(heartbeats, list(around_us.values()), rules),
+    )
+    nested = (*nested_locations(neighbours, own, rules), *sight.not_its_own)
+    cutoff = listing.started_at - min_age
+    grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
+    scan = seal_scan(
+        sight,
+        listing,
+        _kept(sight, around_us, known.table_uuid),
+        grounds,
+        # Whoever commits writes a metadata file; data files alone are what a writer left whose table was dropped.
+        Limits(cutoff, min(cutoff, known.missing_since + _SKEW), mismatches_go=prefix_mismatch == "delete"),
+        Origins(None, DROPPED, f"its table was dropped; missed since {known.missing_since:%Y-%m-%d %H:%M} UTC"),
+        kind="dropped",
+        table=known.table,
+        metadata=metadata,
+        read_at=read_at,
+        refuses_mismatches=prefix_mismatch == "error",
+    )
+    if scan.summary.too_young:
+        unreferenced = scan.unreferenced()
+        young = unreferenced.where(unreferenced.verdict == TOO_YOUNG).select("path").orderBy("path").limit(_SHOWN)
+        named = ", ".join(row["path"] for row in young.collect())
+        raise Refused(
+            f"{scan.summary.too_young:,} files are younger than orphans.min_age, or metadata files written after the "
+            f"catalog lost the table ({known.missing_since:%Y-%m-%d %H:%M} UTC), e.g. {named}: it may live elsewhere",
+            table=known.table,
+            untouched="all files",
+            do=f"find out who writes there; artemis keep-dropped {known.table_uuid} if it lives elsewhere",
+        )
+    return scan
+
+
+def require_no_hold(operations: Operations, known: KnownTable) -> None:
+    """Raise Refused, naming it, when anything of the table is held."""
+    for hold in operations.holds.active(known.table_uuid):
+        raise Refused(
+            f"Hold {hold.hold_id} of {hold.owner} keeps the dropped table: {hold.reason}",
+            table=known.table,
+            untouched="all files",
+            do=f"wait until it is over, or artemis release {hold.hold_id}",
+        )
+
+
+def _kept(sight: Sight, around_us: Mapping[str, TableMetadata], table_uuid: str) -> Kept:
+    kept = kept_by_neighbours(sight, around_us)
+    frames = list(kept.frames)
+    for record in sight.operations.quarantines.undeleted(table_uuid):
+        job = sight.operations.journal.job(record.job_id)
+        assert job is not None  # the journal has a job before its first file goes
+        frames.append((job.files_location, UNDELETED))
+    return Kept(sight, kept.tables, frames, kept.needed)

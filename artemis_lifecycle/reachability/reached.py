@@ -1,0 +1,196 @@
+"""Where the files stand that each table of a catalog reads, in a few folders: by that a deletion sees which tables read
+files from outside their own locations (add_files, clones), without opening every table's index.
+
+    <root>/reached/tables.json     what is known of each table, by name, with a checksum
+
+It is a cache of what metadata files say, and they never change. A table's folders only become more until it is read
+from nothing again: a folder too many costs a look at that table, one too few would cost a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = 1
+MOST_FOLDERS = 64
+"""Of a table in more folders than this, those above them are kept."""
+
+_AT_ONCE = 100_000  # Folders in memory before they are brought down to few.
+_READERS = 4
+# Each deletion goes by equalities of its own; what is stored goes by none.
+_PLAIN = LocationRules({}, {})
+
+_log = logging.getLogger(__name__)
+
+
+class Pointer(Protocol):
+    @property
+    def metadata_location(self) -> str: ...
+
+    @property
+    def previous_metadata_location(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Folders that cover all that any snapshot of a metadata file reaches. `segments` of the index were read for it."""
+
+    table_uuid: str
+    metadata_location: str
+    folders: tuple[str, ...]
+    segments: tuple[str, ...]
+
+
+def covering(folders: Iterable[str], most: int = MOST_FOLDERS) -> tuple[str, ...]:
+    """At most so many folders (one per store, if there are more stores) in which all of `folders` are or lie.
+
+    Cut at the greatest depth at which they are few, so that the many partitions of one place become that place, and a
+    place far from it stays apart.
+    """
+    parts = {_components(folder) for folder in folders}
+    depth = max((len(part) for part in parts), default=0)
+    while len(parts) > most and depth > 1:
+        depth -= 1
+        parts = {part[:depth] for part in parts}
+    return tuple(sorted("/".join(part) for part in parts))
+
+
+def _components(folder: str) -> tuple[str, ...]:
+    # Scheme and authority are one part: above it there is nothing.
+    place = split(folder)
+    first = folder[: len(folder) - len(place.path)]
+    rest = place.path.strip("/")
+    return (first, *rest.split("/")) if rest else (first,)
+
+
+class ReachedFolders:
+    """What is known of the tables of one catalog. `rules_of` are a table's own, by name: its index is kept by them."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        stores: Stores,
+        root: str,
+        rules_of: Callable[[str], LocationRules],
+    ) -> None:
+        self._spark = spark
+        self._stores = stores
+        self._root = root
+        self._rules_of = rules_of
+        self._path = f"{root}/reached/tables.json"
+        self._known: dict[str, Reached] | None = None
+        self._failed: dict[str, str] = {}
+
+    def look(self, tables: Mapping[str, Pointer], there: Collection[str] = ()) -> dict[str, str]:
+        """Bring what is known of `tables` up to their pointers; returns why, for those that cannot be read: of these
+        stays what was known, or what the metadata file before says. Reads nothing of a table whose pointer has not
+        moved, also when it could not be read the last time. Others that are `there` are left as they are known; what is
+        neither is forgotten."""
+        known = self._load()
+        moved = {
+            name: pointer
+            for name, pointer in tables.items()
+            if pointer.metadata_location
+            not in (self._failed.get(name), name in known and known[name].metadata_location)
+        }
+        if not moved:
+            return {}
+        with ThreadPoolExecutor(max_workers=_READERS) as readers:
+            read = dict(zip(moved, readers.map(lambda item: self._read(*item), moved.items()), strict=True))
+        found = {name: reached for name, (reached, _) in read.items() if reached is not None}
+        self._failed |= {
+            name: moved[name].metadata_location for name, (_, problem) in read.items() if problem is not None
+        }
+        gone = set(known).difference(tables, there)
+        known |= found
+        for name in gone:
+            del known[name]
+        if gone or found:
+            self._store(known)
+        return {name: problem for name, (_, problem) in read.items() if problem is not None}
+
+    def of(self, table: str) -> tuple[str, ...]:
+        """The folders of a table that was looked at; none for one of which nothing is known."""
+        known = self._load().get(table)
+        return () if known is None else known.folders
+
+    def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
+        """What a table reaches, and what is wrong with it: then what there was before it, if nothing is known yet."""
+        try:
+            return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
+        except (UnreadableMetadata, EncryptedTable, StorageError) as error:
+            problem = error.what
+        before = pointer.previous_metadata_location
+        if name not in self._load() and before is not None:
+            with suppress(UnreadableMetadata, EncryptedTable, StorageError):
+                return self._reached(name, read_table_metadata(self._stores, before)), problem
+        return None, problem
+
+    def _reached(self, name: str, metadata: TableMetadata) -> Reached:
+        before = self._load().get(name)
+        if before is not None and before.table_uuid != metadata.table_uuid:
+            before = None
+        view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root)
+        found: set[str] = set()
+        fresh, segments = view.folders(() if before is None else before.segments)
+        for part in fresh:
+            found |= {normalise(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
+            if len(found) > _AT_ONCE:
+                found = set(covering(found))
+        every = found | set(before.folders if before is not None else ())
+        return Reached(metadata.table_uuid, metadata.metadata_location, covering(every), segments)
+
+    # --- storing ----------------------------------------------------------------------------------------------------
+
+    def _load(self) -> dict[str, Reached]:
+        if self._known is None:
+            self._known = self._stored()
+        return self._known
+
+    def _stored(self) -> dict[str, Reached]:
+        try:
+            if self._stores.head(self._path) is None:
+                return {}
+            stored = json.loads(self._stores.read(self._path))
+            content = stored["tables"]
+            if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
+                raise ValueError("its checksum does not hold")
+            return {
+                name: Reached(
+                    each["table_uuid"], each["metadata_location"], tuple(each["folders"]), tuple(each["segments"])
+                )
+                for name, each in content.items()
+            }
+        except (StorageError, ValueError, KeyError, TypeError) as error:
+            _log.warning("What is known of where tables read is read anew: %s: %s", self._path, error)
+            return {}
+
+    def _store(self, known: Mapping[str, Reached]) -> None:
+        content = {name: asdict(each) for name, each in sorted(known.items())}
+        data = json.dumps({"format": FORMAT, "sha256": _checksum(json.loads(json.dumps(content))), "tables": content})
+        try:
+            # Of two that write at once the last one stays: what it lacks is read again.
+            self._stores.write(self._path, data.encode(), overwrite=True)
+        except StorageError as error:
+            _log.info("What is known of where tables read was not stored: %s", error.what)
+
+
+def _checksum(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
