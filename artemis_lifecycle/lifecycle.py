@@ -990,7 +990,8 @@ class Lifecycle:
             rules_of=self.rules,
         )
         if not dry_run:
-            record_outcomes(self.spark, self.operations, self.config.catalogs.live.name, job, report)
+            catalog = self.config.catalogs.live.name
+            record_outcomes(self.spark, self.operations, catalog, job, report, self.live_stores, self.root)
         return report
 
     def expire(

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import io
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 NAMESPACE = "lifecycle"
@@ -34,3 +42,92 @@ def replace_rows(
             return
         spark.sql(f"DELETE FROM {table} WHERE {key} = :value", args={"value": value})
     rows.writeTo(table).append()
+
+
+def append_new(
+    spark: SparkSession,
+    stores: Stores,
+    table: str,
+    key: str,
+    value: str,
+    month_of: tuple[str, datetime],
+    rows: Iterable[pa.Table],
+) -> bool:
+    """Append `rows` to `table` (catalog.namespace.name), all of it in one commit, if it has no row whose `key` is
+    `value`; each of `rows` becomes a file. `month_of` is the column by whose month the table is partitioned, and the
+    instant that all of them have there.
+
+    This process writes the Parquet files and Iceberg's core appends them: no Spark job, whose planning and tasks take
+    seconds for a handful of rows. False, with nothing done, where the table may have such rows, or has not the columns
+    and the partitioning that this writes: Spark has to do it then.
+    """
+    import pyarrow.parquet as pq
+
+    if not spark.catalog.tableExists(table):
+        return False
+    jvm: Any = spark._jvm
+    # Iceberg asks for the active session of the thread; a thread that Python made may have none.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+    found.refresh()
+    partition = _month(jvm, found, *month_of)
+    if partition is None or _may_have(jvm, found, key, value):
+        return False
+    append = found.newAppend()
+    config = jvm.org.apache.iceberg.MetricsConfig.forTable(found)
+    for part in rows:
+        numbered = _with_field_ids(part, found.schema())
+        if numbered is None:
+            return False
+        place = found.locationProvider().newDataLocation(found.spec(), partition, f"{uuid.uuid4().hex}.parquet")
+        buffer = io.BytesIO()
+        pq.write_table(numbered, buffer, compression="zstd")
+        with around("results.part"):
+            stores.write(place, buffer.getvalue())
+        metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(found.io().newInputFile(place), config)
+        file = jvm.org.apache.iceberg.DataFiles.builder(found.spec()).withPath(place).withFormat("PARQUET")
+        file = file.withFileSizeInBytes(buffer.getbuffer().nbytes).withPartition(partition).withMetrics(metrics)
+        append.appendFile(file.build())
+    append.commit()
+    return True
+
+
+def _month(jvm: Any, table: Any, column: str, instant: datetime) -> Any | None:
+    """The partition of that month; None where the table is not partitioned by it."""
+    fields = table.spec().fields()
+    source = table.schema().findField(column)
+    if fields.size() != 1 or source is None or fields.get(0).sourceId() != source.fieldId():
+        return None
+    if str(fields.get(0).transform()) != "month":
+        return None
+    partition = jvm.org.apache.iceberg.PartitionData(table.spec().partitionType())
+    # As Iceberg counts them: since January 1970.
+    partition.set(0, (instant.year - 1970) * 12 + instant.month - 1)
+    return partition
+
+
+def _may_have(jvm: Any, table: Any, key: str, value: str) -> bool:
+    """Whether any file's bounds leave room for a row whose `key` is `value`."""
+    tasks = table.newScan().filter(jvm.org.apache.iceberg.expressions.Expressions.equal(key, value)).planFiles()
+    try:
+        return bool(tasks.iterator().hasNext())
+    finally:
+        tasks.close()
+
+
+_TYPES = {"string": "string", "long": "int64", "timestamptz": "timestamp[us, tz=UTC]"}
+
+
+def _with_field_ids(rows: pa.Table, schema: Any) -> pa.Table | None:
+    """`rows` with the field ids by which Iceberg finds columns; None where the table's columns are others."""
+    import pyarrow as pa
+
+    fields = []
+    for field in rows.schema:
+        column = schema.findField(field.name)
+        if column is None or _TYPES.get(str(column.type())) != str(field.type):
+            return None
+        fields.append(field.with_metadata({b"PARQUET:field_id": str(column.fieldId()).encode()}))
+    if any(column.isRequired() and column.name() not in rows.column_names for column in schema.columns()):
+        return None
+    return rows.cast(pa.schema(fields))

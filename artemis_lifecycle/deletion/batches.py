@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
@@ -46,6 +46,7 @@ _PARTS_HERE = 50
 _FILES_HERE = 500_000
 """Up to as many files are cut into batches in this process: about 250 MB."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _READERS = 16
 _WRITERS = 8
 _SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread over buckets by hash first.
@@ -210,6 +211,8 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
 
 def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]:
     """The files of one batch. Raises StorageError when the part is missing or differs from its seal."""
+    import pyarrow as pa
+
     part = batches.parts.get(batch)
     if part is None:
         raise StorageError(
@@ -218,15 +221,13 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]
             untouched="the files of the batch",
             do="plan or scan again",
         )
+    rows = _read_part(stores, f"{batches.folder}/{part.name}", part.sha256)
+    # Microseconds since 1970, where Arrow would look up a time zone for each.
+    modified = rows.column("last_modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size_in_bytes", "reason")]
     return [
-        DoomedFile(
-            row["path"],
-            row["kind"],
-            row["size_in_bytes"] or 0,
-            row["reason"],
-            None if row["last_modified"] is None else row["last_modified"].astimezone(UTC),
-        )
-        for row in _read_part(stores, f"{batches.folder}/{part.name}", part.sha256).to_pylist()
+        DoomedFile(path, kind, size or 0, reason, None if since is None else _EPOCH + timedelta(microseconds=since))
+        for path, kind, size, reason, since in zip(*columns, modified, strict=True)
     ]
 
 
@@ -255,11 +256,19 @@ def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> list[Fi
 
 def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
     """Every outcome that is recorded of a job, in the order of its batches."""
+    for rows in outcome_tables(stores, root, job_id):
+        for row in rows.to_pylist():
+            yield FileOutcome(**row)
+
+
+def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
+    """The outcomes of each batch of a job that has any, in the order of its batches (columns: `OUTCOMES`)."""
     import pyarrow.parquet as pq
 
-    for path in outcome_parts(stores, root, job_id):
-        for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist():
-            yield FileOutcome(**row)
+    def read(path: str) -> pa.Table:
+        return pq.read_table(io.BytesIO(stores.read(path))).cast(arrow_schema(OUTCOMES))
+
+    return threaded(read, outcome_parts(stores, root, job_id), stores.readers(root, _READERS, 0))
 
 
 def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:

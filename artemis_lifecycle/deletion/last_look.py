@@ -38,7 +38,14 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import (
+    FOLDERS_KEPT,
+    LocationRules,
+    Locations,
+    folder_and_name,
+    is_under,
+    normalise,
+)
 from artemis_lifecycle.storage.location_hash import hash_column, hash_location
 from artemis_lifecycle.storage.stores import Stores
 
@@ -140,9 +147,22 @@ class Grounds:
     rules: LocationRules
     receipts: tuple[str, ...] = ()
     _links: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _folders: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def why(self, path: str) -> str | None:
         """The reason, or None when nothing about its place keeps the file."""
+        parts = folder_and_name(path)
+        # All that is asked below is about the folder, but for what a store may read into these two characters.
+        if parts is None or "?" in parts[1] or "#" in parts[1]:
+            return self._why(path)
+        folder = parts[0]
+        if folder not in self._folders:
+            if len(self._folders) >= FOLDERS_KEPT:
+                self._folders.clear()
+            self._folders[folder] = self._why(path)
+        return self._folders[folder]
+
+    def _why(self, path: str) -> str | None:
         if not owned(path, self.own, self.rules, self._links):
             return NOT_OWNED
         if any(is_under(path, root, self.rules) for root in self.nested):
@@ -174,6 +194,16 @@ class Verdicts:
 def hash_subjects(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """The location hash of the file that each path is about (`ownership.subject`)."""
     return hash_column(subject_array(paths), rules)
+
+
+def _among_all(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of `wanted` are among `hashes`, which are sorted."""
+    import numpy as np
+
+    if not len(hashes):
+        return np.zeros(len(wanted), np.bool_)
+    places = np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)
+    return np.asarray(hashes[places] == wanted)
 
 
 def _among(hashes: NDArray[np.uint64], one: int) -> bool:
@@ -343,6 +373,7 @@ class LastLook:
         # Hashes, sorted, of the job's files that a table reached at the last full look, by the table's name.
         self._reached: dict[str, NDArray[np.uint64]] = {}
         self._own_roots: tuple[str, ...] = ()
+        self._locations = Locations(sight.rules)
 
     def full(self) -> None:
         """Look at everything: hold the job's batches against all that the tables reach."""
@@ -408,6 +439,9 @@ class LastLook:
 
         Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
         """
+        import numpy as np
+        import pyarrow as pa
+
         self.require_no_hold()
         # Heartbeats before pointers: a writer that stops in between has committed, and the pointer shows it.
         heartbeats = self._heartbeats()
@@ -415,16 +449,24 @@ class LastLook:
         grounds = self._grounds(heartbeats)
         undeleted = self._brought_back()
         looks = (self._own, *self._others.values())
+        paths = [file.path for file in files]
+        hashed = hash_subjects(pa.array(paths, pa.string()), self._sight.rules)
+        # Of several reasons the first one written here is told.
         reasons: dict[str, str] = {}
-        for file in files:
-            location = normalise(subject(file.path), self._sight.rules)
-            hashed = hash_location(location)
-            why = next((look.reason for look in looks if _among(self._reached[look.table], hashed)), None)
-            why = why or next(filter(None, (look.why(location) for look in looks)), None)
-            why = why or (UNDELETED if any(_among(hashes, hashed) for hashes in undeleted) else None)
-            why = why or grounds.why(file.path)
-            if why is not None:
-                reasons[file.path] = why
+        for look in looks:
+            for row in np.flatnonzero(_among_all(self._reached[look.table], hashed)).tolist():
+                reasons.setdefault(paths[row], look.reason)
+        for path in paths:
+            location = self._locations.of(subject(path))
+            for look in looks:
+                if (why := look.why(location)) is not None:
+                    reasons.setdefault(path, why)
+        for hashes in undeleted:
+            for row in np.flatnonzero(_among_all(hashes, hashed)).tolist():
+                reasons.setdefault(paths[row], UNDELETED)
+        for path in paths:
+            if path not in reasons and (why := grounds.why(path)) is not None:
+                reasons[path] = why
         return reasons
 
     def require_no_hold(self) -> None:

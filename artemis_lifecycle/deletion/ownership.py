@@ -110,7 +110,7 @@ def subject(path: str) -> str:
 
     The two live and go together: a checksum file that outlives its file makes Hadoop refuse another of that name.
     """
-    return _SIDECAR.sub(r"/\1", path)
+    return _SIDECAR.sub(r"/\1", path) if path.endswith(".crc") else path
 
 
 def subject_array(paths: pa.Array) -> pa.Array:

@@ -12,23 +12,27 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_parts
+from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_tables
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
+from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RECEIPTS = "artemis-receipts"
 """The folder in a table's metadata folder that receipts stand in."""
 
 _SAMPLE = 100
-_THREADS = 8
+_ROWS_OF_A_FILE = 500_000
 _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")
 
 
@@ -107,30 +111,34 @@ def write_receipt(
 ) -> Receipt:
     """Write the receipt of a job of which every file has its outcome; again replaces what an interrupted try left. The
     JSON comes last: where it stands, all of it does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     outcomes: dict[str, Counter[str]] = {}
     kinds: dict[str, Counter[str]] = {}
     kept: Counter[str] = Counter()
-    sample: list[tuple[str, str]] = []
+    sample: list[tuple[int, str]] = []
     files = []
-    for number, part in enumerate(outcome_parts(stores, root, job.job_id)):
-        data = stores.read(part)
-        rows = pq.read_table(io.BytesIO(data)).to_pylist()
-        for row in rows:
-            _count(outcomes.setdefault(row["outcome"], Counter()), row)
-            if row["outcome"] in _GONE:
-                _count(kinds.setdefault(row["kind"], Counter()), row)
-                sample.append((hashlib.sha256(row["path"].encode("utf-8", "surrogatepass")).hexdigest(), row["path"]))
-            elif row["outcome"] == "kept":
-                kept[row["reason"]] += 1
-        # The same ones each time, and never more of them than are looked at.
-        sample = sorted(sample)[:_SAMPLE]
+    for number, rows in enumerate(_pieces(outcome_tables(stores, root, job.job_id))):
+        _count(outcomes, rows, "outcome")
+        gone = rows.filter(pc.field("outcome").isin(_GONE))
+        _count(kinds, gone, "kind")
+        for reason in rows.filter(pc.field("outcome") == "kept").column("reason").value_counts().to_pylist():
+            kept[reason["values"]] += reason["counts"]
+        # The same ones each time, by their hash, and never more of them than are looked at.
+        paths = pa.chunked_array(gone.column("path").chunks, pa.string()).combine_chunks()
+        hashes = hash_column(paths, DEFAULT_RULES)
+        first = hashes.argsort(kind="stable")[:_SAMPLE].tolist()
+        sample = sorted([*sample, *((int(hashes[row]), paths[row].as_py()) for row in first)])[:_SAMPLE]
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer, compression="zstd")
+        data = buffer.getvalue()
         name = f"files-{number:06d}.parquet"
         with around("receipt.part"):
             stores.write(f"{folder}/{name}", data, overwrite=True)
-        files.append({"name": name, "rows": len(rows), "sha256": hashlib.sha256(data).hexdigest()})
-    heads = threaded(stores.head, [path for _, path in sample], _THREADS)
+        files.append({"name": name, "rows": rows.num_rows, "sha256": hashlib.sha256(data).hexdigest()})
+    heads = stores.heads([path for _, path in sample])
     there = [path for (_, path), found in zip(sample, heads, strict=True) if found is not None]
     receipt = Receipt(
         job_id=job.job_id,
@@ -184,9 +192,26 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
         ) from error
 
 
-def _count(counter: Counter[str], row: Mapping[str, Any]) -> None:
-    counter["files"] += 1
-    counter["bytes"] += row["size_in_bytes"] or 0
+def _pieces(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """A job's outcomes in as few pieces as memory likes: each is a file that somebody has to keep."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _count(counters: dict[str, Counter[str]], rows: pa.Table, column: str) -> None:
+    totals = rows.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")])
+    for row in totals.to_pylist():
+        counter = counters.setdefault(row[column], Counter())
+        counter["files"] += row["path_count"]
+        counter["bytes"] += row["size_in_bytes_sum"] or 0
 
 
 def _plain(value: object) -> object:

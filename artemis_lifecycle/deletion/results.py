@@ -5,16 +5,23 @@ A history for people and audits. Nothing that deletes reads it: the journal in P
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.catalogs.results import append_new
+from artemis_lifecycle.deletion.batches import DeletionJob, outcome_tables
 from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+_ROWS_OF_A_FILE = 500_000
 
 DELETIONS = """
     job_id string COMMENT 'plan id or scan id',
@@ -31,18 +38,31 @@ DELETIONS = """
 
 
 def record_outcomes(
-    spark: SparkSession, operations: Operations, catalog: str, job: DeletionJob, report: DeletionReport
+    spark: SparkSession,
+    operations: Operations,
+    catalog: str,
+    job: DeletionJob,
+    report: DeletionReport,
+    stores: Stores | None = None,
+    root: str | None = None,
 ) -> int:
     """Put the outcomes of `report` into `<catalog>.lifecycle.deletions`; returns the rows that the job has there.
 
     Call it under the table's lease, before the plan or scan is marked done: recording again what is there already does
-    nothing, and rows of an earlier, unfinished run are replaced.
+    nothing, and rows of an earlier, unfinished run are replaced. With the job's `stores` and `root` this process writes
+    what is new (`append_new`); Spark does without them.
     """
     from pyspark.sql import functions as F
 
     rows = report.deleted + report.already_absent + report.kept + report.failed
     if not rows:
         return 0
+    table, recorded_at = f"{catalog}.lifecycle.deletions", operations.clock.now()
+    if stores is not None and root is not None:
+        parts = _rows(stores, root, job, recorded_at)
+        with around("deletion.record_outcomes"), worker_errors():
+            if append_new(spark, stores, table, "job_id", job.job_id, ("recorded_at", recorded_at), parts):
+                return rows
     outcomes = report.files().select(
         F.lit(job.job_id).alias("job_id"),
         F.lit(job.kind).alias("job_kind"),
@@ -53,11 +73,36 @@ def record_outcomes(
         "size_in_bytes",
         "outcome",
         "reason",
-        F.lit(operations.clock.now()).cast("timestamp").alias("recorded_at"),
+        F.lit(recorded_at).cast("timestamp").alias("recorded_at"),
     )
     with around("deletion.record_outcomes"), worker_errors():
-        replace_rows(spark, f"{catalog}.lifecycle.deletions", DELETIONS, "months(recorded_at)", job.job_id, outcomes)
+        replace_rows(spark, table, DELETIONS, "months(recorded_at)", job.job_id, outcomes)
     return rows
+
+
+def _rows(stores: Stores, root: str, job: DeletionJob, recorded_at: datetime) -> Iterator[pa.Table]:
+    """The job's outcomes with the columns of DELETIONS, each piece for a file of its own."""
+    import pyarrow as pa
+
+    def made(tables: Sequence[pa.Table]) -> pa.Table:
+        outcomes = pa.concat_tables(tables)
+
+        def every(value: object, kind: pa.DataType) -> pa.Array:
+            return pa.repeat(pa.scalar(value, kind), outcomes.num_rows)
+
+        told = {"job_id": job.job_id, "job_kind": job.kind, "table_name": job.table, "table_uuid": job.table_uuid}
+        columns = {name: every(value, pa.string()) for name, value in told.items()}
+        columns |= {name: outcomes.column(name) for name in ("path", "kind", "size_in_bytes", "outcome", "reason")}
+        return pa.table({**columns, "recorded_at": every(recorded_at, pa.timestamp("us", "UTC"))})
+
+    waiting: list[pa.Table] = []
+    for part in outcome_tables(stores, root, job.job_id):
+        waiting.append(part)
+        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
+            yield made(waiting)
+            waiting = []
+    if waiting:
+        yield made(waiting)
 
 
 def replace_rows(spark: SparkSession, table: str, columns: str, partition: str, job_id: str, rows: DataFrame) -> None:

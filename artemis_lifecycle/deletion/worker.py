@@ -52,10 +52,9 @@ from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.pace import TokenBucket
-from artemis_lifecycle.storage.stores import StoredFile, Stores
-from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,7 +74,6 @@ _DELETES_LAST = 30.0
 """Seconds after which no delete request is begun any more: well inside a lease."""
 
 _CLOCK_GRAIN = timedelta(seconds=1)  # S3 tells modification times by the second, inventories by the millisecond.
-_HEADS = 16
 
 GONE = ("deleted", QUARANTINED)
 """The outcomes of files that a job took from their paths."""
@@ -426,7 +424,7 @@ class _Run:
 
     def _remove_sidecars(self, paths: Sequence[str]) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
-        local = [sidecar(path) for path in paths if split(path).scheme in ("", "file")]
+        local = [sidecar(path) for path in paths if is_local(path)]
         if local:
             self.sight.stores.delete(local, within_seconds=_DELETES_LAST)
 
@@ -435,9 +433,7 @@ class _Run:
         listed = [file for file in files if file.last_modified is not None]
         if not listed:
             return set(), set()
-        stores, paths = self.sight.stores, [file.path for file in listed]
-        # Threads hide the latency of an object store; a disk has none to hide.
-        found = list(threaded(stores.head, paths, stores.readers(paths[0], _HEADS, 0)))
+        found = self.sight.stores.heads([file.path for file in listed])
         pairs = list(zip(listed, found, strict=True))
         changed = {file.path for file, now in pairs if now is not None and _differs(file, now)}
         return changed, {file.path for file, now in pairs if now is None}

@@ -81,7 +81,7 @@ def delete_orphans(
         dropped=dropped,
     )
     if not dry_run:
-        record_outcomes(spark, operations, results_catalog, job, report)
+        record_outcomes(spark, operations, results_catalog, job, report, stores, root)
         if not report.pending and not report.failed:
             operations.scans.mark(scan_id, {ScanState.DELETING}, ScanState.DONE)
     return report

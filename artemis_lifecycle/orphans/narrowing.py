@@ -22,7 +22,7 @@ from artemis_lifecycle.orphans.verdicts import split_location
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import DamagedIndex
 from artemis_lifecycle.storage.frames import map_parts
-from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, Locations, normalise, split
 from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
@@ -139,7 +139,8 @@ class Known:
 def keys_of(files: pa.Table, rules: LocationRules) -> list[str]:
     """What follows scheme and authority in the locations that `files` are about, each once."""
     paths = files.column("path").to_pylist()
-    return sorted({split_location(normalise(subject(path), rules))[1] for path in paths})
+    locations = Locations(rules)
+    return sorted({split_location(locations.of(subject(path)))[1] for path in paths})
 
 
 def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:

@@ -25,7 +25,7 @@ from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.names import kind_by_name
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.location import LocationRules, Locations, normalise_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,8 +127,9 @@ def classified_here(
             strongest = reason
         by_key[key] = (min(first, prefix), max(last, prefix), strongest)
     rows, knowns, twins = [], [], []
+    locations = Locations(rules)
     for row, path in enumerate(listed.column("path").to_pylist()):
-        prefix, key = split_location(normalise(subject(path), rules))
+        prefix, key = split_location(locations.of(subject(path)))
         first, last, known = by_key.get(key, (prefix, prefix, ""))
         twin = None
         if prefix not in (first, last):

@@ -13,16 +13,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
-from artemis_lifecycle.storage.location import normalise, split
-from artemis_lifecycle.storage.types import CHUNK, ArchiveState, Children, DeleteOutcome, Outcomes, StoredFile
+from artemis_lifecycle.storage.location import folder_and_name, normalise, split
+from artemis_lifecycle.storage.types import (
+    CHUNK,
+    ArchiveState,
+    Children,
+    DeleteOutcome,
+    Heads,
+    Outcomes,
+    StoredFile,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ASIDE = ".deep-archive"
 """The folder that stands for an archive class: what is in it is listed where it came from, and not readable there."""
 _UNTIL = ".until"
+_BATCH = 50_000
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -41,6 +53,13 @@ class LocalStore:
                 else:
                     folders.append(entry)
 
+    def batches(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        folders = [prefix]
+        while folders:
+            below: list[str] = []
+            yield from _batches(folders.pop(), below)
+            folders += below
+
     def children(self, prefix: str) -> Children:
         entries = [*_with_archived(prefix)]
         folders = sorted(entry for entry in entries if isinstance(entry, str))
@@ -51,6 +70,10 @@ class LocalStore:
         where = local_path(path)
         status = _status(path, where) or _status(path, _aside(where))
         return None if status is None or stat.S_ISDIR(status.st_mode) else _stored(path, status)
+
+    def heads(self, paths: Sequence[str]) -> Heads:
+        with _Folder() as folder:
+            return [folder.head(path) or self.head(path) for path in paths]
 
     def open(self, path: str) -> BinaryIO:
         try:
@@ -134,11 +157,12 @@ class LocalStore:
     def delete(self, paths: Sequence[str], *, within_seconds: float | None) -> Outcomes:
         end = None if within_seconds is None else time.monotonic() + within_seconds
         outcomes: Outcomes = []
-        for path in paths:
-            if end is not None and time.monotonic() >= end:
-                outcomes.append(DeleteOutcome(path, "failed", "not tried: the time for this call was over"))
-            else:
-                outcomes.append(_delete(path))
+        with _Folder() as folder:
+            for path in paths:
+                if end is not None and time.monotonic() >= end:
+                    outcomes.append(DeleteOutcome(path, "failed", "not tried: the time for this call was over"))
+                else:
+                    outcomes.append(folder.delete(path))
         return outcomes
 
     def touch(self, path: str, last_modified: datetime) -> None:
@@ -290,12 +314,16 @@ def _with_archived(folder: str) -> Iterator[StoredFile | str]:
     for entry in _entries(folder):
         if entry != f"{root}{_ASIDE}/":
             yield entry
-            continue
-        for archived in _entries(entry):
-            if isinstance(archived, StoredFile):
-                name = archived.path.rpartition("/")[2]
-                if not os.path.lexists(local_path(root + name)):
-                    yield replace(archived, path=root + name)
+        else:
+            yield from _archived_below(root)
+
+
+def _archived_below(root: str) -> Iterator[StoredFile]:
+    for archived in _entries(f"{root}{_ASIDE}/"):
+        if isinstance(archived, StoredFile):
+            name = archived.path.rpartition("/")[2]
+            if not os.path.lexists(local_path(root + name)):
+                yield replace(archived, path=root + name)
 
 
 def _entries(folder: str) -> Iterator[StoredFile | str]:
@@ -317,6 +345,65 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
         return
     except OSError as error:
         _fail("A folder cannot be listed", folder, error)
+
+
+def _batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
+    """The files of one folder as `_with_archived` has them, in Arrow; the folders in it are put into `below`."""
+    root = folder.rstrip("/") + "/"
+    columns: tuple[list[str], list[int], list[int]] = ([], [], [])
+    names, times, sizes = columns
+    archive = False
+    try:
+        # By the open folder: each look at a file then goes by its name alone.
+        descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _fail("A folder cannot be listed", folder, error)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                name = entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    archive = archive or name == _ASIDE
+                    if name != _ASIDE and _is_text(name):
+                        below.append(f"{root}{name}/")
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # Gone since the folder was read.
+                    continue
+                if stat.S_ISREG(status.st_mode) and (name.isascii() or _is_text(name)):
+                    names.append(name)
+                    times.append(status.st_mtime_ns // 1000)
+                    sizes.append(status.st_size)
+                    if len(names) >= _BATCH:
+                        yield _batch(root, *columns)
+                        for column in columns:
+                            column.clear()
+    except OSError as error:
+        _fail("A folder cannot be listed", folder, error)
+    finally:
+        os.close(descriptor)
+    for file in _archived_below(root) if archive else ():
+        assert file.last_modified is not None
+        names.append(file.path[len(root) :])
+        times.append((file.last_modified - _EPOCH) // timedelta(microseconds=1))
+        sizes.append(file.size_in_bytes)
+    if names:
+        yield _batch(root, *columns)
+
+
+def _batch(root: str, names: Sequence[str], times: Sequence[int], sizes: Sequence[int]) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [
+        pc.binary_join_element_wise(pa.scalar(root), pa.array(names, pa.string()), ""),
+        pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array(sizes, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes"])
 
 
 def local_path(path: str) -> str:
@@ -423,6 +510,70 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _Folder:
+    """Deletes and looks at files by their names in the folder that is open: the system then does not walk down the
+    whole path for each. Paths that come folder by folder open each folder once."""
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._where = ""
+        self._open: int | None = None
+        self._archives = False
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def delete(self, path: str) -> DeleteOutcome:
+        name = self._turn_to(path)
+        if name is None or self._open is None or self._archives:
+            return _delete(path)
+        try:
+            os.unlink(name, dir_fd=self._open)
+        except FileNotFoundError:
+            return DeleteOutcome(path, "absent")
+        except (OSError, ValueError):
+            # The whole path says what is wrong.
+            return _delete(path)
+        return DeleteOutcome(path, "deleted")
+
+    def head(self, path: str) -> StoredFile | None:
+        """What is there, if it is a plain file in its place; None for all else, absent ones too."""
+        name = self._turn_to(path)
+        if name is None or self._open is None:
+            return None
+        try:
+            status = os.stat(name, dir_fd=self._open)
+        except (OSError, ValueError):
+            return None
+        return _stored(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def _turn_to(self, path: str) -> str | None:
+        """Open the path's folder; the name in it, or None where the path is none of a folder and a name."""
+        parts = folder_and_name(path)
+        if parts is None:
+            return None
+        if parts[0] != self._path:
+            self._close()
+            self._path = parts[0]
+            try:
+                self._where = local_path(f"{parts[0]}/x")[:-2]
+                # Without a right to read the folder, too: O_PATH.
+                flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+                self._open = os.open(self._where or "/", flags)
+                self._archives = os.path.lexists(f"{self._where}/{_ASIDE}")
+            except (OSError, StorageError, ValueError):
+                self._open = None
+        return parts[1]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            os.close(self._open)
+        self._path, self._open = None, None
 
 
 def _delete(path: str) -> DeleteOutcome:

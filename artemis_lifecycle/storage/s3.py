@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from itertools import pairwise
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
 import boto3
@@ -33,19 +34,27 @@ from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
+from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
     CHUNK,
     ArchiveState,
     Children,
     DeleteOutcome,
+    Heads,
     Outcomes,
+    Span,
+    Spans,
     StoredFile,
 )
 
 T = TypeVar("T")
 
 _DELETES_PER_REQUEST = 1000
+_HEADS = 16
+_PAGE = 1000
+_QUESTIONS, _MOST_QUESTIONS = 8, 400
+"""Requests for each piece that a prefix is wanted in, and for all."""
 _PARTS = 10_000
 _LONGEST_KEY = 1024
 _WRITE_ID = "artemis-write"
@@ -194,6 +203,80 @@ def _address(path: str) -> _Address:
     return _Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
 
 
+def _folder_key(address: _Address) -> str:
+    return address.key if not address.key or address.key.endswith("/") else address.key + "/"
+
+
+class _Stems:
+    """Beginnings of keys that lie far enough apart to list what is between them at once. Each is found by asking for
+    the first key behind a place: how many keys have one nobody knows."""
+
+    def __init__(self, first: Callable[[str], str | None], folder: str) -> None:
+        self._first = first
+        self._folder = folder
+        self._asked = 0
+
+    def found(self, wanted: int) -> list[str]:
+        """Ascending; every key lies behind the first of them, or is it."""
+        # Each with its first key; without one it has no more to divide.
+        stems: list[tuple[str, str | None]] = [(self._folder, self._ask(self._folder))]
+        most = min(wanted * _QUESTIONS, _MOST_QUESTIONS)
+        while len(stems) < wanted and any(key is not None for _, key in stems) and self._asked < most:
+            longer: list[tuple[str, str | None]] = []
+            for stem, key in stems:
+                if key is None or self._asked >= most:
+                    longer.append((stem, key))
+                else:
+                    longer += list(self._longer(stem, key)) or [(stem, None)]
+            stems = longer
+        return [stem for stem, _ in stems]
+
+    def _longer(self, stem: str, first: str) -> Iterator[tuple[str, str]]:
+        """Where the keys that begin with `stem` part: the stems there, each with its first key, of which the very first
+        is `first`. None where there is one key."""
+        shared = first[: self._shared(stem, first)]
+        key: str | None = first
+        while key is not None and key.startswith(stem):
+            if len(key) == len(shared):  # The stem itself is a key: it lies before the first of the longer ones.
+                key = self._ask(key)
+                continue
+            one = key[: len(shared) + 1]
+            yield one, key
+            key = self._ask_behind(one)
+
+    def _shared(self, stem: str, key: str) -> int:
+        """How many characters all keys that begin with `stem` begin with, of which `key` is the first."""
+
+        def all_begin(length: int) -> bool:
+            following = self._ask_behind(key[:length])
+            return following is None or not following.startswith(stem)
+
+        least, most = len(stem), len(key)
+        # They part at once more often than not.
+        if least < most and not all_begin(least + 1):
+            return least
+        while least < most:
+            middle = (least + most + 1) // 2
+            least, most = (middle, most) if all_begin(middle) else (least, middle - 1)
+        return least
+
+    def _ask_behind(self, stem: str) -> str | None:
+        behind = _behind(stem)
+        return None if behind is None else self._ask(behind)
+
+    def _ask(self, behind: str) -> str | None:
+        self._asked += 1
+        return self._first(behind)
+
+
+def _behind(stem: str) -> str | None:
+    """A text behind all texts that begin with `stem`; None where Unicode ends."""
+    code = ord(stem[-1]) + 1
+    if 0xD800 <= code <= 0xDFFF:  # No text has these.
+        code = 0xE000
+    return None if code > 0x10FFFF else stem[:-1] + chr(code)
+
+
 class S3Store:
     """S3 by `settings`, or by the client that `client_factory` makes in this process."""
 
@@ -231,12 +314,58 @@ class S3Store:
             found.extend(files)
         return folders, found
 
-    def _pages(self, prefix: str, *, delimiter: str | None) -> Iterator[Children]:
+    def list_span(self, span: Span) -> Iterator[StoredFile]:
+        until = None if span.until is None else _address(span.until).key
+        after = None if span.after is None else _address(span.after).key
+        stem = len(_address(span.prefix).stem) + 1
+        last = after or ""
+        for _, files in self._pages(span.prefix, delimiter=None, after=after):
+            for file in files:
+                # Python compares texts by code points, which is the order of their UTF-8 bytes.
+                key = file.path[stem:]
+                if key <= last:
+                    raise StorageError(
+                        "The server does not list in the order of keys, so that a prefix cannot be listed in pieces",
+                        path=file.path,
+                        untouched="everything",
+                        do="name a location with fewer files, or give the scan a listing",
+                    )
+                if until is not None and key > until:
+                    return
+                last = key
+                yield file
+
+    def split(self, span: Span, wanted: int) -> Spans:
+        address = _address(span.prefix)
+        folder = _folder_key(address)
+        after = folder if span.after is None else _address(span.after).key
+        until = None if span.until is None else _address(span.until).key
+
+        def first(behind: str) -> str | None:
+            """The first key of the span behind `behind`."""
+            keys = self._call(
+                "A prefix cannot be listed",
+                span.prefix,
+                lambda: self.client.list_objects_v2(
+                    Bucket=address.bucket, Prefix=folder, StartAfter=max(behind, after), MaxKeys=1
+                ),
+            ).get("Contents", ())
+            key = keys[0]["Key"] if keys else None
+            return None if key is None or (until is not None and key > until) else key
+
+        stems = _Stems(first, folder).found(wanted)
+        # A stem itself, should it be a key, is the last of the piece before it.
+        cuts = [None, *(f"{address.stem}/{stem}" for stem in stems[1:]), None]
+        pieces = [Span(span.prefix, cut or span.after, following or span.until) for cut, following in pairwise(cuts)]
+        return pieces or [span]
+
+    def _pages(self, prefix: str, *, delimiter: str | None, after: str | None = None) -> Iterator[Children]:
         address = _address(prefix)
-        key = address.key if not address.key or address.key.endswith("/") else address.key + "/"
-        request: dict[str, Any] = {"Bucket": address.bucket, "Prefix": key}
+        request: dict[str, Any] = {"Bucket": address.bucket, "Prefix": _folder_key(address), "MaxKeys": _PAGE}
         if delimiter is not None:
             request["Delimiter"] = delimiter
+        if after:
+            request["StartAfter"] = after
         while True:
             page = self._call("A prefix cannot be listed", prefix, lambda: self.client.list_objects_v2(**request))
             yield (
@@ -263,6 +392,9 @@ class S3Store:
         if found is None:
             return None
         return StoredFile(path, found["ContentLength"], found["LastModified"].astimezone(UTC))
+
+    def heads(self, paths: Sequence[str]) -> Heads:
+        return list(threaded(self.head, paths, _HEADS))
 
     def _head(self, path: str) -> dict[str, Any] | None:
         address = _address(path)

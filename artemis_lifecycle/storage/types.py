@@ -55,7 +55,21 @@ class ArchiveState:
 
 # Named, because inside a class with a method `list` the builtin's name means that method to a type checker.
 Children = tuple[list[str], list[StoredFile]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some of what is below the folder `prefix`: the paths after `after` (None: from its first on), up to `until`,
+    that one included (None: to its last), in the order of their UTF-8 bytes."""
+
+    prefix: str
+    after: str | None = None
+    until: str | None = None
+
+
 Outcomes = list[DeleteOutcome]
+Spans = list[Span]
+Heads = list[StoredFile | None]
 
 
 class Store(Protocol):
@@ -66,6 +80,8 @@ class Store(Protocol):
     def children(self, prefix: str) -> Children: ...
 
     def head(self, path: str) -> StoredFile | None: ...
+
+    def heads(self, paths: Sequence[str]) -> Heads: ...
 
     def open(self, path: str) -> BinaryIO: ...
 

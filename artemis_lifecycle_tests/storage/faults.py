@@ -111,6 +111,9 @@ class FaultyStores(Stores):
         self._end(fault, path)
         return answer
 
+    def heads(self, paths: Sequence[str]) -> list[StoredFile | None]:
+        return [self.head(path) for path in paths]
+
     def open(self, path: str) -> BinaryIO:
         fault = self._begin("read", path)
         answer = self.inner.open(path)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,33 @@ def test_a_listing_shows_no_pipes_and_no_names_that_metadata_cannot_hold(stores:
         pass
     stores.write(f"{tmp_path}/x", b"")
     assert _names(stores, tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "file:{}", "FILE://{}", "{}//"])
+def test_a_listing_in_arrow_is_the_listing(
+    stores: Stores, tmp_path: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a/1", "a/2", "a/b/3", ".h/x", "data/p=1/q=%2F/b c", "\u00e9/\u00fc", "top", "old/1", "old/2"):
+        stores.write(f"{tmp_path}/{name}", b"x" * len(name))
+    stores.archive(f"{tmp_path}/old/1")
+    stores.archive(f"{tmp_path}/old/2")
+    stores.thaw(f"{tmp_path}/old/2", days=1)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (tmp_path / "a" / "link").symlink_to(tmp_path / "top")
+    os.mkfifo(tmp_path / "a" / "pipe")
+    with suppress(OSError):  # Not every file system takes names that are no text.
+        os.close(os.open(os.fsencode(tmp_path) + b"/a/\xff", os.O_CREAT))
+        os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    prefix = spelling.format(tmp_path)
+    for rows in (1, 2, 50_000):
+        monkeypatch.setattr(local, "_BATCH", rows)
+        found = [row for batch in stores.batches(prefix) for row in batch.to_pylist()]
+        assert sorted((row["path"], row["size_in_bytes"], row["last_modified"]) for row in found) == sorted(
+            (file.path, file.size_in_bytes, file.last_modified) for file in stores.list(prefix)
+        )
+    assert list(stores.batches(f"{tmp_path}/none")) == []
+    with pytest.raises(StorageError, match="cannot be listed"):
+        list(stores.batches(f"{tmp_path}/top"))
 
 
 def test_an_unreadable_folder_stops_the_listing(
@@ -301,15 +329,60 @@ def test_a_refused_delete_is_told_and_stops_no_other(
         stores.write(f"{tmp_path}/{name}", b"")
     unlink = os.unlink
 
-    def refusing(path: Any) -> None:
-        if str(path).endswith("/b"):
+    def refusing(path: Any, *, dir_fd: int | None = None) -> None:
+        if Path(path).name == "b":
             raise PermissionError(errno.EACCES, "Permission denied")
-        unlink(path)
+        unlink(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", refusing)
     outcomes = stores.delete([f"{tmp_path}/{name}" for name in "abc"])
     assert [outcome.outcome for outcome in outcomes] == ["deleted", "failed", "deleted"]
     assert outcomes[1].error == "Permission denied"
+
+
+def test_many_deletes_and_looks_are_those_one_by_one(stores: Stores, tmp_path: Path) -> None:
+    """Folder by folder and mixed, in every spelling, with folders, links, archived files and absent ones among them."""
+
+    def made(root: Path) -> list[str]:
+        for folder in ("a", "a/b", "c d", "away", "kept"):
+            (root / folder).mkdir(parents=True)
+            for number in range(4):
+                (root / folder / f"{number}").write_bytes(b"x" * number)
+        (root / "link").symlink_to(root / "away")
+        (root / "a" / "link").symlink_to(root / "kept" / "1")
+        (root / "a" / "broken").symlink_to(root / "nowhere")
+        stores.archive(f"{root}/c d/3")
+        names = {
+            "a": ("0", "1", "b", "link", "broken", "none", "", ".", "..", "x\0y", "\udcff"),
+            "c d": ("0", "3", "none"),
+            "link": ("0", "1", "2"),
+        }
+        paths = [f"{root}/{folder}/{name}" for folder, some in names.items() for name in some]
+        paths += [f"file:{root}/c d/1", f"FILE://{root}/c d/2", f"file://{root}/a//2", f"{root}/a/../a/3"]
+        paths += [f"{root}/{rest}" for rest in ("gone/0", "a/0/below", "a/b/0", "a/0")]
+        return [*paths, "relative/x", "file://host/x"]
+
+    def told(answers: list[DeleteOutcome], root: Path) -> list[tuple[str, str, str | None]]:
+        return [(answer.path.replace(str(root), ""), answer.outcome, answer.error) for answer in answers]
+
+    one, other = tmp_path / "one", tmp_path / "other"
+    several, single = made(one), made(other)
+    # Those that a look refuses to answer for are refused by both.
+    asked = [path for path in several if not path.startswith(("relative", "file://host")) and path.isprintable()]
+    assert stores.heads(asked) == [stores.head(path) for path in asked]
+    assert told(stores.delete(several), one) == told([stores.delete([path])[0] for path in single], other)
+    left = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
+    assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_cannot_be_read_is_deleted_from(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"")
+    tmp_path.chmod(0o300)
+    try:
+        assert stores.delete([f"{tmp_path}/x"]) == [DeleteOutcome(f"{tmp_path}/x", "deleted")]
+    finally:
+        tmp_path.chmod(0o700)
 
 
 def test_deleting_a_symbolic_link_leaves_what_it_points_to(stores: Stores, tmp_path: Path) -> None:
