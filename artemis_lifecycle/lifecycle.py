@@ -1037,6 +1037,7 @@ class Lifecycle:
                 root=self.root,
                 clock=self.operations.clock.now,
                 rules=self.rules(table),
+                check=step.check,
             )
             self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, table))
             step.counts = {"files": listing.files, "bytes": listing.bytes}

@@ -7,9 +7,10 @@ files look like orphans.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -19,9 +20,20 @@ from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import ROWS_HERE, map_parts, read_frame, read_table, write_frame, write_table
+from artemis_lifecycle.storage.frames import (
+    ROWS_HERE,
+    arrow_schema,
+    map_parts,
+    read_frame,
+    read_table,
+    write_batches,
+    write_frame,
+    write_table,
+)
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
-from artemis_lifecycle.storage.stores import StoredFile, Stores
+from artemis_lifecycle.storage.stores import Stores, is_local
+from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import Span
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,10 +43,15 @@ if TYPE_CHECKING:
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 
-_STEP = "path string, last_modified timestamp, size_in_bytes bigint, is_prefix boolean"
+_STEP = "path string, last_modified timestamp, size_in_bytes bigint, is_rest boolean"
 _Row = tuple[str, datetime | None, int | None, bool]
-_MAX_LEVELS = 6
+_ROUNDS = 8
+_FILES_OF_A_TASK = 50_000
+"""What a task lists of a span in the first round; in each round twice as many."""
+
+_SPLITTERS = 8
 _ROWS = 10_000
+_CHECKED_EVERY = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,13 +107,15 @@ def list_table(
     rules: LocationRules,
     listing_id: str | None = None,
     sealed_by: Stores | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Listing:
     """List everything below `locations` and seal it under `root`, which `sealed_by` reach where `stores` do not.
 
-    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. Some ten
-    thousand files are listed by this process. Where it finds more, executors list: level by level until there are
-    prefixes enough for all of them, then each prefix to its end; the driver then sees prefixes, and no files. `clock`
-    is Postgres' (`operations.clock.now`).
+    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. This process
+    lists its own disk, however much there is. On S3 it lists some ten thousand files; where it finds more, executors
+    list spans of keys, each as far as a task may go, and what is left of a span is divided anew: also one flat prefix
+    keeps all of them busy. The driver then sees spans, and no files. `clock` is Postgres' (`operations.clock.now`);
+    `check` is asked again and again, and may raise.
 
     Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
     LocationConflict for a location that is a whole file system or bucket.
@@ -106,32 +125,90 @@ def list_table(
     listing_id = listing_id or f"listing-{uuid.uuid4().hex}"
     folder = f"{root}/listings/{listing_id}"
     started_at = clock()
-    small = _listed_here(stores, folders)
+    if all(is_local(each) for each in folders):
+        return _listed_on_disk(stores, records, folders, listing_id, folder, started_at, clock, check)
+    small, ordered = _listed_here(stores, folders)
     if small is not None:
         with around("orphans.seal_listing"):
             write_table(small, f"{folder}/files", records)
         return _taken(listing_id, folders, started_at, clock(), f"{folder}/files", small)
-    enough = int(spark.sparkContext.defaultParallelism) * 4
     levels: list[DataFrame] = []
-    prefixes = list(folders)
     try:
-        for level in range(_MAX_LEVELS):
-            last = level == _MAX_LEVELS - 1 or len(prefixes) >= enough
-            levels.append(_listed(spark, stores, prefixes, deep=last))
-            if last:
-                break
-            with worker_errors():
-                # Kept, so that the files of this level are not listed a second time.
-                found = levels[-1].persist().where("is_prefix").select("path").collect()
-            prefixes = [row["path"] for row in found]
-            if not prefixes:
-                break
+        for spans, most in _rounds(spark, stores, folders, ordered, levels):
+            check()
+            listed = _listed(spark, stores, spans, most)
+            # Of the last round only the files are asked for, once.
+            levels.append(listed if most is None else listed.persist())
         everything = reduce(lambda one, other: one.unionByName(other), levels)
-        files = everything.where("NOT is_prefix").select("path", "last_modified", "size_in_bytes")
+        files = everything.where("NOT is_rest").select("path", "last_modified", "size_in_bytes")
         return _sealed(files, folder, records, listing_id, folders, started_at, clock)
     finally:
         for listed in levels:
             listed.unpersist()
+
+
+def _listed_on_disk(
+    stores: Stores,
+    records: Stores,
+    folders: Sequence[str],
+    listing_id: str,
+    folder: str,
+    started_at: datetime,
+    clock: Callable[[], datetime],
+    check: Callable[[], None],
+) -> Listing:
+    import pyarrow.compute as pc
+
+    size = 0
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal size
+        asked_at = time.monotonic()
+        for each in folders:
+            for batch in stores.batches(each):
+                size += pc.sum(batch.column("size_in_bytes")).as_py() or 0
+                if time.monotonic() - asked_at > _CHECKED_EVERY:
+                    check()
+                    asked_at = time.monotonic()
+                yield batch
+
+    with around("orphans.seal_listing"):
+        sealed = write_batches(batches(), arrow_schema(LISTED), f"{folder}/files", records)
+    return Listing(listing_id, tuple(folders), started_at, clock(), f"{folder}/files", sealed.rows, size)
+
+
+def _rounds(
+    spark: SparkSession, stores: Stores, folders: Sequence[str], ordered: bool, levels: Sequence[DataFrame]
+) -> Iterator[tuple[Sequence[Span], int | None]]:
+    """The spans that executors should list next, and the most files that a task should list of one (None: all).
+    `levels` gets what they listed before the next round is asked for."""
+    enough = int(spark.sparkContext.defaultParallelism) * 4
+    spans: Sequence[Span] = [Span(each) for each in folders]
+    if not ordered:
+        # Without an order there are no spans. Nobody can tell what another server would leave out.
+        yield spans, None
+        return
+    most = _FILES_OF_A_TASK
+    for turn in range(_ROUNDS):
+        wanted = -(-enough // len(spans))
+        if wanted > 1:
+            divided = threaded(lambda span: _divided(stores, span, wanted), spans, _SPLITTERS)  # noqa: B023
+            spans = [piece for pieces in divided for piece in pieces]
+        last = turn == _ROUNDS - 1
+        yield spans, None if last else most
+        if last:
+            return
+        with worker_errors():
+            # Kept, so that the files of this round are not listed a second time.
+            rests = levels[-1].where("is_rest").select("path").collect()
+        if not rests:
+            return
+        spans = [Span(**json.loads(row["path"])) for row in rests]
+        most *= 2
+
+
+def _divided(stores: Stores, span: Span, wanted: int) -> Sequence[Span]:
+    return [span] if is_local(span.prefix) else stores.split(span, wanted)
 
 
 def given_listing(
@@ -220,18 +297,23 @@ def _taken(
     return Listing(listing_id, tuple(folders), started_at, finished_at, location, files.num_rows, size)
 
 
-def _listed_here(stores: Stores, folders: Sequence[str]) -> pa.Table | None:
-    """All files below `folders`; None once there are more than this process should list on its own."""
+def _listed_here(stores: Stores, folders: Sequence[str]) -> tuple[pa.Table | None, bool]:
+    """All files below `folders`; None once there are more than this process should list on its own. And whether they
+    came in the order of their names."""
     import pyarrow as pa
 
     rows: list[_Row] = []
+    ordered = True
     for folder in folders:
+        last = ""
         for file in stores.list(folder):
+            ordered = ordered and (is_local(folder) or last < file.path)
+            last = file.path
             rows.append((file.path, file.last_modified, file.size_in_bytes, False))
             if len(rows) > ROWS_HERE:
-                return None
+                return None, ordered
     names = ["path", "last_modified", "size_in_bytes"]
-    return pa.Table.from_batches([_batch(rows).select(names)])
+    return pa.Table.from_batches([_batch(rows).select(names)]), ordered
 
 
 def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
@@ -268,25 +350,25 @@ def _require_columns(listing: DataFrame) -> None:
             )
 
 
-def _listed(spark: SparkSession, stores: Stores, prefixes: Sequence[str], *, deep: bool) -> DataFrame:
-    tasks = min(len(prefixes), int(spark.sparkContext.defaultParallelism) * 4)
-    rows = spark.createDataFrame([(prefix,) for prefix in prefixes], "prefix string")
+def _listed(spark: SparkSession, stores: Stores, spans: Sequence[Span], most: int | None) -> DataFrame:
+    tasks = min(len(spans), int(spark.sparkContext.defaultParallelism) * 4)
+    rows = spark.createDataFrame([(json.dumps(asdict(span)),) for span in spans], "span string")
     rows = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    return rows.mapInArrow(_Lister(stores, deep), _STEP)
+    return rows.mapInArrow(_Lister(stores, most), _STEP)
 
 
 class _Lister:
-    """Lists prefixes on an executor: one level each, or each to its end."""
+    """Lists spans on an executor, `most` files of each (None: all); what is left of one is a row of its own."""
 
-    def __init__(self, stores: Stores, deep: bool) -> None:
+    def __init__(self, stores: Stores, most: int | None) -> None:
         self.stores = stores
-        self.deep = deep
+        self.most = most
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[_Row] = []
         for batch in batches:
-            for prefix in batch.column("prefix").to_pylist():
-                for row in self._rows(prefix):
+            for span in batch.column("span").to_pylist():
+                for row in self._rows(Span(**json.loads(span))):
                     rows.append(row)
                     if len(rows) >= _ROWS:
                         yield _batch(rows)
@@ -294,28 +376,28 @@ class _Lister:
         if rows:
             yield _batch(rows)
 
-    def _rows(self, prefix: str) -> Iterator[_Row]:
-        files: Iterator[StoredFile]
-        if self.deep:
-            files = self.stores.list(prefix)
-        else:
-            folders, found = self.stores.children(prefix)
-            yield from ((folder, None, None, True) for folder in folders)
-            files = iter(found)
-        for file in files:
+    def _rows(self, span: Span) -> Iterator[_Row]:
+        if span == Span(span.prefix) and (self.most is None or is_local(span.prefix)):
+            for file in self.stores.list(span.prefix):
+                yield file.path, file.last_modified, file.size_in_bytes, False
+            return
+        for number, file in enumerate(self.stores.list_span(span), start=1):
             yield file.path, file.last_modified, file.size_in_bytes, False
+            if number == self.most:
+                yield json.dumps(asdict(replace(span, after=file.path))), None, None, True
+                return
 
 
 def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    paths, modified, sizes, is_prefix = zip(*rows, strict=True) if rows else ((), (), (), ())
+    paths, modified, sizes, is_rest = zip(*rows, strict=True) if rows else ((), (), (), ())
     return pa.RecordBatch.from_pydict(
         {
             "path": pa.array(paths, pa.string()),
             "last_modified": pa.array(modified, pa.timestamp("us", "UTC")),
             "size_in_bytes": pa.array(sizes, pa.int64()),
-            "is_prefix": pa.array(is_prefix, pa.bool_()),
+            "is_rest": pa.array(is_rest, pa.bool_()),
         }
     )
 

@@ -89,17 +89,34 @@ def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
 
     The digest is that of `write_frame`: a plan has one id, wherever it was made.
     """
-    import numpy as np
+    return write_batches(table.to_batches(max_chunksize=_PART_ROWS), table.schema, folder, stores)
 
-    schema = ",".join(f"{field.name}:{_SPARK_TYPES[str(field.type)]}" for field in table.schema)
+
+def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, stores: Stores) -> SealedFrame:
+    """As `write_table`, of rows that come little by little: memory holds one part of them."""
+    import numpy as np
+    import pyarrow as pa
+
+    columns = ",".join(f"{field.name}:{_SPARK_TYPES[str(field.type)]}" for field in schema)
     sums = [0, 0]
-    parts = []
-    for start in range(0, table.num_rows, _PART_ROWS):
-        piece = table.slice(start, _PART_ROWS).combine_chunks()
+    parts: list[FramePart] = []
+    waiting: list[pa.RecordBatch] = []
+
+    def write() -> None:
+        piece = pa.Table.from_batches(waiting, schema).combine_chunks()
         for seed in (1, 2):
             sums[seed - 1] += int(np.sum(_row_hashes(piece, seed), dtype=np.uint64))
         parts.append(_write_part(piece, folder, stores))
-    return _seal(folder, f"struct<{schema}>", parts, (sums[0], sums[1]), stores)
+        waiting.clear()
+
+    for batch in batches:
+        if waiting and sum(each.num_rows for each in waiting) + batch.num_rows > _PART_ROWS:
+            write()
+        if batch.num_rows:
+            waiting.append(batch)
+    if waiting:
+        write()
+    return _seal(folder, f"struct<{columns}>", parts, (sums[0], sums[1]), stores)
 
 
 def arrow_schema(ddl: str) -> pa.Schema:

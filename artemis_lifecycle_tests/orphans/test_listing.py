@@ -1,14 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime, StorageError
+from artemis_lifecycle.orphans import listing as listing_module
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table, listed_files
+from artemis_lifecycle.storage import frames as frames_module
+from artemis_lifecycle.storage import local as local_module
 from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.types import Span
 from artemis_lifecycle_tests.deletion.world import World
+from artemis_lifecycle_tests.storage.s3_server import S3Server
 
 ODD = ["plain", "with space", "_underscore", ".hidden", "a%20b", "ü", "u\u0308", "Upper", "comma,plus+&=", "new\nline"]
 
@@ -45,6 +52,90 @@ def test_every_file_is_listed_once_whatever_its_name_and_depth(world: World, tmp
     for path in expected[:3]:
         modified = datetime.fromtimestamp(Path(path.removeprefix("file://")).stat().st_mtime, tz=UTC)
         assert abs(rows[path]["last_modified"].replace(tzinfo=UTC) - modified) < timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("rounds", [2, 8])
+def test_one_flat_prefix_is_listed_in_pieces_by_many_tasks(
+    world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    """What a task leaves over is divided anew, in the last round without an end; each file is listed once."""
+    bucket = s3.bucket()
+    names = [f"{number:05d}-77-aaaa.parquet" for number in range(300)] + ["a/b/c", "a/b.c", "\u00e9", "\U0001f600/x"]
+    s3.fill(bucket, [*(f"w/t/{name}" for name in names), "w/t0/not-ours", "w/s"])
+    monkeypatch.setattr(listing_module, "ROWS_HERE", 100)
+    monkeypatch.setattr(listing_module, "_FILES_OF_A_TASK", 4)
+    monkeypatch.setattr(listing_module, "_ROUNDS", rounds)
+    asked: list[list[Span]] = []
+    rounds_of = listing_module._rounds
+
+    def noted(*args: Any) -> Iterator[tuple[Sequence[Span], int | None]]:
+        for spans, most in rounds_of(*args):
+            asked.append(list(spans))
+            yield spans, most
+
+    monkeypatch.setattr(listing_module, "_rounds", noted)
+    stores = s3.stores()
+    listing = list_table(
+        world.spark,
+        stores,
+        [f"s3://{bucket}/w/t/"],
+        root=world.root,
+        clock=world.operations.clock.now,
+        rules=DEFAULT_RULES,
+        sealed_by=world.stores,
+    )
+    assert _paths(world, listing) == sorted(f"s3://{bucket}/w/t/{name}" for name in names)
+    assert listing.files == listing.bytes == len(names)
+    assert len(asked) >= 2 and all(len(spans) >= 8 for spans in asked[:1])
+    # A server that lists in no order has no spans: one task goes through all of it.
+    asked.clear()
+    monkeypatch.setattr(listing_module, "_listed_here", lambda *_: (None, False))
+    again = list_table(
+        world.spark,
+        stores,
+        [f"s3://{bucket}/w/t"],
+        root=world.root,
+        clock=world.operations.clock.now,
+        rules=DEFAULT_RULES,
+        sealed_by=world.stores,
+    )
+    assert _paths(world, again) == _paths(world, listing)
+    assert asked == [[Span(f"s3://{bucket}/w/t")]]
+
+
+def test_a_listing_of_a_disk_is_written_in_parts_and_can_be_stopped(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        (tmp_path / f"d{number % 3}").mkdir(exist_ok=True)
+        (tmp_path / f"d{number % 3}" / f"{number}").write_bytes(b"x" * number)
+    monkeypatch.setattr(local_module, "_BATCH", 4)
+    monkeypatch.setattr(frames_module, "_PART_ROWS", 9)
+    listing = _list(world, f"file://{tmp_path}")
+    sealed = frames_module.describe_frame(listing.files_location, world.stores)
+    assert sealed is not None and len(sealed.parts) == 5 and sealed.rows == listing.files == 40
+    assert listing.bytes == sum(range(40))
+    assert _paths(world, listing) == sorted(f"file://{path}" for path in tmp_path.rglob("*") if path.is_file())
+
+    class Stopped(Exception):  # noqa: N818
+        pass
+
+    def stop() -> None:
+        raise Stopped
+
+    monkeypatch.setattr(listing_module, "_CHECKED_EVERY", 0.0)
+    with pytest.raises(Stopped):
+        list_table(
+            world.spark,
+            world.stores,
+            [f"file://{tmp_path}"],
+            root=world.root,
+            clock=world.operations.clock.now,
+            rules=DEFAULT_RULES,
+            listing_id="stopped",
+            check=stop,
+        )
+    assert frames_module.describe_frame(f"{world.root}/listings/stopped/files", world.stores) is None
 
 
 def test_a_listing_is_found_again_by_its_record(world: World, tmp_path: Path) -> None:
