@@ -609,19 +609,20 @@ def list_name(commit: Commit) -> str:
     return f"snap-{commit.snapshot_id}-1-{commit.uuid}.avro"
 
 
-def generate(shape: Shape, work: Path, *, processes: int = 2) -> Table:
-    """The table of `shape` under `work`, written if it is not there yet."""
+def generate(shape: Shape, work: Path, *, processes: int = 2, location: str | None = None) -> Table:
+    """The table of `shape` under `work`, written if it is not there yet. `location` is where it will stand if it is
+    moved before it is read."""
     folder = work.resolve() / shape.key
     done = folder / "bench.json"
     if done.exists():
         found = load(folder)
-        if found.folder == str(folder):
+        if found.folder == str(folder) and location in (None, found.location):
             return found
     global _writer
     began = time.perf_counter()
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "metadata").mkdir(parents=True)
-    location = f"file://{folder}"
+    location = location or f"file://{folder}"
     history = History(shape, location)
     _writer = _Writer(history, folder)
     manifests = history.manifests

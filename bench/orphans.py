@@ -28,7 +28,8 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -62,8 +63,8 @@ PARTS = ("scan", "listing", "deletion")
 _OLD = timedelta(days=20)
 _BEFORE = timedelta(days=10)
 _SHUFFLE, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"
-_DEFAULTS = {_SHUFFLE: "200", _ADAPTIVE: "true"}
-_FEW, _EIGHT = ({_SHUFFLE: partitions, _ADAPTIVE: "true"} for partitions in ("2", "8"))
+DEFAULTS = {_SHUFFLE: "200", _ADAPTIVE: "true"}
+FEW, EIGHT = ({_SHUFFLE: partitions, _ADAPTIVE: "true"} for partitions in ("2", "8"))
 
 Measured = dict[str, list[dict[str, float]]]
 
@@ -101,7 +102,7 @@ class Bench:
             path.read_bytes()  # Neither side is to be the one that brings it into the system's cache.
         return f"bench.{name}"
 
-    def peer(self, table: str, conf: Mapping[str, str] = _DEFAULTS, **options: str) -> list[str]:
+    def peer(self, table: str, conf: Mapping[str, str] = DEFAULTS, **options: str) -> list[str]:
         """The procedure under these settings of the session; the paths that it names."""
         arguments = {
             "table": f"'{table}'",
@@ -109,15 +110,21 @@ class Bench:
             **options,
         }
         listed = ", ".join(f"{key} => {value}" for key, value in arguments.items())
+        with self.settings(conf):
+            rows = self.spark.sql(f"CALL {self.catalog}.system.remove_orphan_files({listed})").collect()
+        return [row["orphan_file_location"] for row in rows]
+
+    @contextmanager
+    def settings(self, conf: Mapping[str, str]) -> Iterator[None]:
+        """The session with these settings."""
         before = {key: str(self.spark.conf.get(key)) for key in conf}
         for key, value in conf.items():
             self.spark.conf.set(key, value)
         try:
-            rows = self.spark.sql(f"CALL {self.catalog}.system.remove_orphan_files({listed})").collect()
+            yield
         finally:
             for key, value in before.items():
                 self.spark.conf.set(key, value)
-        return [row["orphan_file_location"] for row in rows]
 
     def ours(self, table: str, listing: Listing | DataFrame) -> Any:
         return self.lifecycle.scan_orphans(table, older_than=self.older_than, listing=listing)
@@ -182,12 +189,12 @@ class Bench:
         for _ in range(self.repetitions):
             self.timed("ours, sealed listing, cold", cold(sealed))
             self.timed("ours, sealed listing, warm", partial(ours, sealed))
-            self.timed(f"peer, {_named(_FEW)}", partial(peer, _FEW))
+            self.timed(f"peer, {named_conf(FEW)}", partial(peer, FEW))
             self.timed("ours, DataFrame, warm", partial(ours, frame))
-            self.timed("peer, defaults", partial(peer, _DEFAULTS))
+            self.timed("peer, defaults", partial(peer, DEFAULTS))
             self.timed("ours, DataFrame, cold", cold(frame))
-            self.timed(f"peer, {_named(_EIGHT)}, stream_results", partial(peer, _EIGHT, "true"))
-        return self._report({"files": listed, "orphans": len(planted)})
+            self.timed(f"peer, {named_conf(EIGHT)}, stream_results", partial(peer, EIGHT, "true"))
+        return self.report({"files": listed, "orphans": len(planted)})
 
     def listing(self, name: str, table: Table) -> dict[str, Any]:
         bench = self.register(name, table)
@@ -207,11 +214,11 @@ class Bench:
 
         for _ in range(self.repetitions):
             self.timed("ours", ours)
-            self.timed(f"peer, {_named(_FEW)}", partial(peer, _FEW))
-            self.timed(f"peer, {_named(_FEW)}, prefix_listing", partial(peer, _FEW, "true"))
-            self.timed("peer, defaults", partial(peer, _DEFAULTS))
+            self.timed(f"peer, {named_conf(FEW)}", partial(peer, FEW))
+            self.timed(f"peer, {named_conf(FEW)}, prefix_listing", partial(peer, FEW, "true"))
+            self.timed("peer, defaults", partial(peer, DEFAULTS))
         shutil.rmtree(Path(table.folder) / "data")
-        return self._report({"files": len(data) + len(planted), "orphans": len(planted)})
+        return self.report({"files": len(data) + len(planted), "orphans": len(planted)})
 
     def deletion(self, name: str, files: int) -> dict[str, Any]:
         self.spark.sql(f"CREATE TABLE {self.catalog}.bench.{name} (id bigint) USING iceberg")
@@ -223,7 +230,7 @@ class Bench:
             root / days[number % len(days)] / f"{number:05d}-{100_000 + number}-{uuid.uuid4()}-0-00001.parquet"
             for number in range(files)
         ]
-        conf = _FEW
+        conf = FEW
 
         def gone() -> None:
             left = sum(1 for path in paths if path.exists())
@@ -251,7 +258,7 @@ class Bench:
             made()
             side()
             gone()
-        return self._report({"files": files})
+        return self.report({"files": files})
 
     # --- what they work on --------------------------------------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class Bench:
         _require_same(found, planted)
         return False
 
-    def _report(self, what: Mapping[str, Any]) -> dict[str, Any]:
+    def report(self, what: Mapping[str, Any]) -> dict[str, Any]:
         measured, self.measured = self.measured, {}
         return {**what, "best_of": {name: min(runs, key=lambda run: run["seconds"]) for name, runs in measured.items()},
                 "all": {name: [run["seconds"] for run in runs] for name, runs in measured.items()}}  # fmt: skip
@@ -342,7 +349,7 @@ def main(work: Path, home: Path, *, small: bool, parts: Sequence[str], deleted: 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _named(conf: Mapping[str, str]) -> str:
+def named_conf(conf: Mapping[str, str]) -> str:
     return f"{conf[_SHUFFLE]} partitions"
 
 
