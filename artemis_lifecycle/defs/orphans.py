@@ -40,7 +40,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
     with told_to_dagster() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.scan_orphans(table, listing=steps.latest_listing(table))
-        trend, every = steps.scan_trend(table), steps.config.policy(table).orphans.scan_every
+        trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
         metadata={
@@ -63,7 +63,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
             ),
             "by_origin": shown.table(["origin", "orphans"], summary.orphans_by_origin.items()),
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
-            "next_scan_at": shown.instant(next_scan(trend.points, every)),
+            "next_scan_at": shown.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": shown.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
             "seconds": watch.seconds,
         }

@@ -86,7 +86,8 @@ def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> l
             plans_due=plans_due[table],
             cold_tier=policy.cold_tier.enabled,
         )
-        due = next_scan(trend_of(table, scans.get(table, ())).points, policy.orphans.scan_every)
+        points = trend_of(table, scans.get(table, ())).points
+        due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
         found.append(Tonight(table, night, replace(progress, orphans_due=due is None or due <= night.closes)))
     return found
 

@@ -124,13 +124,18 @@ def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
     return None if days <= 0 else new / days
 
 
-def next_scan(points: Sequence[ScanPoint], every: ScanEvery) -> datetime | None:
+def next_scan(points: Sequence[ScanPoint], every: ScanEvery, min_age: timedelta) -> datetime | None:
     """When orphans will have come up to `every.target_share` of the table's files, at the rate of the last scans; no
-    sooner than `every.least` after the last scan and no later than `every.most`. None (now) before the second scan."""
+    sooner than `every.least` after the last scan and no later than `every.most`. None (now) before the second scan.
+
+    What nothing refers to and was too young at the last scan counts as what `min_age` brings: else a table would look
+    clean until its first leaks are old, and be left alone for as long again.
+    """
     rate = leaked_per_day(points)
     if rate is None:
         return None
     last = points[-1]
+    rate = max(rate, last.too_young / max(min_age / _DAY, 1.0))
     aimed = every.most if rate <= 0 else timedelta(days=min(36_500.0, every.target_share * last.listed / rate))
     return last.at + min(max(aimed, every.least), every.most)
 
