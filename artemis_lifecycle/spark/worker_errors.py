@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from artemis_lifecycle import errors
+from artemis_lifecycle.spark.java_errors import as_ours
 
 # A worker's exception reaches the driver as text: the last line of its traceback names class and message.
 _RAISED = re.compile(r"artemis_lifecycle\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat |\n\s+at |\Z)", re.DOTALL)
@@ -14,7 +15,8 @@ _RAISED = re.compile(r"artemis_lifecycle\.errors\.(\w+): (.*?)(?:\n\s*\n|\n\tat 
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Run Spark actions; a LifecycleError raised on an executor comes out as that LifecycleError.
+    """Run Spark actions; a LifecycleError raised on an executor comes out as that LifecycleError, and what the catalog,
+    the store or another writer did to the JVM as `java_errors` has it.
 
     Every action whose workers read a table's files belongs inside, so that a caller never has to read a Spark trace.
     """
@@ -25,7 +27,10 @@ def worker_errors() -> Iterator[None]:
     except Exception as error:
         raised = _RAISED.findall(str(error))
         if not raised:
-            raise
+            known = as_ours(error)
+            if known is None:
+                raise
+            raise known from error
         name, message = raised[-1]
         kind = getattr(errors, name, errors.LifecycleError)
         raise _restored(kind, message.strip()) from error

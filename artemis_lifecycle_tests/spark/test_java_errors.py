@@ -1,0 +1,98 @@
+"""Java's errors that are other systems' doing come out as this project's own; all others stay as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    LifecycleError,
+    OperationsUnavailable,
+    StorageError,
+)
+from artemis_lifecycle.spark.java_errors import java_errors
+from artemis_lifecycle.spark.worker_errors import worker_errors
+
+ICEBERG = "org.apache.iceberg.exceptions"
+
+
+def _thrown(spark: SparkSession, outer: Any) -> None:
+    """Have the JVM throw it."""
+    jvm: Any = spark._jvm
+    future = jvm.java.util.concurrent.CompletableFuture()
+    future.completeExceptionally(outer)
+    future.join()
+
+
+def _made(spark: SparkSession, name: str, *arguments: Any) -> Any:
+    jvm: Any = spark._jvm
+    found = jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found(*arguments)
+
+
+def _of(spark: SparkSession, kind: str) -> Any:
+    jvm: Any = spark._jvm
+    nothing = spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)  # type: ignore[union-attr]
+    if kind == "gone":
+        cause = _made(spark, "java.sql.SQLException", "terminating connection", "57P01")
+        return _made(spark, "org.apache.iceberg.jdbc.UncheckedSQLException", cause, "Failed to get table", nothing)
+    if kind == "refused":
+        cause = _made(spark, "java.sql.SQLException", "permission denied", "42501")
+        return _made(spark, "org.apache.iceberg.jdbc.UncheckedSQLException", cause, "Failed to get table", nothing)
+    if kind == "conflict":
+        cause = _made(spark, f"{ICEBERG}.ValidationException", "Missing required files", nothing)
+        return _made(spark, "java.lang.RuntimeException", "Cannot commit rewrite", cause)
+    if kind == "unknown":
+        return _made(spark, f"{ICEBERG}.CommitStateUnknownException", _made(spark, "java.lang.Exception", "no answer"))
+    if kind == "store":
+        return _made(spark, "java.io.UncheckedIOException", _made(spark, "java.io.IOException", "reset by peer"))
+    if kind == "stopped":
+        return _made(spark, "java.io.UncheckedIOException", _made(spark, "java.io.InterruptedIOException", "stop"))
+    return _made(spark, "java.lang.IllegalStateException", "a defect")
+
+
+@pytest.mark.parametrize("around", [java_errors, worker_errors])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("gone", OperationsUnavailable),
+        ("conflict", CommitConflict),
+        ("unknown", CommitStateUnknown),
+        ("store", StorageError),
+    ],
+)
+def test_what_other_systems_did_is_told_in_this_projects_words(
+    spark: SparkSession, around: Any, kind: str, expected: type[LifecycleError]
+) -> None:
+    with pytest.raises(expected) as raised, around():
+        _thrown(spark, _of(spark, kind))
+    assert "\n" not in str(raised.value) and "Exception: " in str(raised.value)
+    assert isinstance(raised.value.__cause__, Py4JJavaError)
+
+
+@pytest.mark.parametrize("kind", ["refused", "stopped", "defect"])
+def test_all_else_keeps_its_trace(spark: SparkSession, kind: str) -> None:
+    with pytest.raises(Py4JJavaError), java_errors():
+        _thrown(spark, _of(spark, kind))
+    with pytest.raises(ZeroDivisionError), java_errors():
+        _ = 1 / 0
+
+
+def test_the_table_is_named(spark: SparkSession) -> None:
+    with pytest.raises(CommitConflict, match=r"\[table ns.t\]"), java_errors("ns.t"):
+        _thrown(spark, _of(spark, "conflict"))
+
+
+def test_what_executors_met_counts_too(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    broken = spark.range(1).select(F.raise_error(F.lit("java.net.SocketTimeoutException: Read timed out")))
+    with pytest.raises(StorageError, match="Read timed out"), java_errors():
+        broken.collect()
