@@ -54,7 +54,8 @@ NOTHING_ARCHIVED = ""
 @dataclass(frozen=True)
 class HandoffInput:
     """What is to go to the cold tier: snapshots of one metadata file of one table. `plan_id` keys the handoff's
-    work; `thinned` are snapshots of the plan that the policy does not archive."""
+    work; `thinned` are snapshots of the plan that the policy does not archive. `read_base` reads the base where it is
+    not to be read at its own place."""
 
     plan_id: str
     table: str
@@ -62,6 +63,7 @@ class HandoffInput:
     base_metadata_location: str
     snapshot_ids: tuple[int, ...]
     thinned: tuple[int, ...] = ()
+    read_base: Callable[[], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def hand_off(
     if not plan.snapshot_ids:
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         return _recorded(context, none)
-    base = context.live_stores.read(plan.base_metadata_location)
+    base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
     demand, identity = _demand(context, plan, base)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))

@@ -10,14 +10,14 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError
+from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
-from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_DROPS = "write.metadata.delete-after-commit.enabled"
+"""The property of tables whose writers delete the metadata files that fall out of the log, a plan's base among them."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,10 @@ def plan_expiration(
         _spark=spark,
         _stores=stores,
     )
+    if plan.expired_snapshots and metadata.properties.get(_DROPS, "").lower() == "true":
+        # Gone already: whoever needs it says that the plan is stale.
+        with suppress(MissingFile):
+            stores.copy(metadata.metadata_location, _base_copy(plan.files_location))
     stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)
     operations.plans.seal(
         PlanRecord(
@@ -234,6 +241,32 @@ def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_
             untouched="the table and all files of the plan",
             do=f"close it (artemis close {plan_id}) and plan again",
         ) from error
+
+
+def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
+    """The metadata file that the plan was made of; its copy where the table has dropped it since. Raises StalePlan."""
+    try:
+        return stores.read(plan.base_metadata_location)
+    except MissingFile as missing:
+        try:
+            return stores.read(_base_copy(plan.files_location))
+        except MissingFile:
+            raise StalePlan(
+                "The metadata file that the plan was made of is gone: the table drops old ones",
+                table=plan.table,
+                path=plan.base_metadata_location,
+                untouched="both tiers",
+                do=f"plan again: artemis plan {plan.table}",
+            ) from missing
+
+
+def base_metadata(stores: Stores, plan: ExpirationPlan) -> TableMetadata:
+    """What `read_base` reads, parsed."""
+    return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location)
+
+
+def _base_copy(files_location: str) -> str:
+    return f"{files_location.removesuffix('/files')}/base.metadata.json"
 
 
 def _told(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:
