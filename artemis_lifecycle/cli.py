@@ -1220,11 +1220,34 @@ def release(hold_id: str, config: ConfigOption = None, json: JsonOption = False)
 
 
 @app.command()
+def writers(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; all tables without it", metavar="TABLE")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The writers at work, whose files no orphan scan touches, by their heartbeats."""
+    with opened(config, "reading heartbeats") as lifecycle:
+        found = lifecycle.writers(table)
+    if json:
+        show(found, json=True, title="")
+        return
+    rows = [
+        (beat.table, beat.writer_id, beat.prefix or "the whole table", beat.host, beat.pid, beat.started_at,
+         beat.expires_at)
+        for beat in found
+    ]  # fmt: skip
+    columns = ["table", "writer", "protects", "host", "pid", "at work since", "unless it beats, until"]
+    show_table("Writers at work", columns, rows)
+
+
+@app.command()
 def approve(
     plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
     who: Annotated[str, typer.Option(prompt=True)],
     why: Annotated[str, typer.Option(prompt=True)],
-    large: Annotated[bool, typer.Option("--large", help="It may pass max_files and max_share_of_table.")] = False,
+    large: Annotated[
+        bool, typer.Option("--large", help="It may pass max_files, max_bytes, max_share_of_table.")
+    ] = False,
     lost: Annotated[
         bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")
     ] = False,

@@ -245,6 +245,7 @@ class Prices(_Model):
 class Deletion(_Model):
     grace: Duration = timedelta(hours=24)
     max_files: int | None = Field(default=None, ge=0)
+    max_bytes: int | None = Field(default=None, ge=0)
     max_share_of_table: float | None = Field(default=None, ge=0, le=1)
     requests_per_second: float | None = Field(default=None, gt=0)
     mode: Literal["delete", "quarantine"] = "delete"

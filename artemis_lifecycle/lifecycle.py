@@ -110,7 +110,7 @@ from artemis_lifecycle.metadata.types import NO_SUMMARY, CatalogEntry, Ref, Snap
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
-from artemis_lifecycle.operations.heartbeats import Writing, writing
+from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
 from artemis_lifecycle.operations.leases import Lease
@@ -709,7 +709,7 @@ class Lifecycle:
     ) -> PlanRecord | ScanRecord:
         """Let a plan pass one guard; who, when and why are kept.
 
-        "large": `max_files` and `max_share_of_table`, of an orphan scan too. "lost": its handoff may leave out
+        "large": `max_files`, `max_bytes` and `max_share_of_table`, of scans too. "lost": its handoff may leave out
         snapshots whose files are gone. Neither is the other. Raises NoSuchPlan, PlanStateError.
         """
         if isinstance(plan, OrphanScanResult):
@@ -857,6 +857,7 @@ class Lifecycle:
             plan.table,
             policy.deletion,
             files=plan.summary.files,
+            size_in_bytes=plan.summary.size_in_bytes,
             files_in_table=None if total is None else total + plan.summary.files,
             approved_by=record.approved_by,
         )
@@ -1218,6 +1219,7 @@ class Lifecycle:
             record.table,
             self.config.policy(record.table).deletion,
             files=record.files,
+            size_in_bytes=record.bytes,
             files_in_table=json.loads(record.summary)["listed_files"],
             approved_by=record.approved_by,
         )
@@ -1487,6 +1489,7 @@ class Lifecycle:
             record.table,
             policy.deletion,
             files=record.files,
+            size_in_bytes=record.bytes,
             files_in_table=json.loads(record.summary)["listed_files"],
             approved_by=record.approved_by,
         )
@@ -2477,6 +2480,10 @@ class Lifecycle:
     def release(self, hold_id: str) -> Hold:
         """Release a hold. Raises NoSuchPlan for an id that no hold has."""
         return self.operations.holds.release(hold_id)
+
+    def writers(self, table: str | None = None) -> list[Heartbeat]:
+        """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
+        return self.operations.heartbeats.live(None if table is None else self._look(table).metadata.table_uuid)
 
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"

@@ -309,3 +309,22 @@ def test_the_archive_a_thaw_and_the_costs(
     assert [tier["tier"] for tier in costs["tiers"]] == ["live", "cold", "deep-archive"]
     assert costs["tiers"][2]["files"] == moved.moved_files and costs["per_month"] is None
     assert "no price for every class" in run("costs", "db.t")
+
+
+def test_dropped_tables_writers_and_old_records(
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(config, spark=spark) as lifecycle, lifecycle.writing("db.t", "nightly-load"):
+        assert "nightly-load" in run("writers", "db.t") and "the whole table" in run("writers")
+    assert run("writers", "db.t", "--json") == []
+    assert run("dropped", "--json") == []
+    run("list-objects", "db.t", "--json")
+    spark.sql(f"DROP TABLE {config.catalogs.live.name}.db.t")
+    (lost,) = run("dropped", "--json")
+    assert (lost["table"], lost["state"]) == ("db.t", "waiting") and lost["table_uuid"] in run("dropped")
+    assert "younger than orphans.min_age" in run("scan-dropped", "db.t", code=3)
+    assert "BadInput" in run("keep-dropped", "db.t", code=2)
+    kept = run("keep-dropped", "db.t", "--who", "ada", "--why", "read elsewhere", "--json")
+    assert (kept["state"], kept["kept_by"]) == ("kept", "ada") and "read elsewhere" in run("dropped")
+    assert run("keep-dropped", "db.t", "--undo", "--json")["state"] == "waiting"
+    assert run("forget-records", "--dry-run", "--json")["counts"]["jobs"] == 0

@@ -65,6 +65,13 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
             "next_scan_at": shown.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": shown.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
+            "live_writers": shown.table(
+                ["writer", "protects", "host", "pid", "at work since", "unless it beats, until"],
+                [
+                    (beat.writer_id, beat.prefix or "all", beat.host, beat.pid, beat.started_at, beat.expires_at)
+                    for beat in steps.writers(table)
+                ],
+            ),
             "seconds": watch.seconds,
         }
     )

@@ -36,6 +36,7 @@ def require_approval(
     limits: config.Deletion,
     *,
     files: int,
+    size_in_bytes: int,
     files_in_table: int | None,
     approved_by: str | None,
 ) -> None:
@@ -48,6 +49,8 @@ def require_approval(
     reasons = []
     if limits.max_files is not None and files > limits.max_files:
         reasons.append(f"{files:,} files are more than max_files {limits.max_files:,}")
+    if limits.max_bytes is not None and size_in_bytes > limits.max_bytes:
+        reasons.append(f"{size_in_bytes:,} bytes are more than max_bytes {limits.max_bytes:,}")
     if limits.max_share_of_table is not None and files:
         if not files_in_table:
             reasons.append("its share of the table is unknown and max_share_of_table is set")

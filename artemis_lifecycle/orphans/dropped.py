@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.config import format_duration
 from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.last_look import Grounds, Sight, covered, receipt_folders
 from artemis_lifecycle.deletion.ownership import (
@@ -30,6 +31,7 @@ from artemis_lifecycle.deletion.ownership import (
 )
 from artemis_lifecycle.deletion.quarantine import UNDELETED
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.kinds import METADATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -265,17 +267,32 @@ def scan_dropped(
         refuses_mismatches=prefix_mismatch == "error",
     )
     if scan.summary.too_young:
-        unreferenced = scan.unreferenced()
-        young = unreferenced.where(unreferenced.verdict == TOO_YOUNG).select("path").orderBy("path").limit(_SHOWN)
-        named = ", ".join(row["path"] for row in young.collect())
+        _refuse_young(scan, known, min_age)
+    return scan
+
+
+def _refuse_young(scan: OrphanScanResult, known: KnownTable, min_age: timedelta) -> None:
+    from pyspark.sql import functions as F
+
+    assert known.missing_since is not None
+    young = scan.unreferenced().where(F.col("verdict") == TOO_YOUNG)
+    commits = young.where((F.col("kind") == METADATA) & (F.col("last_modified") >= F.lit(known.missing_since + _SKEW)))
+    named = ", ".join(row["path"] for row in commits.orderBy("path").limit(_SHOWN).collect())
+    if named:
         raise Refused(
-            f"{scan.summary.too_young:,} files are younger than orphans.min_age, or metadata files written after the "
-            f"catalog lost the table ({known.missing_since:%Y-%m-%d %H:%M} UTC), e.g. {named}: it may live elsewhere",
+            f"Metadata files were written after the catalog lost the table ({known.missing_since:%Y-%m-%d %H:%M} UTC), "
+            f"e.g. {named}: it lives elsewhere",
             table=known.table,
             untouched="all files",
-            do=f"find out who writes there; artemis keep-dropped {known.table_uuid} if it lives elsewhere",
+            do=f"find out who commits there; artemis keep-dropped {known.table_uuid} ends its being asked about",
         )
-    return scan
+    raise Refused(
+        f"{scan.summary.too_young:,} files are younger than orphans.min_age ({format_duration(min_age)}): a writer may "
+        "still be at work",
+        table=known.table,
+        untouched="all files",
+        do="scan again when they are older",
+    )
 
 
 def require_no_hold(operations: Operations, known: KnownTable) -> None:

@@ -30,6 +30,8 @@ def test_grace_runs_by_postgres_clock_and_now_can_only_make_it_later() -> None:
         (Deletion(max_files=10), 10, 100, True),
         (Deletion(max_files=10), 11, 100, False),
         (Deletion(max_files=0), 0, 0, True),
+        (Deletion(max_bytes=500), 5, 100, True),
+        (Deletion(max_bytes=499), 5, 100, False),
         (Deletion(max_share_of_table=0.5), 50, 100, True),
         (Deletion(max_share_of_table=0.5), 51, 100, False),
         (Deletion(max_share_of_table=0.5), 1, None, False),
@@ -40,7 +42,15 @@ def test_a_job_above_its_limits_waits_for_a_person(
     limits: Deletion, files: int, in_table: int | None, passes: bool
 ) -> None:
     def ask(who: str | None) -> None:
-        require_approval("plan-1", "ns.t", limits, files=files, files_in_table=in_table, approved_by=who)
+        require_approval(
+            "plan-1",
+            "ns.t",
+            limits,
+            files=files,
+            size_in_bytes=100 * files,
+            files_in_table=in_table,
+            approved_by=who,
+        )
 
     ask("j.smith")
     if passes:

@@ -274,9 +274,12 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
     elsewhere = place / "metadata" / "00009-0f3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10.metadata.json"
     elsewhere.write_bytes(b"{}")
     make_old(elsewhere, timedelta(days=10))
-    with pytest.raises(Refused, match="may live elsewhere"):
+    with pytest.raises(Refused, match="it lives elsewhere"):
         lifecycle.scan_dropped(table)
     elsewhere.unlink()
+    make_old(late_data, timedelta(hours=1))
+    with pytest.raises(Refused, match=r"1 files are younger than orphans\.min_age"):
+        lifecycle.scan_dropped(table)
     late_data.unlink()
     # A table that cannot be read may be this one.
     stranger = make_table(lifecycle, "stranger", 1)
@@ -365,7 +368,7 @@ def test_the_daily_run_scans_waits_for_a_word_and_deletes(make_config: MakeConfi
         assert set(done) == {"db.asked", "db.dark", "scratch.t"}
         assert done["scratch.t"].deleted and done["scratch.t"].problem is None and not places["scratch.t"].exists()
         assert done["db.asked"].problem and "somebody's word" in done["db.asked"].problem
-        assert done["db.dark"].problem and "may live elsewhere" in done["db.dark"].problem
+        assert done["db.dark"].problem and "it lives elsewhere" in done["db.dark"].problem
         assert done["db.asked"].scan_id is not None
         lifecycle.approve(done["db.asked"].scan_id, who="ada", why="yes")
         again = {each.dropped.table: each for each in lifecycle.clear_dropped()}
