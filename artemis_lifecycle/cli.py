@@ -1242,11 +1242,14 @@ def writers(
 
 @app.command()
 def approve(
-    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of a scan.", metavar="PLAN")],
     who: Annotated[str, typer.Option(prompt=True)],
     why: Annotated[str, typer.Option(prompt=True)],
     large: Annotated[
-        bool, typer.Option("--large", help="It may pass max_files, max_bytes, max_share_of_table.")
+        bool,
+        typer.Option(
+            "--large", help="It may pass max_files, max_bytes, max_share_of_table; a dropped table's files may go."
+        ),
     ] = False,
     lost: Annotated[
         bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")

@@ -1420,7 +1420,7 @@ class Lifecycle:
                 record = self.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
             assert record is not None
             if record.approved_by is None and policy.dropped.approval == "required":
-                waits = f"somebody's word: artemis approve {record.scan_id} --who … --why …"
+                waits = f"somebody's word: artemis approve {record.scan_id} --large --who … --why …"
                 return Cleared(lost, record.scan_id, record.files, problem=waits)
             report = self.delete_dropped(record.scan_id, dry_run=dry_run)
         except LifecycleError as error:
@@ -1482,7 +1482,7 @@ class Lifecycle:
                 f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
                 table=known.table,
                 untouched="all files",
-                do=f"artemis approve {record.scan_id} --who … --why …, then delete",
+                do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
         require_approval(
             record.scan_id,
