@@ -87,7 +87,11 @@ def _carried_out(world: World, order: Order, patch: pytest.MonkeyPatch) -> str:
         patch.setattr(LastLook, "kept", _stopping_after(LastLook.kept))
     elif order.place == BETWEEN_FILES:
         of_table = f"/{order.job.table.replace('.', '/')}/"
-        patch.setattr(local, "_delete", _stopping_after(local._delete, lambda path: of_table in path))
+
+        def is_of_table(_: object, path: str) -> bool:
+            return of_table in path
+
+        patch.setattr(local._Folder, "delete", _stopping_after(local._Folder.delete, is_of_table))
 
     def pause() -> str | None:
         # Asked before the batch, and between its pieces.
