@@ -33,46 +33,32 @@ def table(world: World) -> str:
     return "del.aside"
 
 
-def test_a_worker_that_dies_anywhere_loses_no_file(world: World, table: str, tmp_path: Path) -> None:
-    """At each durable write in turn: every doomed file is at its path or in quarantine, and in the end in quarantine;
-    what is alive stays, and has no copy there."""
+@pytest.mark.parametrize("point", ["quarantine.set_aside:after", "deletion.delete_files:after"])
+def test_a_worker_that_dies_loses_no_file_whatever_its_name(
+    world: World, table: str, tmp_path: Path, point: str
+) -> None:
+    """Every doomed file is at its path or in quarantine, and in the end in quarantine; what is alive stays, and has no
+    copy there."""
     place = QuarantinePlace(f"file://{tmp_path}/quarantine", timedelta(days=1))
     alive = world.data_file(table, world.current_snapshot(table)).location()
-    died: set[str] = set()
-    tries = 0
-    while True:
-        files = {f"file://{world.drop_in(table, f'data/{tries}/{name}')}": f"{tries}{name}" for name in ODD}
-        for path, content in files.items():
-            local(path).write_text(content)
-        job = world.job_of(table, [*((path, "data") for path in files), (alive, "data")])
-        folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
-        tries += 1
-
-        def die(name: str) -> None:
-            if name not in died and not name.startswith("leases."):
-                died.add(name)
-                raise Killed(name)
-
-        before = len(died)
-        try:
-            with crash_points.installed(die):
-                world.delete(job, files_per_batch=3, quarantine=place)
-        except Killed:
-            for path, content in files.items():
-                found = [each for each in (local(path), local(place_of(folder, path))) if each.exists()]
-                assert found and {each.read_text() for each in found} == {content}
-        report = world.delete(job, files_per_batch=3, quarantine=place)
-        assert (report.deleted, report.already_absent, report.kept, report.failed) == (len(ODD), 0, 1, 0)
-        assert report.quarantine == folder
-        assert {row["outcome"] for row in report.files().collect()} == {QUARANTINED, "kept"}
-        for path, content in files.items():
-            assert not local(path).exists()
-            assert local(place_of(folder, path)).read_text() == content
-        assert local(alive).exists() and not local(place_of(folder, alive)).exists()
-        if len(died) == before:
-            break
-    assert len(died) > 15 and {"quarantine.set_aside:after", "deletion.delete_files:after"} <= died
-    print(f"died at {len(died)} points")
+    files = {f"file://{world.drop_in(table, f'data/{point[-12:-6]}/{name}')}": name for name in ODD}
+    for path, content in files.items():
+        local(path).write_text(content)
+    job = world.job_of(table, [*((path, "data") for path in files), (alive, "data")])
+    folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
+    with pytest.raises(Killed), crash_points.installed(_killed_at(point)):
+        world.delete(job, files_per_batch=3, quarantine=place)
+    for path, content in files.items():
+        found = [each for each in (local(path), local(place_of(folder, path))) if each.exists()]
+        assert found and {each.read_text() for each in found} == {content}
+    report = world.delete(job, files_per_batch=3, quarantine=place)
+    assert (report.deleted, report.already_absent, report.kept, report.failed) == (len(ODD), 0, 1, 0)
+    assert report.quarantine == folder
+    assert {row["outcome"] for row in report.files().collect()} == {QUARANTINED, "kept"}
+    for path, content in files.items():
+        assert not local(path).exists()
+        assert local(place_of(folder, path)).read_text() == content
+    assert local(alive).exists() and not local(place_of(folder, alive)).exists()
 
 
 def test_what_came_alive_after_an_interrupted_move_keeps_its_only_copy(world: World, tmp_path: Path) -> None:
