@@ -11,9 +11,9 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 
-from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
+from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.heartbeats import Heartbeats
@@ -33,6 +33,8 @@ from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
 
 Purpose = Literal["lifecycle", "ingest"]
+
+_NO_RIGHT = "42501"  # insufficient_privilege
 
 # Ingest commits are many and short; the lifecycle's are few, and its locks sit on a connection for a while.
 _POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
@@ -145,10 +147,20 @@ class Operations:
 
     @classmethod
     def open(cls, uri: str) -> Self:
-        """Connect and migrate. Raises OperationsUnavailable; ConfigError for an address that is none."""
+        """Connect and migrate. Raises OperationsUnavailable; Refused for a role without rights to the schema;
+        ConfigError for an address that is none."""
         engine = connect(uri)
         try:
             migrate(engine)
+        except ProgrammingError as error:
+            engine.dispose()
+            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+                raise
+            raise Refused(
+                f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}: {str(error.orig).splitlines()[0]}",
+                untouched="everything",
+                do="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
+            ) from None
         except BaseException:
             engine.dispose()
             raise

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, make_url, text
 
-from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.local.postgres import EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations, connect, migrate
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
@@ -58,6 +58,19 @@ def test_starters_at_the_same_time_do_not_collide(postgres_uri: str) -> None:
         thread.join()
     engine.dispose()
     assert raised == []
+
+
+def test_a_role_without_rights_to_the_schema_is_told_which_it_needs(operations: Operations, postgres_uri: str) -> None:
+    with operations.engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS nobody_here"))
+        connection.execute(text("CREATE ROLE nobody_here LOGIN PASSWORD 'p'"))
+    try:
+        uri = make_url(postgres_uri).set(username="nobody_here", password="p").render_as_string(hide_password=False)
+        with pytest.raises(Refused, match=r"no rights to schema lifecycle.*GRANT artemis_lifecycle"):
+            Operations.open(uri)
+    finally:
+        with operations.engine.begin() as connection:
+            connection.execute(text("DROP ROLE nobody_here"))
 
 
 def test_a_role_that_may_not_create_tables_can_open_an_up_to_date_schema(

@@ -24,6 +24,7 @@ from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations, connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
@@ -403,7 +404,7 @@ def test_an_analyst_reads_both_catalogs_and_nothing_of_the_schema(
         told.add("steps", ANALYST, f"read catalog {catalog.name}, and make a namespace in it", "read; refused")
     assert config.operations.uri is not None
     before = datetime.now(UTC)
-    with pytest.raises(DBAPIError, match="permission denied"):
+    with pytest.raises(Refused, match="permission denied"):
         Operations.open(config.operations.uri)
     told.add("steps", ANALYST, "open the operations database", "refused")
     with owner.connect() as connection:
