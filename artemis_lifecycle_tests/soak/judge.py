@@ -25,7 +25,7 @@ from artemis_lifecycle.operations.plans import HOLDING, PlanStatus
 from artemis_lifecycle.orphans.verdicts import OPEN_PLAN, OPEN_SCAN, TOO_YOUNG
 from artemis_lifecycle_tests.soak import journal, place, rows
 
-_PATIENCE = 420
+_PATIENCE = 1200
 """Seconds in which a table comes to rest: holds, heartbeats of the dead and the window are over by then."""
 
 _AT_ONCE = 12
@@ -256,7 +256,7 @@ def _operations(verdict: Verdict, lifecycle: Lifecycle, table: str) -> None:
         "batches that are not done": "SELECT job_id, batch, state FROM lifecycle.batches JOIN lifecycle.jobs "
         "USING (job_id) WHERE table_uuid = :t AND state <> 'done'",
         "batches whose files are not all accounted for": "SELECT job_id, batch FROM lifecycle.batches b "
-        "JOIN lifecycle.jobs j USING (job_id) WHERE table_uuid = :t AND b.files <> deleted + absent + kept",
+        "JOIN lifecycle.jobs j USING (job_id) WHERE j.table_uuid = :t AND b.files <> b.deleted + b.absent + b.kept",
         "handoff batches that are not done": "SELECT plan_id, batch, state FROM lifecycle.handoff_batches "
         "JOIN lifecycle.plans USING (plan_id) WHERE table_uuid = :t AND state <> 'done' AND status <> 'superseded'",
         "scans whose deletion is not over": "SELECT scan_id FROM lifecycle.scans WHERE table_uuid = :t "

@@ -17,7 +17,7 @@ from artemis_lifecycle_tests.soak.weather import weather
 _MINUTES = float(os.environ.get("ARTEMIS_SOAK_MINUTES", "30"))
 _SEED = int(os.environ.get("ARTEMIS_SOAK_SEED") or random.randrange(10_000))
 
-pytestmark = pytest.mark.timeout(_MINUTES * 60 * 3 + 1800)
+pytestmark = pytest.mark.timeout(_MINUTES * 60 * 3 + 7200)
 
 
 def test_after_a_storm_nothing_is_lost_and_nothing_is_left_over(spark: SparkSession) -> None:
@@ -30,8 +30,9 @@ def test_after_a_storm_nothing_is_lost_and_nothing_is_left_over(spark: SparkSess
             heartbeats=(place.MERGED,),
             pyiceberg_writers=3,
             spark_writers=1,
-            workers=2,
-            threads=0,
+            # Two at once: one that is killed, and one that lives on and takes over.
+            workers=1,
+            threads=1,
             window=30,
             grace=5,
             min_age=75,
@@ -39,7 +40,8 @@ def test_after_a_storm_nothing_is_lost_and_nothing_is_left_over(spark: SparkSess
             heartbeat=30,
             pause=2.0,
             most_files=30,
-            between_kills=10,
-            between_restarts=100,
+            between_kills=12,
+            between_restarts=75,
+            done_between_restarts=40,
         ),
     )
