@@ -1166,6 +1166,7 @@ class Lifecycle:
                 clock=self.operations.clock.now,
                 rules=self.rules(table),
                 min_age=max(policy.min_age, policy.min_age_floor),
+                check=step.check,
             )
             step.counts = {"files": found.unknown_files, "bytes": found.unknown_bytes}
         return found
@@ -1335,6 +1336,7 @@ class Lifecycle:
                 root=self.root,
                 clock=self.operations.clock.now,
                 rules=rules,
+                check=step.check,
             )
             self.operations.scans.store_listing(listing.record(known.table_uuid, known.table))
             scan = dropped.scan_dropped(

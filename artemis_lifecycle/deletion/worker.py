@@ -424,7 +424,7 @@ class _Run:
 
     def _remove_sidecars(self, paths: Sequence[str]) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
-        local = [sidecar(path) for path in paths if is_local(path)]
+        local = self.sight.stores.present([sidecar(path) for path in paths if is_local(path)])
         if local:
             self.sight.stores.delete(local, within_seconds=_DELETES_LAST)
 

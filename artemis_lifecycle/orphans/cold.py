@@ -66,19 +66,28 @@ def scan_cold(
     clock: Callable[[], datetime],
     rules: LocationRules,
     min_age: timedelta,
+    check: Callable[[], None] = lambda: None,
 ) -> ColdScan:
     """List the cold table's location, then read its metadata and its ledger, and seal what none of them has.
 
     `records` reach `root`; `current` reads the cold table's metadata anew. Call it under the table's lease: a handoff
-    at work has files that only it knows. Raises NoSuchTable before the first handoff, UnreadableMetadata and
-    StorageError for whatever cannot be read: then there is no scan.
+    at work has files that only it knows. `check` is `list_table`'s.
+    Raises NoSuchTable before the first handoff, UnreadableMetadata and StorageError for whatever cannot be read: then
+    there is no scan.
     """
     from pyspark.sql import functions as F
 
     if identity is None:
         raise no_cold_table(table)
     listing = list_table(
-        spark, cold_stores, [identity.cold_location], root=root, clock=clock, rules=rules, sealed_by=records
+        spark,
+        cold_stores,
+        [identity.cold_location],
+        root=root,
+        clock=clock,
+        rules=rules,
+        sealed_by=records,
+        check=check,
     )
     read_at = clock()
     require_after(listing, read_at, table)

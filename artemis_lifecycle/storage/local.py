@@ -24,6 +24,7 @@ from artemis_lifecycle.storage.types import (
     DeleteOutcome,
     Heads,
     Outcomes,
+    Paths,
     StoredFile,
 )
 
@@ -74,6 +75,10 @@ class LocalStore:
     def heads(self, paths: Sequence[str]) -> Heads:
         with _Folder() as folder:
             return [folder.head(path) or self.head(path) for path in paths]
+
+    def present(self, paths: Sequence[str]) -> Paths:
+        with _Folder() as folder:
+            return [path for path in paths if folder.has(path)]
 
     def open(self, path: str) -> BinaryIO:
         try:
@@ -551,6 +556,17 @@ class _Folder:
         except (OSError, ValueError):
             return None
         return _stored(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def has(self, path: str) -> bool:
+        """Whether anything is there, as far as can be told without an error: the answer to a look that finds nothing
+        is the dearest part of it in Python."""
+        name = self._turn_to(path)
+        if name is None:
+            return os.path.lexists(local_path(path))
+        try:
+            return self._open is not None and os.access(name, os.F_OK, dir_fd=self._open)
+        except ValueError:
+            return False
 
     def _turn_to(self, path: str) -> str | None:
         """Open the path's folder; the name in it, or None where the path is none of a folder and a name."""

@@ -25,6 +25,7 @@ from artemis_lifecycle.storage.types import (
     DeleteOutcome,
     Heads,
     Outcomes,
+    Paths,
     Span,
     Spans,
     Store,
@@ -128,6 +129,11 @@ class Stores:
             several = list(group)
             found += self._store(several[0]).heads(several)
         return found
+
+    def present(self, paths: Sequence[str]) -> Paths:
+        """Those of these paths on this machine's disk at which something stands. Where most have nothing this is much
+        cheaper than looks, or deletes, that say so of each."""
+        return self._local.present(paths)
 
     def open(self, path: str) -> BinaryIO:
         """The file as a seekable stream that holds little in memory. Raises MissingFile, a StorageError, if absent."""

@@ -70,6 +70,7 @@ class Span:
 Outcomes = list[DeleteOutcome]
 Spans = list[Span]
 Heads = list[StoredFile | None]
+Paths = list[str]
 
 
 class Store(Protocol):

@@ -370,6 +370,13 @@ def test_many_deletes_and_looks_are_those_one_by_one(stores: Stores, tmp_path: P
     # Those that a look refuses to answer for are refused by both.
     asked = [path for path in several if not path.startswith(("relative", "file://host")) and path.isprintable()]
     assert stores.heads(asked) == [stores.head(path) for path in asked]
+    there = [
+        path
+        for path in asked
+        if os.path.exists(local.local_path(path)) and path.rpartition("/")[2] not in ("", ".", "..")
+    ]
+    assert [path for path in stores.present(asked) if path in set(there)] == there
+    assert all(os.path.lexists(local.local_path(path)) for path in stores.present(asked))
     assert told(stores.delete(several), one) == told([stores.delete([path])[0] for path in single], other)
     left = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
     assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
