@@ -172,11 +172,11 @@ def gateway(binary: str, root: Path) -> Iterator[str]:
             server.terminate()
 
 
-def measured(work: Path, home: Path, files: int, part: str, binary: str | None) -> dict[str, Any]:
+def measured(work: Path, home: Path, files: int, part: str, binary: str | None, repetitions: int) -> dict[str, Any]:
     folder = work / f"expiry-{uuid.uuid4().hex[:8]}"
     root = folder / "buckets"
     if part == "disk":
-        return _measured(folder, work, home, files, folder / "table", f"file://{folder}/table", {})
+        return _measured(folder, work, home, files, folder / "table", f"file://{folder}/table", {}, repetitions)
     assert binary is not None, "s3 needs --gateway"
     with gateway(binary, root) as endpoint:
         (root / "bench").mkdir()
@@ -187,11 +187,18 @@ def measured(work: Path, home: Path, files: int, part: str, binary: str | None) 
             "s3.secret-access-key": _KEYS["ROOT_SECRET_KEY"],
             "s3.path-style-access": "true",
         }
-        return _measured(folder, work, home, files, root / "bench" / "table", "s3://bench/table", access)
+        return _measured(folder, work, home, files, root / "bench" / "table", "s3://bench/table", access, repetitions)
 
 
 def _measured(
-    folder: Path, work: Path, home: Path, files: int, place: Path, location: str, access: Mapping[str, str]
+    folder: Path,
+    work: Path,
+    home: Path,
+    files: int,
+    place: Path,
+    location: str,
+    access: Mapping[str, str],
+    repetitions: int,
 ) -> dict[str, Any]:
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
     mark = folder.name.replace("-", "_")
@@ -227,14 +234,21 @@ def _measured(
                 return metadata.generate(shape_that_loses(files), folder / "tables", location=location)
 
             Expiry(bench, table(2_000), place).run(1)
-            return Expiry(bench, table(files), place).run(REPETITIONS)
+            return Expiry(bench, table(files), place).run(repetitions)
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def main(work: Path, home: Path, files: int, parts: Sequence[str], binary: str | None) -> dict[str, Any]:
-    return {"heap": HEAP, **{part: measured(work, home, files, part, binary) for part in parts}}
+def main(
+    work: Path, home: Path, files: int, parts: Sequence[str], binary: str | None, repetitions: int
+) -> dict[str, Any]:
+    load = os.getloadavg()
+    return {
+        "heap": HEAP,
+        "load before": load,
+        **{part: measured(work, home, files, part, binary, repetitions) for part in parts},
+    }
 
 
 if __name__ == "__main__":
@@ -244,6 +258,14 @@ if __name__ == "__main__":
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--gateway")
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     given = parser.parse_args()
-    done = main(given.work.resolve(), given.home.resolve(), given.files, given.parts.split(","), given.gateway)
+    done = main(
+        given.work.resolve(),
+        given.home.resolve(),
+        given.files,
+        given.parts.split(","),
+        given.gateway,
+        given.repetitions,
+    )
     print(json.dumps(done, indent=1))

@@ -302,11 +302,14 @@ class Bench:
 
     def report(self, what: Mapping[str, Any]) -> dict[str, Any]:
         measured, self.measured = self.measured, {}
-        return {**what, "best_of": {name: min(runs, key=lambda run: run["seconds"]) for name, runs in measured.items()},
-                "all": {name: [run["seconds"] for run in runs] for name, runs in measured.items()}}  # fmt: skip
+        best = {name: min(runs, key=lambda run: run["seconds"]) for name, runs in measured.items()}
+        every = {name: [run["seconds"] for run in runs] for name, runs in measured.items()}
+        return {**what, "load after": os.getloadavg(), "best_of": best, "all": every}
 
 
-def main(work: Path, home: Path, *, small: bool, parts: Sequence[str], deleted: int) -> dict[str, Any]:
+def main(
+    work: Path, home: Path, *, small: bool, parts: Sequence[str], deleted: int, repetitions: int
+) -> dict[str, Any]:
     folder = work / f"orphans-{uuid.uuid4().hex[:8]}"
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
     mark = folder.name.replace("-", "_")
@@ -328,7 +331,7 @@ def main(work: Path, home: Path, *, small: bool, parts: Sequence[str], deleted: 
         with Lifecycle.open(config, spark=spark) as lifecycle:
             bench = Bench(lifecycle, folder)
             made = partial(metadata.generate, work=work)
-            found: dict[str, Any] = {"heap": HEAP}
+            found: dict[str, Any] = {"heap": HEAP, "load before": os.getloadavg()}
             # All of it on small tables first: both sides have run each step before the clock counts.
             if "scan" in parts:
                 bench.scan("warm", made(metadata.warm_up()))
@@ -336,7 +339,7 @@ def main(work: Path, home: Path, *, small: bool, parts: Sequence[str], deleted: 
                 bench.listing("warm_listed", made(shape_with_files(2_000, days=12)))
             if "deletion" in parts:
                 bench.deletion("warm_deleted", 3_000)
-            bench.repetitions = REPETITIONS
+            bench.repetitions = repetitions
             if "scan" in parts:
                 found["scan"] = bench.scan("scanned", made(metadata.daily(0.1 if small else 2, further_days=0)))
             if "listing" in parts:
@@ -400,6 +403,7 @@ if __name__ == "__main__":
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--deleted", type=int, default=200_000)
+    parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     given = parser.parse_args()
     done = main(
         given.work.resolve(),
@@ -407,5 +411,6 @@ if __name__ == "__main__":
         small=given.small,
         parts=given.parts.split(","),
         deleted=given.deleted,
+        repetitions=given.repetitions,
     )
     print(json.dumps(done, indent=1))
