@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.operations.crash_points import around
@@ -14,6 +14,8 @@ from artemis_lifecycle.storage.stores import Stores
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NAMESPACE = "lifecycle"
 """Left out of discovery, of sensors and of the tables' schedules."""
@@ -51,11 +53,12 @@ def append_new(
     key: str,
     value: str,
     month_of: tuple[str, datetime],
+    since: datetime,
     rows: Iterable[pa.Table],
 ) -> bool:
     """Append `rows` to `table` (catalog.namespace.name), all of it in one commit, if it has no row whose `key` is
     `value`; each of `rows` becomes a file. `month_of` is the column by whose month the table is partitioned, and the
-    instant that all of them have there.
+    instant that all of them have there; no row of `value` has an earlier one than `since`.
 
     This process writes the Parquet files and Iceberg's core appends them: no Spark job, whose planning and tasks take
     seconds for a handful of rows. False, with nothing done, where the table may have such rows, or has not the columns
@@ -71,7 +74,7 @@ def append_new(
     found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
     found.refresh()
     partition = _month(jvm, found, *month_of)
-    if partition is None or _may_have(jvm, found, key, value):
+    if partition is None or _may_have(jvm, found, key, value, month_of[0], since):
         return False
     append = found.newAppend()
     config = jvm.org.apache.iceberg.MetricsConfig.forTable(found)
@@ -106,9 +109,13 @@ def _month(jvm: Any, table: Any, column: str, instant: datetime) -> Any | None:
     return partition
 
 
-def _may_have(jvm: Any, table: Any, key: str, value: str) -> bool:
-    """Whether any file's bounds leave room for a row whose `key` is `value`."""
-    tasks = table.newScan().filter(jvm.org.apache.iceberg.expressions.Expressions.equal(key, value)).planFiles()
+def _may_have(jvm: Any, table: Any, key: str, value: str, column: str, since: datetime) -> bool:
+    """Whether any file's bounds leave room for a row whose `key` is `value` and `column` not before `since`."""
+    expressions = jvm.org.apache.iceberg.expressions.Expressions
+    # A compacted file has room for every key; by its times it is passed over.
+    microseconds = (since - _EPOCH) // timedelta(microseconds=1)
+    scan = table.newScan().filter(expressions.equal(key, value))
+    tasks = scan.filter(expressions.greaterThanOrEqual(column, microseconds)).planFiles()
     try:
         return bool(tasks.iterator().hasNext())
     finally:

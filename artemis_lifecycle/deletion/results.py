@@ -59,9 +59,10 @@ def record_outcomes(
         return 0
     table, recorded_at = f"{catalog}.lifecycle.deletions", operations.clock.now()
     if stores is not None and root is not None:
-        parts = _rows(stores, root, job, recorded_at)
+        parts, begun = _rows(stores, root, job, recorded_at), operations.journal.job(job.job_id)
+        since = recorded_at if begun is None or begun.started_at is None else begun.started_at
         with around("deletion.record_outcomes"), worker_errors():
-            if append_new(spark, stores, table, "job_id", job.job_id, ("recorded_at", recorded_at), parts):
+            if append_new(spark, stores, table, "job_id", job.job_id, ("recorded_at", recorded_at), since, parts):
                 return rows
     outcomes = report.files().select(
         F.lit(job.job_id).alias("job_id"),
