@@ -35,7 +35,7 @@ from typing import Any
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
@@ -85,7 +85,7 @@ class Expiry:
     def over(self, name: str) -> None:
         """What a side left must be what the other left; metadata files and receipts apart."""
         files = {str(path.relative_to(self.place)) for path in self.place.rglob("*") if path.is_file()}
-        left = {path for path in files if "artemis-receipts" not in path and not path.endswith(".metadata.json")}
+        left = {path for path in files if "artemis-receipts" not in path and ".metadata.json" not in path}
         assert not left & set(self.doomed), f"{len(left & set(self.doomed))} doomed files are still there"
         assert self.left in (None, left), sorted((self.left or set()) ^ left)[:3]
         self.left = left
@@ -225,7 +225,7 @@ def _measured(
             "home": str(work / "home"),
         }
     )
-    spark = open_session(session_conf(config, spark_conf(config.catalogs), resolve(home)))
+    spark = open_session(session_conf(config, spark_conf(config.catalogs), resolve(home, needed(config))))
     try:
         with Lifecycle.open(config, spark=spark) as lifecycle:
             bench = Bench(lifecycle, folder)
