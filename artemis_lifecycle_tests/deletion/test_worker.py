@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -328,38 +328,6 @@ def test_a_crash_while_outcomes_are_appended_leaves_each_once(world: World, tabl
         assert sorted(row["outcome"] for row in rows.collect()) == ["deleted"] * 3, point
 
 
-def test_a_crash_at_every_durable_write_resumes_to_the_same_end(world: World, table: str) -> None:
-    """Raises at each point in turn, then runs again: garbage gone, alive files there, every file accounted for."""
-    alive = world.data_file(table, world.current_snapshot(table)).location()
-    rows = world.rows(table)
-
-    def fresh(name: str) -> list[tuple[str, str]]:
-        return [*_garbage(world, table, name, 3), (alive, "data")]
-
-    reached: list[str] = []
-    job = world.job_of(table, fresh("counting"))
-    with crash_points.installed(reached.append):
-        world.delete(job, files_per_batch=2)
-    reached = [name for name in reached if not name.startswith("leases.")]
-    # Every point once, and the first write of the second batch: a batch's points are the same for each.
-    points = sorted({reached.index(name) for name in reached} | {_second(reached, "journal.start_batch:before")})
-    assert len(points) >= 15
-
-    for number in points:
-        files = fresh(f"crash{number}")
-        job = world.job_of(table, files)
-        with pytest.raises(_Crash), crash_points.installed(_crash_at(number)):
-            world.delete(job, files_per_batch=2)
-        report = world.delete(job, files_per_batch=2)
-
-        assert report.deleted + report.already_absent == 3, reached[number]
-        assert (report.kept, report.failed, report.pending) == (1, 0, 0), reached[number]
-        assert not any(local(path).exists() for path, _ in files[:3])
-        assert local(alive).exists()
-    assert world.rows(table) == rows
-    print(f"crashed at {len(points)} points: {', '.join(reached[number] for number in points)}")
-
-
 def _reported(world: World, job: DeletionJob) -> DeletionReport:
     return report_of(world.spark, world.stores, world.operations, job, world.root)
 
@@ -370,21 +338,6 @@ class _Crash(Exception):  # noqa: N818
 
 def _without_sidecars(paths: Sequence[str]) -> list[str]:
     return [path for path in paths if not path.endswith(".crc")]
-
-
-def _second(names: list[str], name: str) -> int:
-    return names.index(name, names.index(name) + 1)
-
-
-def _crash_at(number: int) -> Callable[[str], None]:
-    seen = iter(range(10**6))
-
-    def crash(name: str) -> None:
-        # Losing the lease's own rows is the leases' test, and releasing it happens after every crash here.
-        if not name.startswith("leases.") and next(seen) == number:
-            raise _Crash(name)
-
-    return crash
 
 
 def _paths(world: World, folder: str) -> list[tuple[str, str]]:
