@@ -45,6 +45,7 @@ def test_after_a_short_storm_nothing_is_lost_and_nothing_is_left_over(spark: Spa
             between_kills=10,
             between_restarts=25,
             done_between_restarts=10,
+            least_commits=12,
             # More of the rare ones than in the long form: each is there within the minute.
             faults={
                 **storm.FAULTS,

@@ -41,7 +41,7 @@ from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY, S3
 LIVE, COLD = "storm_live", "storm_cold"
 
 _PACKAGE = "artemis_lifecycle_tests.soak"
-_LONGER = 600
+_LONGER = 3600
 """Seconds that a storm may last beyond its time."""
 
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -81,6 +81,7 @@ class Plan:
     between_kills: float
     between_restarts: float
     done_between_restarts: int
+    least_commits: int
     faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
 
 
@@ -258,19 +259,20 @@ class Storm:
                 kill_at = time.monotonic() + self._next(self.plan.between_kills)
             if time.monotonic() >= restart_at:
                 # However slow the machine: between two restarts some work comes to its end.
-                if self._did() - did_before >= self.plan.done_between_restarts:
+                did = self._did("commit", "done")
+                if did - did_before >= self.plan.done_between_restarts:
                     self._restart_postgres()
-                    did_before = self._did()
+                    did_before = did
                 restart_at = time.monotonic() + self._next(self.plan.between_restarts)
             for helper in self.helpers:
                 assert helper.poll() is None, f"{helper.args} ended with {helper.returncode}; see {self.home}"
             assert time.monotonic() < latest, f"the storm never had {lacking}; see {self.home}"
             time.sleep(0.1)
 
-    def _did(self) -> int:
-        """Commits of writers, and ended steps of workers, so far."""
+    def _did(self, *what: str) -> int:
+        """Commits of writers ("commit"), and steps that workers ended ("done"), so far."""
         found = self.place.journal("x").parent.glob("*.jsonl")
-        return sum(line["what"] in ("commit", "done") for path in found for line in journal.read(path))
+        return sum(line["what"] in what for path in found for line in journal.read(path))
 
     def _lacking(self) -> list[str]:
         """What must happen at least once, and has not."""
@@ -280,6 +282,8 @@ class Storm:
         for name in names:
             if not any(line["what"] in ("commit", "done") for line in journal.read(self.place.journal(name))):
                 found.append(f"anything done by {name}")
+        if self._did("commit") < self.plan.least_commits:
+            found.append(f"{self.plan.least_commits} commits")
         for kind in {child.kind for child in self.children}:
             if not any(what.startswith(f"{kind} killed") for what in self.counts):
                 found.append(f"a {kind} killed")

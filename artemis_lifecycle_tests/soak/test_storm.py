@@ -43,5 +43,6 @@ def test_after_a_storm_nothing_is_lost_and_nothing_is_left_over(spark: SparkSess
             between_kills=12,
             between_restarts=75,
             done_between_restarts=40,
+            least_commits=100,
         ),
     )
