@@ -80,7 +80,8 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=60 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_random_histories.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
-		artemis_lifecycle_tests/integration/test_two_machines.py -o timeout=0 $(ARGS)
+		artemis_lifecycle_tests/integration/test_two_machines.py artemis_lifecycle_tests/integration/test_dropped.py \
+		artemis_lifecycle_tests/integration/test_leaking_month.py -o timeout=0 $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## Style, and which room may import which.
