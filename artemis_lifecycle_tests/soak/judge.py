@@ -65,6 +65,10 @@ def wake(lifecycle: Lifecycle) -> None:
 def come_to_rest(lifecycle: Lifecycle, table: str) -> None:
     """Finish what was begun, and walk until nothing expires and nobody's file is left. Nothing may fail any more."""
     end = time.monotonic() + _PATIENCE
+    # Of a step that ended while Postgres was restarted nobody could give the lease back: it lapses.
+    while lifecycle.operations.leases.live(lifecycle.snapshot_history(table).table_uuid):
+        assert time.monotonic() < end, f"the lease of {table} does not lapse"
+        time.sleep(0.5)
     while True:
         for scan in lifecycle.interrupted_scans(table):
             lifecycle.delete_orphans(scan.scan_id)
