@@ -159,7 +159,8 @@ class Walk:
         recorded = self.recorded[place]
         self.disk.put_back(recorded.before)
         writes = self._run_until(recorded.step, (number, when))
-        if not writes.dead or writes.made[number].kind != recorded.writes[number].kind:
+        # Files that are written side by side come in any order: then it is the place that is the same.
+        if not writes.dead or not _alike(writes.made[number], recorded.writes[number]):
             return [f"it did not die at {recorded.writes[number]}, but at {writes.made[-1]}"]
         wrong = self._at_the_death(recorded)
         if when == "inside" and writes.made[number].kind == "iceberg swap":
@@ -330,6 +331,10 @@ STEPS = [
     Step("close", lambda it: it.close_plan(_plan_of(it, "db.q"), who="ann", why="seen")),
     Step("purge", lambda it: it.purge_quarantine("db.q"), _retained),
 ]
+
+
+def _alike(one: Write, other: Write) -> bool:
+    return one.kind == other.kind or one.where == other.where
 
 
 @pytest.fixture(scope="module")

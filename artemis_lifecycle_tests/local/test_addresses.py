@@ -55,6 +55,7 @@ def test_every_section_comes_through(tmp_path: Path) -> None:
         "reachability": {"threads": 3, "cache": "redis://127.0.0.1/0"},
         "deep_archive": {"days": 3},
         "quarantine": {"root": "file:///somewhere/else", "retain": "3d"},
+        "records": {"keep": "3d"},
         "prices": {"classes": {"STANDARD": {"gb_month": 0.5}}},
         "defaults": {"retention": {"window": "3d"}},
         "tables": {"a.b": {"retention": {"window": "9d"}}},
