@@ -26,7 +26,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle import lifecycle as face
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.deletion.quarantine import place_of
 from artemis_lifecycle.deletion.worker import DeletionSettings
@@ -346,7 +345,8 @@ def walk(
     made = Walk(config, spark, Disk(config.home, uri, tmp_path_factory.mktemp("saved")))
     with pytest.MonkeyPatch.context() as patch:
         # A deletion of more than one batch.
-        patch.setattr(face, "DeletionSettings", partial(DeletionSettings, files_per_batch=5))
+        settings = partial(DeletionSettings, files_per_batch=5)
+        patch.setattr("artemis_lifecycle.lifecycle.deletion.DeletionSettings", settings)
         made.prepare()
         yield made
 

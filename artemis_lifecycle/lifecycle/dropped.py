@@ -1,0 +1,278 @@
+"""Tables that the catalog has no more: noticing them, deciding about them, and deleting what they left."""
+
+from __future__ import annotations
+
+import json
+
+from artemis_lifecycle.deletion.absence import Absence
+from artemis_lifecycle.deletion.guards import require_approval
+from artemis_lifecycle.deletion.worker import DeletionReport, report_of
+from artemis_lifecycle.errors import (
+    ApprovalNeeded,
+    BadInput,
+    GraceNotOver,
+    LifecycleError,
+    NoSuchPlan,
+    NoSuchTable,
+    Refused,
+    StalePlan,
+)
+from artemis_lifecycle.lifecycle.base import Look
+from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
+from artemis_lifecycle.metadata.types import CatalogEntry
+from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.orphans import dropped
+from artemis_lifecycle.orphans.delete import job_of
+from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
+from artemis_lifecycle.orphans.listing import list_table
+from artemis_lifecycle.orphans.scan import OrphanScanResult
+
+
+class DroppedTables(Deletion):
+    """Dropped tables, from their drop to their last file."""
+
+    def observe_catalog(self) -> dict[str, str]:
+        """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
+        files of tables that are new or have changed; returns why, for those that cannot be read."""
+        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)[1]
+
+    def dropped_tables(self) -> list[DroppedTable]:
+        """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
+        them."""
+        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        return [self._dropped(known) for known in missing]
+
+    def _dropped(self, known: KnownTable) -> DroppedTable:
+        assert known.missing_since is not None
+        due_at = known.missing_since + self.config.policy(known.table).dropped.keep
+        scans = self.operations.scans.of_table(known.table_uuid, kind="dropped")
+        state: dropped.State = "due" if self.operations.clock.now() >= due_at else "waiting"
+        if known.gone_at is not None:
+            state = "gone"
+        elif known.kept_at is not None:
+            state = "kept"
+        elif not dropped.has_metadata(self.live_stores, self.root, known):
+            state = "purged"
+        return DroppedTable(
+            table=known.table,
+            table_uuid=known.table_uuid,
+            metadata_location=known.metadata_location,
+            last_seen=known.last_seen,
+            missing_since=known.missing_since,
+            due_at=due_at,
+            state=state,
+            kept_by=known.kept_by,
+            kept_why=known.kept_why,
+            scan_id=scans[0].scan_id if scans else None,
+            approved_by=scans[0].approved_by if scans else None,
+        )
+
+    def _missing(self, table: str) -> KnownTable:
+        """The one dropped table of that name or uuid."""
+        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        having = [known for known in missing if table in (known.table_uuid, known.table)]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchTable(
+                "The catalog has lost no such table, as far as is known",
+                table=table,
+                untouched="everything",
+                do="see which tables were dropped: artemis dropped",
+            )
+        raise BadInput(
+            f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
+            table=table,
+            untouched="everything",
+            do="name the one by its uuid",
+        )
+
+    def scan_dropped(self, table: str) -> OrphanScanResult:
+        """Find what a dropped table (by name, or uuid) has left, as `delete_dropped` would delete it. Changes nothing.
+
+        What other tables read or own is kept, also a table that was made again in the same place. Raises NoSuchTable
+        for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
+        StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
+        """
+        known = self._missing(table)
+        look, absence = self._lost(known)
+        policy, rules = self.config.policy(known.table), self.rules(known.table)
+        with self._step(look, "dropped_scan") as step:
+            listing = list_table(
+                self.spark,
+                self.live_stores,
+                self._locations(look, None),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=rules,
+                check=step.check,
+            )
+            self.operations.scans.store_listing(listing.record(known.table_uuid, known.table))
+            scan = dropped.scan_dropped(
+                self.spark,
+                self.live_stores,
+                self.operations,
+                listing,
+                known,
+                absence,
+                catalog=self._live,
+                root=self.root,
+                rules=rules,
+                reserved=self._reserved(),
+                rules_of=self.rules,
+                min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
+                prefix_mismatch=policy.orphans.prefix_mismatch,
+            )
+            step.counts = {"files": scan.summary.orphan_files, "bytes": scan.summary.orphan_bytes}
+        return scan
+
+    def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
+        """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
+        otherwise, a person has approved it (`approve`). Goes on where an earlier run stopped; ends the table's plans.
+
+        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
+        table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
+        """
+        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        if record.kind != "dropped":
+            raise NoSuchPlan(
+                f"{record.scan_id} is a scan for orphans, not of a dropped table",
+                table=record.table,
+                untouched="everything",
+                do=f"artemis delete-orphans {record.scan_id}",
+            )
+        known = self.operations.known_tables.get(self._live.name, record.table_uuid)
+        job = job_of(record)
+        if record.state == ScanState.DONE and not dry_run:
+            if record.files:
+                self._receipt(job)
+            if known.missing_since is not None and known.gone_at is None:
+                # The worker died after its last file.
+                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+            return report_of(self.spark, self.live_stores, self.operations, job, self.root)
+        self._require_over(known, record, dry_run=dry_run)
+        look, absence = self._lost(known)
+        if dry_run:
+            return self._delete_scan(record, None, dry_run=True, absence=absence)
+        with self._step(look, "dropped_deletion") as step:
+            for plan in self.operations.plans.holding(known.table_uuid):
+                self.operations.plans.close(plan.plan_id, record.approved_by or self.owner, "its table was dropped")
+            report = self._delete_scan(record, step.lease, pause=step.pause, absence=absence)
+            step.state = "pending" if report.failed or report.pending else "done"
+            step.counts = deletion_counts(report)
+            if step.state == "done":
+                if record.files:
+                    self._receipt(job)
+                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+        return report
+
+    def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
+        """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
+        no scan, or an old one, and delete what may be deleted. What stands against one is told of it, and holds up no
+        other. A dry run scans nothing."""
+        return [
+            self._clear(each, dry_run=dry_run)
+            for each in self.dropped_tables()
+            if each.state == "due" and self.config.entry(each.table) is not None
+        ]
+
+    def _clear(self, lost: DroppedTable, *, dry_run: bool) -> Cleared:
+        policy = self.config.policy(lost.table)
+        states = (ScanState.OPEN, ScanState.DELETING)
+        scans = self.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
+        record = scans[0] if scans else None
+        try:
+            latest = self.operations.clock.now() - policy.orphans.scan_every.most
+            # What a person has approved is deleted as it was approved.
+            stale = record is None or (record.approved_by is None and record.listed_at < latest)
+            if stale and dry_run:
+                return Cleared(lost, problem="it is to be scanned")
+            if stale:
+                record = self.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
+            assert record is not None
+            if record.approved_by is None and policy.dropped.approval == "required":
+                waits = f"somebody's word: artemis approve {record.scan_id} --large --who … --why …"
+                return Cleared(lost, record.scan_id, record.files, problem=waits)
+            report = self.delete_dropped(record.scan_id, dry_run=dry_run)
+        except LifecycleError as error:
+            return Cleared(lost, None if record is None else record.scan_id, problem=error.what)
+        return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
+
+    def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
+        """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
+        known = self._missing(table)
+        require_said(known.table, who=who, why=why)
+        return self._dropped(self.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
+
+    def unkeep_dropped(self, table: str) -> DroppedTable:
+        """End a `keep_dropped`: the time runs from when the table was missed. Raises NoSuchTable, PlanStateError."""
+        known = self._missing(table)
+        return self._dropped(self.operations.known_tables.unkeep(known.catalog, known.table_uuid))
+
+    def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> Look:
+        """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
+        try:
+            look = self._look(table)
+        except NoSuchTable:
+            return self._lost(self._missing(table_uuid or table))[0]
+        if table_uuid in (None, look.metadata.table_uuid):
+            return look
+        return self._lost(self._missing(table_uuid or table))[0]
+
+    def _lost(self, known: KnownTable) -> tuple[Look, Absence]:
+        """A dropped table as it was last seen, and what looks for it in the catalog."""
+        metadata = dropped.last_metadata(self.live_stores, self.root, known)
+        namespace, _, name = known.table.rpartition(".")
+        entry = CatalogEntry(known.catalog, namespace, name, metadata.metadata_location)
+        absence = dropped.absence_of(self.operations, self._live, self.live_stores, known, metadata)
+        return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
+
+    def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
+        """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
+        found = self._dropped_or_stale(known)
+        policy = self.config.policy(known.table)
+        dropped.require_no_hold(self.operations, known)
+        if found.state == "kept":
+            raise Refused(
+                f"{found.kept_by} decided that the dropped table's files stay: {found.kept_why}",
+                table=known.table,
+                untouched="all files",
+                do=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+            )
+        if dry_run:
+            return
+        if self.operations.clock.now() < found.due_at:
+            raise GraceNotOver(
+                f"The dropped table's files are kept until {found.due_at.isoformat()} (dropped.keep)",
+                table=known.table,
+                untouched="all files",
+                do=f"delete then: artemis delete-dropped {record.scan_id}",
+            )
+        if policy.dropped.approval == "required" and record.approved_by is None:
+            raise ApprovalNeeded(
+                f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
+                table=known.table,
+                untouched="all files",
+                do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
+            )
+        require_approval(
+            record.scan_id,
+            record.table,
+            policy.deletion,
+            files=record.files,
+            size_in_bytes=record.bytes,
+            files_in_table=json.loads(record.summary)["listed_files"],
+            approved_by=record.approved_by,
+        )
+
+    def _dropped_or_stale(self, known: KnownTable) -> DroppedTable:
+        if known.missing_since is None:
+            raise StalePlan(
+                "The table is in the catalog again",
+                table=known.table,
+                untouched="all files",
+                do="nothing: its files are a living table's again",
+            )
+        return self._dropped(known)

@@ -1,0 +1,165 @@
+"""Why: a file's fate, a file's place in a plan, and what one plan does that another does not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.batches import outcome_frame
+from artemis_lifecycle.deletion.worker import GONE
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.expiration.difference import PlanDifference
+from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
+from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
+from artemis_lifecycle.expiration.lifetime import held_until
+from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, milliseconds
+from artemis_lifecycle.lifecycle.base import RESULTS, Look
+from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.reachability.holders import holders_of
+from artemis_lifecycle.retention.rules import held_by, view_of
+from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds.
+
+    `since` is the commit of the first snapshot that still holds it; `until` the first instant at which a plan would let
+    it go if nothing were committed until then (None: while a branch or a tag has it, or nobody holds it).
+    """
+
+    path: str
+    verdict: str
+    reasons: tuple[str, ...]
+    holders: tuple[str, ...]
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class Explaining(Orphans):
+    """Answers; changes nothing."""
+
+    def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
+        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
+        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
+        """
+        first, second = (self.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
+        return compare_plans(first, second, self.rules(second.table))
+
+    def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
+        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
+
+        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
+        """
+        found = self.plan(plan) if isinstance(plan, str) else plan
+        _require_path(found.table, path)
+        rules = self.rules(found.table)
+        location = normalise(path, rules)
+        files = found.files()
+        row = files.filter(normalise_column(files.path, rules) == location).first()
+        if row is not None:
+            return PlanExplanation(
+                found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
+            )
+        base = base_metadata(self.live_stores, found)
+        holders = holders_of(self._index(found.table, base), location)
+        return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
+
+    def explain(self, table: str, path: str) -> Explanation:
+        """A file's fate: who holds it, which plan has it, which plan or scan deleted it, or that it is an orphan.
+
+        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
+        those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
+        """
+        _require_path(table, path)
+        look = self._look(table)
+        metadata, rules = look.metadata, self.rules(table)
+        location = normalise(path, rules)
+        holders = holders_of(self._index(table, metadata), location)
+        plans = [
+            record
+            for record in self.operations.plans.holding(metadata.table_uuid)
+            if _names(self.spark, self.live_stores, record.files_location, location, rules)
+        ]
+        planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
+        if holders:
+            holds, _ = self._guards(metadata.table_uuid)
+            by_holds = held_by(view_of(metadata), holds, milliseconds(look.read_at))
+            every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
+            held = tuple(dict.fromkeys(every))
+            names = tuple(str(holder) for holder in holders) + held
+            verdict = "planned" if planned else "kept"
+            reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
+            since, until = self._lifetime(look, [h.snapshot_id for h in holders if h.snapshot_id is not None])
+            return Explanation(path, verdict, reasons, names, since, until)
+        if planned:
+            return Explanation(path, "planned", planned, planned)
+        fate = self._fate(metadata.table_uuid, location, rules)
+        if fate is not None:
+            return Explanation(path, "deleted", (fate,), ())
+        scan = self.latest_scan(table)
+        if scan is not None and _names(self.spark, self.live_stores, scan.files_location, location, rules):
+            return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
+        beats = self.operations.heartbeats.live(metadata.table_uuid)
+        writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
+        return Explanation(path, "unknown", ("no snapshot, open plan, journal or scan of the table names it",), writers)
+
+    def _lifetime(self, look: Look, snapshot_ids: Sequence[int]) -> tuple[datetime | None, datetime | None]:
+        held = [snapshot for snapshot in look.metadata.snapshots if snapshot.snapshot_id in set(snapshot_ids)]
+        if not held:
+            return None, None
+        instant = self._instant("now", None)
+        holds, tags = self._guards(look.metadata.table_uuid)
+        settings = self._settings(look.name, instant)
+        until = held_until(look.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
+        since = datetime.fromtimestamp(min(snapshot.timestamp_ms for snapshot in held) / 1000, UTC)
+        return since, None if until is None else datetime.fromtimestamp(until / 1000, UTC)
+
+    def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
+        ended = [(record.plan_id, "plan") for record in self.operations.plans.of_table(table_uuid)]
+        ended += [(record.scan_id, "scan") for record in self.operations.scans.of_table(table_uuid)]
+        for job_id, kind in ended:
+            if self.operations.journal.job(job_id) is None:
+                continue
+            outcomes = outcome_frame(self.spark, self.live_stores, self.root, job_id)
+            at = normalise_column(outcomes.path, rules) == location
+            row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
+            if row is not None:
+                return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
+        return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
+
+    def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
+        """The same by the table for people, of deletions whose outcomes were forgotten."""
+        known = [self.operations.journal.job(job_id) for job_id in jobs]
+        if not any(job is not None and job.forgotten_at is not None for job in known):
+            return None
+        if not self._live.exists(f"{RESULTS}.deletions"):
+            return None
+        rows = self.spark.table(f"{self.config.catalogs.live.name}.{RESULTS}.deletions")
+        rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
+        row = rows.filter(normalise_column(rows.path, rules) == location).first()
+        if row is None:
+            return None
+        kind = "plan" if row["job_kind"] == "expiration" else "scan"
+        return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
+
+
+def _require_path(table: str, path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError as error:
+        raise BadInput(
+            "The path is no Unicode text", table=table, untouched="everything", do="give it as the metadata spells it"
+        ) from error
+
+
+def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:
+    files = read_frame(spark, files_location, stores)
+    return bool(files.filter(normalise_column(files.path, rules) == location).take(1))

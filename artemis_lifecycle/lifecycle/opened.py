@@ -1,0 +1,145 @@
+"""An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
+here: what is done with them.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.local.jars import needed, resolve
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores, StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Opened:
+    """One configuration's catalogs, stores, Postgres and Spark session; see `Lifecycle`."""
+
+    def __init__(
+        self,
+        config: LifecycleConfig,
+        spark: SparkSession | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+        in_quiet_window: bool = False,
+    ) -> None:
+        """`config` must have every address (see `open`, which fills them). `owner` and `run_id` name the worker in
+        leases and step records; the default owner is user and host. `in_quiet_window`: steps stop when their table's
+        quiet window closes, and the next run goes on (schedules run so)."""
+        self.config = config
+        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
+        self.run_id = run_id
+        self.in_quiet_window = in_quiet_window
+        self._given_spark = spark
+        self._own_spark: SparkSession | None = None
+        self._prepared = False
+
+    @classmethod
+    def open(
+        cls,
+        config: LifecycleConfig | str | Path | None = None,
+        spark: SparkSession | None = None,
+        *,
+        owner: str | None = None,
+        run_id: str | None = None,
+        in_quiet_window: bool = False,
+    ) -> Self:
+        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
+
+        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
+        Raises ConfigError, EnvironmentMissing, OperationsUnavailable.
+        """
+        loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
+        return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the Spark session that this object started, and give back its connections."""
+        if self._own_spark is not None:
+            self._own_spark.stop()
+            self._own_spark = None
+        for name in ("operations", "_live", "_cold"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session: the given one, or one of our own, started at first use."""
+        if self._own_spark is None and self._given_spark is None:
+            # A session that lives in this process already is its owner's to stop.
+            self._given_spark = live_session()
+        if self._given_spark is not None:
+            if not self._prepared:
+                add_catalogs(self._given_spark, spark_conf(self.config.catalogs))
+                self._prepared = True
+            return self._given_spark
+        if self._own_spark is None:
+            jars = resolve(self.config.home, needed(self.config))
+            self._own_spark = open_session(session_conf(self.config, spark_conf(self.config.catalogs), jars))
+        return self._own_spark
+
+    def _started_spark(self) -> SparkSession | None:
+        """The session, if there is one already; None rather than starting one."""
+        return self._given_spark or self._own_spark
+
+    @cached_property
+    def operations(self) -> Operations:
+        """Plans, journal, leases, holds and heartbeats in Postgres."""
+        assert self.config.operations.uri is not None
+        return Operations.open(self.config.operations.uri)
+
+    @cached_property
+    def live_stores(self) -> Stores:
+        """The object stores of the live warehouse, and of sealed plans, listings and scans."""
+        return Stores(self._store_settings(self.config.catalogs.live))
+
+    @cached_property
+    def cold_stores(self) -> Stores:
+        """The object stores of the cold warehouse."""
+        return Stores(self._store_settings(self.config.catalogs.cold))
+
+    @cached_property
+    def _live(self) -> CatalogReader:
+        return CatalogReader(self.config.catalogs.live)
+
+    @cached_property
+    def _cold(self) -> CatalogReader:
+        return CatalogReader(self.config.catalogs.cold)
+
+    def _reserved(self) -> tuple[str, ...]:
+        """The roots of the other tiers, which no table of the live catalog owns, whatever its metadata says."""
+        roots = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
+        return tuple(root.rstrip("/") for root in roots if root is not None)
+
+    def _store_settings(self, catalog: Catalog) -> StoreSettings:
+        return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
+
+    @property
+    def root(self) -> str:
+        """Where sealed plans, listings and scans stand."""
+        assert self.config.operations.root is not None
+        return self.config.operations.root
+
+    def rules(self, table: str) -> LocationRules:
+        """How paths of `table` become locations."""
+        return LocationRules.from_config(self.config.policy(table).orphans)

@@ -1,0 +1,50 @@
+"""For those who operate it: the kill switch, and old records."""
+
+from __future__ import annotations
+
+from artemis_lifecycle.deletion.records import Forgotten, forget
+from artemis_lifecycle.lifecycle.base import Base, paused
+from artemis_lifecycle.operations.pauses import Pause
+from artemis_lifecycle.operations.texts import require_said
+
+
+class Operating(Base):
+    """Stops work, lets it go on, and forgets what is long over."""
+
+    def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
+        """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
+        two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
+        require_said(table or "all tables", who=who, why=why)
+        table_uuid = None if table is None else self._look(table).metadata.table_uuid
+        return self.operations.pauses.begin(who, why, table_uuid, table)
+
+    def resume(self, table: str | None = None, *, who: str) -> list[Pause]:
+        """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
+        outlives that of all."""
+        return self.operations.pauses.end(who, None if table is None else self._look(table).metadata.table_uuid)
+
+    def pauses(self) -> list[Pause]:
+        """The pauses that are in force."""
+        return self.operations.pauses.in_force()
+
+    def forget_records(self, *, dry_run: bool = False) -> Forgotten:
+        """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,
+        steps, leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
+
+        Raises StorageError when the store refuses; run again it goes on. A pause of all tables stops it.
+        """
+        now, keep = self.operations.clock.now(), self.config.records
+        return forget(
+            self.live_stores,
+            self.operations,
+            self.root,
+            records_before=now - keep.keep,
+            listings_before=now - keep.listings,
+            dry_run=dry_run,
+            check=self._require_no_pause,
+        )
+
+    def _require_no_pause(self) -> None:
+        for pause in self.operations.pauses.in_force():
+            if pause.table_uuid is None:
+                raise paused("all tables", str(pause))

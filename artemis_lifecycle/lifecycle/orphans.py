@@ -1,0 +1,224 @@
+"""Orphan files: listing, scanning, deleting, and how a table's scans develop."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.paths import read_identity
+from artemis_lifecycle.deletion.guards import require_approval
+from artemis_lifecycle.deletion.worker import DeletionReport
+from artemis_lifecycle.lifecycle.deletion import deletion_counts
+from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.lifecycle.reading import Reading
+from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
+from artemis_lifecycle.orphans.delete import job_of
+from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
+from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
+from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
+from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
+from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
+from artemis_lifecycle.storage.location import split
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Orphans(DroppedTables, Reading):
+    """Listings and scans, and the deletion of what scans found."""
+
+    def list_objects(self, table: str, location: str | None = None) -> Listing:
+        """List every file below the table's locations (or below `location` inside them), and seal the listing.
+
+        Taken before any metadata that it will be compared with; `scan_orphans(listing=...)` reads that anew.
+        """
+        look = self._look(table)
+        with self._step(look, "listing") as step:
+            listing = list_table(
+                self.spark,
+                self.live_stores,
+                self._locations(look, location),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=self.rules(table),
+                check=step.check,
+            )
+            self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, table))
+            step.counts = {"files": listing.files, "bytes": listing.bytes}
+        return listing
+
+    def latest_listing(self, table: str) -> Listing | None:
+        """The newest sealed listing of the table, if there is one."""
+        record = self.operations.scans.latest_listing(self._look(table).metadata.table_uuid)
+        return None if record is None else Listing.of_record(record)
+
+    def scan_orphans(
+        self,
+        table: str,
+        now: datetime | None = None,
+        older_than: datetime | None = None,
+        location: str | None = None,
+        listing: DataFrame | Listing | Inventory | None = None,
+        *,
+        listed_at: datetime | None = None,
+    ) -> OrphanScanResult:
+        """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
+
+        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, or any
+        DataFrame[path, last_modified, size_in_bytes] with `listed_at`, the time at which it was begun (default: now).
+        Then reads the metadata, anew.
+
+        Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
+        StorageError: then there is no scan.
+        """
+        instant = None if now is None else self._instant("now", now)
+        limit = None if older_than is None else self._instant("older_than", older_than)
+        policy, rules = self.config.policy(table), self.rules(table)
+        if isinstance(listing, Inventory):
+            spelled = split(self._look(table).metadata.location).scheme or "s3"
+            listed_at = listing.begun_at
+            listing = listing.listing(self.spark, self.live_stores, spelled)
+        whole = listing is None or isinstance(listing, Listing)
+        if listing is None:
+            taken = self.list_objects(table, location)
+        elif isinstance(listing, Listing):
+            taken = listing
+        else:
+            taken = given_listing(
+                self.spark,
+                self.live_stores,
+                listing,
+                self._locations(self._look(table), location),
+                taken_at=self._instant("listed_at", listed_at),
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=rules,
+            )
+        look = self._look(table)
+        with self._step(look, "orphan_scan") as step:
+            scan = find_orphans(
+                self.spark,
+                self.live_stores,
+                self.operations,
+                taken,
+                table=table,
+                table_uuid=look.metadata.table_uuid,
+                current=lambda: self._live.entry(table),
+                catalog=self._live,
+                root=self.root,
+                rules=rules,
+                settings=ScanSettings(
+                    min_age=policy.orphans.min_age,
+                    min_age_floor=policy.orphans.min_age_floor,
+                    metadata_min_age=policy.retention.window,
+                    prefix_mismatch=policy.orphans.prefix_mismatch,
+                    older_than=limit,
+                    now=instant,
+                    # A listing that the caller gives need not be whole.
+                    missing_files=policy.orphans.missing_files if whole else "ignore",
+                ),
+                history_read_at=look.read_at,
+                reserved=self._reserved(),
+                rules_of=self.rules,
+            )
+            step.counts = {
+                "orphans": scan.summary.orphan_files,
+                "bytes": scan.summary.orphan_bytes,
+                "skipped_in_flight": scan.skipped_in_flight,
+            }
+        return scan
+
+    def inventory(self, manifest: str) -> Inventory:
+        """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
+        StorageError."""
+        return read_inventory(self.live_stores, manifest)
+
+    def scan_cold(self, table: str) -> ColdScan:
+        """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
+        handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
+
+        Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
+        UnreadableMetadata, StorageError, LeaseTaken.
+        """
+        look = self._look(table)
+        table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
+        with self._step(look, "cold_scan") as step:
+            found = scan_cold(
+                self.spark,
+                self.cold_stores,
+                self.live_stores,
+                read_identity(self.live_stores, self.root, table_uuid),
+                lambda: self._cold_metadata(table_uuid),
+                table=table,
+                root=self.root,
+                clock=self.operations.clock.now,
+                rules=self.rules(table),
+                min_age=max(policy.min_age, policy.min_age_floor),
+                check=step.check,
+            )
+            step.counts = {"files": found.unknown_files, "bytes": found.unknown_bytes}
+        return found
+
+    def scan(self, scan_id: str) -> OrphanScanResult:
+        """The stored scan of that id. Raises NoSuchPlan."""
+        return load_scan(self.spark, self.live_stores, self.operations, scan_id)
+
+    def latest_scan(self, table: str) -> OrphanScanResult | None:
+        """The newest stored scan of the table, if there is one."""
+        records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
+        return self.scan(records[0].scan_id) if records else None
+
+    def interrupted_scans(self, table: str) -> list[ScanRecord]:
+        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
+        scan names them."""
+        table_uuid = self._look(table).metadata.table_uuid
+        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+
+    def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
+        """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
+        return trend_of(table, self.operations.scans.of_table(self._look(table).metadata.table_uuid)[:limit])
+
+    def in_flight(self, table: str) -> InFlight | None:
+        """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
+        table_uuid, policy = self._look(table).metadata.table_uuid, self.config.policy(table).orphans
+        points = self.scan_trend(table).points
+        if not points:
+            return None
+        return judge_in_flight(
+            points,
+            self.operations.heartbeats.live(table_uuid),
+            max_share=policy.in_flight.max_share,
+            scans=policy.in_flight.scans,
+            now=self.operations.clock.now(),
+            min_age=policy.min_age,
+        )
+
+    def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
+        """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
+        hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
+        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        if record.kind == "dropped":
+            return self.delete_dropped(record.scan_id, dry_run=dry_run)
+        if dry_run or record.state == ScanState.DONE:
+            if not dry_run and record.files:
+                self._receipt(job_of(record))
+            return self._delete_scan(record, None, dry_run=dry_run)
+        require_approval(
+            record.scan_id,
+            record.table,
+            self.config.policy(record.table).deletion,
+            files=record.files,
+            size_in_bytes=record.bytes,
+            files_in_table=json.loads(record.summary)["listed_files"],
+            approved_by=record.approved_by,
+        )
+        with self._step(self._look(record.table), "orphan_deletion") as step:
+            report = self._delete_scan(record, step.lease, pause=step.pause)
+            step.state = "pending" if report.failed or report.pending else "done"
+            step.counts = deletion_counts(report)
+            if step.state == "done" and record.files:
+                self._receipt(job_of(record))
+        return report

@@ -1,0 +1,267 @@
+"""What keeps snapshots and files by somebody's word: tags, holds, and the heartbeats of writers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
+from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
+from artemis_lifecycle.expiration.plan import milliseconds
+from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
+from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot, person
+from artemis_lifecycle.lifecycle.reading import Reading
+from artemis_lifecycle.metadata.types import Ref
+from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
+from artemis_lifecycle.operations.holds import Hold, HoldKind
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import ENDED
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are what is on record of it;
+    `ends_at` None is for ever."""
+
+    table: str
+    name: str
+    snapshot_id: int | None
+    metadata_location: str
+    who: str | None = None
+    at: datetime | None = None
+    why: str | None = None
+    ends_at: datetime | None = None
+
+
+class Promises(Reading):
+    """Made, renewed and taken back, each by somebody who is on record."""
+
+    def tag(
+        self,
+        table: str,
+        name: str,
+        snapshot_id: int,
+        retain: str | timedelta = "forever",
+        *,
+        why: str = "",
+        who: str | None = None,
+        replace: bool = False,
+    ) -> Tagged:
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now.
+
+        Iceberg counts from the snapshot's commit; what is written on the ref says the same end in its terms. `who` (the
+        user and host, if none is given), when and `why` are kept in Postgres. A tag of that name on another snapshot is
+        moved only with `replace`.
+
+        Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
+        """
+        kept = None if retain == "forever" else _duration("retain", retain)
+        look = self._look(table)
+        snapshot = look.metadata.snapshot(snapshot_id)
+        if snapshot is None:
+            raise no_such_snapshot(table, snapshot_id, "its refs")
+        with self._step(look, "tag", pausable=False), table_lock(self.operations.engine, look.metadata.table_uuid):
+            created_at = self._instant("now", None)
+            age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
+
+            def change(base: BaseState) -> Change:
+                found = base.metadata.ref(name)
+                if found is not None and found.isTag() and found.snapshotId() != snapshot_id and not replace:
+                    raise BadInput(
+                        f"Tag {name!r} is on snapshot {found.snapshotId()} already",
+                        table=table,
+                        untouched="its refs",
+                        do="choose another name, or move the tag with --replace (replace=True)",
+                    )
+                return Change(set_tags=(TagChange(name, snapshot_id, age),))
+
+            record = self.operations.tags.record(
+                look.metadata.table_uuid,
+                table,
+                name,
+                snapshot_id,
+                who or person(),
+                why,
+                kept,
+                created_at=created_at,
+                max_ref_age_ms=age,
+            )
+            try:
+                result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            except CommitStateUnknown:
+                raise
+            except LifecycleError:
+                self.operations.tags.withdraw(record)
+                raise
+        ends = None if kept is None else created_at + kept
+        return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
+
+    def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
+        """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
+        tag, BadInput when it was moved meanwhile."""
+        look = self._look(table)
+        ref = look.metadata.refs.get(name) or self._removed_unsaid(look, name)
+        if ref is None or ref.is_branch:
+            raise NoSuchSnapshot(
+                f"The live table has no tag {name!r}",
+                table=table,
+                untouched="its refs",
+                do=f"artemis tags {table} lists the refs that it has",
+            )
+
+        def change(base: BaseState) -> Change | None:
+            found = base.metadata.ref(name)
+            if found is not None and (found.isBranch() or found.snapshotId() != ref.snapshot_id):
+                raise BadInput(
+                    f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
+                    table=table,
+                    untouched="its refs",
+                    do=f"look again (artemis tags {table}), then remove it",
+                )
+            return Change(remove_refs=(name,)) if found is not None else None
+
+        with self._step(look, "untag", pausable=False):
+            result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            record = self.operations.tags.removed(
+                look.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
+            )
+        return Tagged(
+            table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
+        )
+
+    def _removed_unsaid(self, look: Look, name: str) -> Ref | None:
+        """A tag that is gone, and not because it expired, while its record is in force: who removed it died before that
+        was written down."""
+        table_uuid = look.metadata.table_uuid
+        record = next((each for each in self.operations.tags.of_table(table_uuid) if each.name == name), None)
+        if record is None or any(
+            name in plan.expired_refs for plan in self.operations.plans.of_table(table_uuid, ENDED)
+        ):
+            return None
+        return Ref(name, record.snapshot_id, "tag")
+
+    def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
+        """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
+        where that is known. `with_removed` adds the records of tags that are no more."""
+        look = self._look(table)
+        return table_refs(
+            table,
+            look.metadata,
+            self.operations.tags.of_table(look.metadata.table_uuid, with_removed=True),
+            self._settings(table, look.read_at),
+            milliseconds(look.read_at),
+            with_removed=with_removed,
+        )
+
+    def hold(
+        self,
+        table: str,
+        owner: str,
+        reason: str,
+        snapshot_ids: Sequence[int] = (),
+        until: datetime | None = None,
+        *,
+        kind: HoldKind = "legal",
+        ttl: str | timedelta | None = None,
+    ) -> Hold:
+        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
+
+        `kind`: "legal", which also keeps snapshots of the cold tier from the deep archive; "lease", a reader's, which
+        ends after `ttl` unless it is renewed; "consumer", whose one snapshot is what it reads next: that and every
+        later one stay. `until`, or `ttl` from now, ends any of them.
+
+        Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
+        """
+        look = self._look(table)
+        self._require_snapshots(look, snapshot_ids, kind)
+        placed = self.operations.holds.place(
+            table_uuid=look.metadata.table_uuid,
+            table=table,
+            owner=owner,
+            reason=reason,
+            snapshot_ids=tuple(snapshot_ids),
+            until=None if until is None else self._instant("until", until),
+            kind=kind,
+            ttl=None if ttl is None else _duration("ttl", ttl),
+        )
+        try:
+            # Placing waited for commits under way; what they removed, no hold brings back.
+            self._require_snapshots(self._look(table), snapshot_ids, kind)
+        except BadInput:
+            self.operations.holds.release(placed.hold_id)
+            raise
+        return placed
+
+    def _require_snapshots(self, look: Look, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
+        absent = [snapshot_id for snapshot_id in snapshot_ids if look.metadata.snapshot(snapshot_id) is None]
+        if absent and kind == "legal":
+            # A legal hold also keeps a snapshot of the cold tier from the archive.
+            cold = self.cold_tables(look.metadata.table_uuid)
+            absent = [each for each in absent if cold is None or cold.holding(each) is None]
+        if absent:
+            raise no_such_snapshot(look.name, absent[0], "its holds")
+
+    def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
+        """The table's holds in force, oldest first; with `ended`, those that were, too."""
+        table_uuid = self._look(table).metadata.table_uuid
+        found = self.operations.holds.of_table(table_uuid) if ended else self.operations.holds.active(table_uuid)
+        return list(found)
+
+    def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
+        """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has."""
+        return self.operations.holds.renew(hold_id, _duration("ttl", ttl))
+
+    def advance(self, hold_id: str, snapshot_id: int) -> Hold:
+        """Move a consumer's position: that snapshot, and every later one, stay from now on.
+
+        Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
+        NoSuchPlan for an id that no hold has.
+        """
+        hold = self.operations.holds.get(hold_id)
+        with table_lock(self.operations.engine, hold.table_uuid, table=hold.table):
+            look = self._look(hold.table)
+            if look.metadata.table_uuid != hold.table_uuid:
+                raise NoSuchTable(
+                    f"The name now belongs to another table ({look.metadata.table_uuid}, not {hold.table_uuid})",
+                    table=hold.table,
+                    untouched="the hold",
+                    do=f"release the hold: artemis release {hold_id}",
+                )
+            self._require_snapshots(look, [snapshot_id])
+            return self.operations.holds.advance(hold_id, snapshot_id)
+
+    def release(self, hold_id: str) -> Hold:
+        """Release a hold. Raises NoSuchPlan for an id that no hold has."""
+        return self.operations.holds.release(hold_id)
+
+    def writers(self, table: str | None = None) -> list[Heartbeat]:
+        """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
+        return self.operations.heartbeats.live(None if table is None else self._look(table).metadata.table_uuid)
+
+    def writing(
+        self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
+    ) -> AbstractContextManager[Writing]:
+        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's."""
+        look = self._look(table)
+        return writing(
+            self.operations,
+            look.metadata.table_uuid,
+            table,
+            writer_id,
+            prefix,
+            parse_duration(ttl),
+        )
+
+
+def _duration(name: str, given: str | timedelta) -> timedelta:
+    try:
+        duration = parse_duration(given)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", untouched="everything", do="write it as 90d or 12h") from error
+    if duration < timedelta(milliseconds=1):
+        raise BadInput(f"{name} is no time at all: {given}", untouched="everything", do="write it as 90d or 12h")
+    return duration

@@ -1,0 +1,84 @@
+"""The quarantine: what is in it, bringing it back, and deleting it for good when its time is over."""
+
+from __future__ import annotations
+
+from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.deletion import id_of
+from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.plans import PlanStatus
+from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.storage.pace import TokenBucket
+
+
+class Quarantine(DroppedTables):
+    """What deletions moved aside."""
+
+    def quarantined(self, table: str) -> list[QuarantineRecord]:
+        """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
+        return self.operations.quarantines.of_table(self._look_even_if_dropped(table).metadata.table_uuid)
+
+    def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
+        """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
+        is the plan or the orphan scan.
+
+        They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
+        its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
+        the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
+        left. Raises BadInput where nobody, or no reason, is said; NoSuchPlan
+        when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
+        it is purged; LeaseTaken, StorageError.
+        """
+        job_id = job if isinstance(job, str) else id_of(job)
+        record = self.operations.quarantines.get(job_id)
+        require_said(record.table, who=who, why=why)
+        look = self._look_even_if_dropped(record.table, record.table_uuid)
+        with self._step(look, "undelete", pausable=False) as step:
+            self._require_ended(job_id, record.table)
+            # On record first, under the lock of those who delete: nobody takes away again what is put back.
+            with table_lock(self.operations.engine, record.table_uuid, table=record.table):
+                record = self.operations.quarantines.undelete(job_id, who, why)
+            if look.is_dropped:
+                self.operations.known_tables.back(self._live.name, record.table_uuid)
+            done = put_back(self.spark, self.live_stores, self.root, record, check=step.check)
+            step.state = "pending" if done.failed else "done"
+            step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
+        return done
+
+    def _require_ended(self, job_id: str, table: str) -> None:
+        job = self.operations.journal.job(job_id)
+        if job is not None and job.finished_at is not None:
+            return
+        try:
+            if self.operations.plans.get(job_id).status is PlanStatus.CLOSED:
+                return
+        except NoSuchPlan:
+            pass
+        raise PlanStateError(
+            f"{job_id} is still being deleted",
+            table=table,
+            untouched="all files",
+            do=f"let it end, or end it: artemis close {job_id}; then undelete",
+        )
+
+    def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
+        """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
+        stays until that is closed. A dry run tells what would go. Raises LeaseTaken, StorageError."""
+        look = self._look_even_if_dropped(table)
+        bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
+        done: list[Purged] = []
+        with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
+            for record in self.operations.quarantines.due(look.metadata.table_uuid):
+                if not dry_run:
+                    record = self.operations.quarantines.purge(record.job_id)
+                purged = purge(self.live_stores, record, dry_run=dry_run, take=bucket.take, check=step.check)
+                if not dry_run and not purged.failed:
+                    self.operations.quarantines.purged(record.job_id)
+                done.append(purged)
+            step.state = "pending" if any(each.failed for each in done) else "done"
+            step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
+        return done

@@ -1,0 +1,115 @@
+"""SQL with the project's own clauses: reading by tag, version and instant in any tier, and tagging."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
+from artemis_lifecycle.cold_tier.queries import translate as translate_query
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
+from artemis_lifecycle.expiration.promises import max_ref_age_ms
+from artemis_lifecycle.lifecycle.base import no_such_snapshot
+from artemis_lifecycle.lifecycle.promises import Promises, Tagged
+from artemis_lifecycle.lifecycle.reading import require_readable
+from artemis_lifecycle.spark.statement_errors import statement_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Queries(Promises):
+    """Translates a statement, and runs it."""
+
+    def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
+        """What `query` would run for `sql`, in Spark's words; changes nothing.
+
+        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
+        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
+        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
+        that has snapshot `n`. With `as_of` a query's tables without a clause of their own are read at that instant.
+        Raises BadInput, with the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
+        """
+        statement = parse_tag(sql)
+        if statement is not None:
+            if as_of is not None:
+                raise BadInput(
+                    "A TAG statement names a snapshot and no instant", untouched="everything", do="leave out as_of"
+                )
+            return self._tag_statement(statement, table)
+        return translate_query(
+            self.spark,
+            sql,
+            Tables(
+                live=self.config.catalogs.live.name,
+                cold=self.config.catalogs.cold.name,
+                exists=self._live.exists,
+                route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
+            ),
+            as_of,
+        )
+
+    def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
+        live = self.config.catalogs.live.name
+        # The catalog may be named too, as it is in Spark SQL.
+        named = statement.table and statement.table.removeprefix(f"{live}.")
+        if named and table and named != table:
+            raise BadInput(
+                f"The statement tags {named}, and the call names {table}",
+                untouched="both tables",
+                do="name one of them",
+            )
+        found = named or table or self._table_of(statement.snapshot_id)
+        snapshot = self._look(found).metadata.snapshot(statement.snapshot_id)
+        if snapshot is None:
+            raise no_such_snapshot(found, statement.snapshot_id, "its refs")
+        age = max_ref_age_ms(statement.retain, self._instant("now", None), snapshot.timestamp_ms)
+        return spark_tag(statement, found, live, age)
+
+    def _table_of(self, snapshot_id: int) -> str:
+        """The one live table that has the snapshot. Reads every table's metadata file."""
+        having = [name for name in self.tables() if self._look(name).metadata.snapshot(snapshot_id) is not None]
+        if len(having) == 1:
+            return having[0]
+        if not having:
+            raise NoSuchSnapshot(
+                f"No live table has snapshot {snapshot_id}",
+                untouched="all refs",
+                do="artemis history TABLE lists the snapshots that a table has",
+            )
+        raise BadInput(
+            f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
+            untouched="all refs",
+            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {having[0]} AS …",
+        )
+
+    def query(
+        self,
+        sql: str | Query | TagStatement,
+        *,
+        table: str | None = None,
+        as_of: datetime | None = None,
+        who: str | None = None,
+        why: str = "",
+    ) -> DataFrame | Tagged:
+        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
+
+        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
+        refuses, InDeepArchive for one that has to wait for a thaw; what is wrong with single rows shows when they are
+        collected.
+        """
+        if not isinstance(sql, str) and (table is not None or as_of is not None):
+            raise BadInput(
+                "A translated statement has its tables and its instants already",
+                untouched="everything",
+                do="give table and as_of to translate, or the statement as text",
+            )
+        found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
+        if isinstance(found, Query):
+            for source in found.sources:
+                require_readable(source.table, source)
+            with statement_errors():
+                return self.spark.sql(found.spark_sql)
+        assert found.table is not None  # translate settled it
+        retain = "forever" if found.retain is None else found.retain
+        return self.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)

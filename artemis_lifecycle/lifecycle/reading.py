@@ -1,0 +1,124 @@
+"""Reading a table where its history is: in the live catalog, in the cold tier, or in the deep archive, which has to be
+thawed first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.history import ColdHistory
+from artemis_lifecycle.cold_tier.history import cold_history as archived_history
+from artemis_lifecycle.cold_tier.paths import no_cold_table
+from artemis_lifecycle.cold_tier.reads import Route, Selector
+from artemis_lifecycle.cold_tier.reads import read as read_rows
+from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.errors import InDeepArchive
+from artemis_lifecycle.lifecycle.base import Base
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.deep_archive import ThawState
+from artemis_lifecycle.spark.java_errors import java_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Reading(Base):
+    """Finds what answers, and reads it."""
+
+    def cold_tables(self, table_uuid: str) -> ColdTables | None:
+        """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
+        handoff. Raises UnreadableMetadata."""
+        return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+
+    def cold_metadata(self, table: str) -> TableMetadata | None:
+        """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
+        handoff."""
+        return self._cold_metadata(self._look(table).metadata.table_uuid)
+
+    def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
+        tables = self.cold_tables(table_uuid)
+        return None if tables is None else tables.whole()
+
+    def cold_history(self, table: str) -> ColdHistory:
+        """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
+        NoSuchTable before the first handoff."""
+        table_uuid = self._look(table).metadata.table_uuid
+        cold = self.cold_tables(table_uuid)
+        if cold is None:
+            raise no_cold_table(table)
+        return archived_history(table, cold, self.operations.deep_moves.snapshots(table_uuid))
+
+    def route(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> Route:
+        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could.
+
+        A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
+        selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
+        """
+        selector = Selector(as_of, snapshot_id, tag)
+        live = self._look(table).metadata
+        return self._told(live.table_uuid, find_route(table, live, self.cold_tables(live.table_uuid), selector))
+
+    def _told(self, table_uuid: str, found: Route) -> Route:
+        """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
+        cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
+        if self.operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+            return self._route_to_archive(table_uuid, found)
+        catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
+        return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
+
+    def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
+        archive, now = self.config.deep_archive, self.operations.clock.now()
+        route = replace(
+            found,
+            tier="deep-archive",
+            storage_class=archive.storage_class,
+            expected_latency=archive.expected_latency,
+            readable_in=archive.expected_latency,
+        )
+        for thaw in self.operations.thaws.list(table_uuid):
+            if found.snapshot_id not in thaw.snapshot_ids:
+                continue
+            said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
+            if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
+                # Once thawed it answers as the cold tier does.
+                latency = self.config.catalogs.cold.expected_latency
+                return replace(route, expected_latency=latency, readable_in=None, thaw=said)
+            if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
+                left = max(timedelta(0), thaw.asked_at + archive.expected_latency - now)
+                route = replace(route, readable_in=left, thaw=said)
+            elif route.thaw is None:
+                route = replace(route, thaw=said)
+        return route
+
+    def read(
+        self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
+    ) -> DataFrame:
+        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`).
+
+        Raises InDeepArchive for what has to be thawed first, and what `route` raises.
+        """
+        found = self.route(table, as_of, snapshot_id, tag)
+        require_readable(table, found)
+        catalogs = self.config.catalogs
+        with java_errors(table):
+            if found.cold_table is None:
+                return read_rows(self.spark, catalogs.live.name, table, found)
+            return read_rows(self.spark, catalogs.cold.name, found.cold_table, found)
+
+
+def require_readable(table: str, found: Route) -> None:
+    if found.readable_in is None:
+        return
+    under_way = f"; {found.thaw}" if found.thaw else ""
+    raise InDeepArchive(
+        f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
+        f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
+        table=table,
+        untouched="everything",
+        do=f"artemis thaw {table} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+    )
