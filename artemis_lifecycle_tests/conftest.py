@@ -139,7 +139,7 @@ def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @contextmanager
 def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig]:
     """Makes configurations and, at the end, takes their catalogs out of the session again."""
-    from artemis_lifecycle.catalogs.settings import spark_conf
+    from artemis_lifecycle.catalogs.settings import lifecycle_conf
 
     names: list[str] = []
 
@@ -156,7 +156,7 @@ def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig
             "home": home,
         }
         config = LifecycleConfig.model_validate(_laid_over(addresses, sections))
-        for key, value in spark_conf(config.catalogs).items():
+        for key, value in lifecycle_conf(config).items():
             spark.conf.set(key, value)
         names.extend((config.catalogs.live.name, config.catalogs.cold.name))
         return config

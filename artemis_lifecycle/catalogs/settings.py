@@ -14,9 +14,11 @@ from sqlalchemy.exc import ArgumentError
 from artemis_lifecycle import config
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import Purpose, shown
+from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
 _SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+_S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 
 # The Spark driver's commits are serial; discovery and the writers of a demo add a few.
 _CLIENTS = {"lifecycle": "2", "ingest": "4"}
@@ -66,16 +68,33 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
     )
 
 
-def spark_conf(catalogs: config.Catalogs, *, purpose: Purpose = "lifecycle") -> dict[str, str]:
+def lifecycle_conf(of: config.LifecycleConfig) -> dict[str, str]:
+    """`spark.sql.catalog.*` of both catalogs for the steps of a lifecycle: `spark_conf`, and what Iceberg itself asks
+    of S3 (a compaction's reads and writes above all) draws from the bucket that all workers share.
+
+    A catalog with a client factory of its own, or with the analytics accelerator, keeps its own pace.
+    """
+    uri = of.operations.uri
+    return spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
+
+
+def spark_conf(
+    catalogs: config.Catalogs, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
+) -> dict[str, str]:
     """`spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark has no part for.
 
     Catalogs are not cached: a step must see what is committed now. For a warehouse on S3 the session needs Iceberg's
     `iceberg-aws-bundle` jar besides the runtime; other stores need their own `io-impl` in `properties`.
     """
-    return {**catalog_conf(catalogs.live, purpose=purpose), **catalog_conf(catalogs.cold, purpose=purpose)}
+    return {
+        **catalog_conf(catalogs.live, purpose=purpose, pace=pace),
+        **catalog_conf(catalogs.cold, purpose=purpose, pace=pace),
+    }
 
 
-def catalog_conf(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> dict[str, str]:
+def catalog_conf(
+    catalog: config.Catalog, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
+) -> dict[str, str]:
     """`spark.sql.catalog.<name>…` of one catalog."""
     options = {
         key: value
@@ -86,7 +105,7 @@ def catalog_conf(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> 
     if catalog.warehouse is not None:
         options["warehouse"] = catalog.warehouse
         if catalog.warehouse.startswith(_S3_SCHEMES):
-            options.setdefault("io-impl", "org.apache.iceberg.aws.s3.S3FileIO")
+            options.setdefault("io-impl", _S3_FILE_IO)
             if "s3.region" in options:
                 options.setdefault("client.region", options["s3.region"])
             if "s3.endpoint" in options:
@@ -98,9 +117,24 @@ def catalog_conf(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> 
             untouched="everything",
             do=f"use one of {', '.join(sorted(_SPARK_TYPES))}",
         )
+    if pace is not None:
+        options.update(_paced(options, pace))
     options.update(build(catalog, options, purpose))
     prefix = f"spark.sql.catalog.{catalog.name}"
     return {prefix: _SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in sorted(options.items())}}
+
+
+def _paced(options: dict[str, str], pace: PaceSettings) -> dict[str, str]:
+    accelerated = options.get("s3.analytics-accelerator.enabled", "").lower() == "true"
+    own = "s3.client-factory-impl" in options or "client.factory" in options
+    if options.get("io-impl") != _S3_FILE_IO or own or accelerated:
+        return {}
+    try:
+        jdbc = jdbc_url(pace.uri)
+    except ConfigError:
+        # A Unix socket, say. What needs JDBC says so itself; a pace of the JVM's own is better than none.
+        jdbc = None
+    return jvm_options(pace, jdbc)
 
 
 def pyiceberg_properties(catalog: config.Catalog) -> dict[str, str]:

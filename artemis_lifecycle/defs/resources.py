@@ -10,7 +10,7 @@ from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
-from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config import LifecycleConfig, load_config
 from artemis_lifecycle.defs.processes import sign
 from artemis_lifecycle.defs.progress import NIGHT_TAG
@@ -42,7 +42,7 @@ class SparkSessionResource(LazyPySparkResource):
         if self._spark_session is not None:
             return
         config = fill(load_config(self.config_path))
-        conf = session_conf(config, spark_conf(config.catalogs), _jars(config)) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        conf = session_conf(config, lifecycle_conf(config), _jars(config)) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
         self._started_here = live_session() is None
         self._spark_session = open_session(conf)
 

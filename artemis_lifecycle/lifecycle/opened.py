@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -90,12 +90,12 @@ class Opened:
             self._given_spark = live_session()
         if self._given_spark is not None:
             if not self._prepared:
-                add_catalogs(self._given_spark, spark_conf(self.config.catalogs))
+                add_catalogs(self._given_spark, lifecycle_conf(self.config))
                 self._prepared = True
             return self._given_spark
         if self._own_spark is None:
             jars = resolve(self.config.home, needed(self.config))
-            self._own_spark = open_session(session_conf(self.config, spark_conf(self.config.catalogs), jars))
+            self._own_spark = open_session(session_conf(self.config, lifecycle_conf(self.config), jars))
         return self._own_spark
 
     def _started_spark(self) -> SparkSession | None:

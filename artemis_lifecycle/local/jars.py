@@ -1,4 +1,5 @@
-"""Spark's jars. Belongs here: which ones, and getting them once, by Spark's own resolution. Does not belong: sessions.
+"""Spark's jars. Belongs here: which ones, getting them once, by Spark's own resolution, and the one that is this
+project's own, compiled once. Does not belong: sessions.
 
 Resolved once into `<home>/jars`; sessions then name the files in `spark.jars` and need neither network nor resolution.
 Where artifacts come from is Spark's business: its defaults, `~/.m2`, or the resolvers of a site's own Spark settings.
@@ -13,9 +14,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
+from zipfile import ZipFile, ZipInfo
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -25,7 +27,11 @@ from artemis_lifecycle.local.locks import file_lock
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that holds the jars already; nothing is resolved then."""
 
+PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
+"""The class, in the project's own jar, that makes S3 clients which keep to the pace of all workers."""
+
 _RESOLVE_SECONDS = 900
+_JAVA = Path(__file__).parents[1] / "spark" / "java" / "PacedS3Clients.java"
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,16 @@ def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
 def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:
     """The files of `jars`, fetched into `<home>/jars` where they are not there yet.
 
-    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). Raises EnvironmentMissing,
-    saying which, when one is missing there, cannot be resolved, or is not the file it should be.
+    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). With S3's among them, also
+    the project's own, which makes S3's clients keep to the pace; it is compiled here. Raises EnvironmentMissing, saying
+    which, when one is missing there, cannot be resolved or compiled, or is not the file it should be.
     """
     given = os.environ.get(JARS_VARIABLE)
-    if given:
-        return _given(Path(given), jars)
+    files = _given(Path(given), jars) if given else _resolved(home, jars)
+    return [*files, _compiled(home, files)] if ICEBERG_AWS in jars else files
+
+
+def _resolved(home: Path, jars: Sequence[Jar]) -> list[Path]:
     folder = home.resolve() / "jars"
     files = [folder / jar.file_name for jar in jars]
     if not all(file.exists() for file in files):
@@ -104,12 +114,67 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
     return files
 
 
-def _fetch(jars: Sequence[Jar], folder: Path) -> None:
-    export_java()
+def _spark_home() -> str:
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing("pyspark is not installed", do="`pip install pyspark`, or `make setup`")
-    spark_home = spec.submodule_search_locations[0]
+    return spec.submodule_search_locations[0]
+
+
+def _compiled(home: Path, libraries: Sequence[Path]) -> Path:
+    """The jar of `spark/java/`, named by what it was made from. Janino compiles it, which every Spark has: a Java that
+    only runs programs has no compiler."""
+    source = _JAVA.read_bytes()
+    made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
+    folder = home.resolve() / "jars"
+    jar = folder / f"artemis-paced-s3-{made_from}.jar"
+    if jar.exists():
+        return jar
+    with file_lock(folder / "lock", timeout=_RESOLVE_SECONDS):
+        if not jar.exists():
+            _compile(jar, libraries)
+    return jar
+
+
+def _compile(jar: Path, libraries: Sequence[Path]) -> None:
+    java = export_java()
+    with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
+        classes = Path(work) / "classes"
+        classes.mkdir()
+        done = subprocess.run(
+            [
+                str(java),
+                # Without it Janino takes interfaces for those of Java 6, which had no static methods.
+                "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
+                *("-classpath", f"{_spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
+                *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), str(_JAVA)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_RESOLVE_SECONDS,
+        )
+        written = sorted(classes.rglob("*.class"))
+        # It exits with 0 whatever it finds, and may leave the classes that it finished before.
+        if done.returncode != 0 or not any(file.stem == _JAVA.stem for file in written) or "Exception" in done.stdout:
+            raise EnvironmentMissing(
+                f"{_JAVA.name} does not compile: {_reason(done.stdout)}",
+                path=str(_JAVA),
+                untouched="everything",
+                do="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
+            )
+        packed = Path(work) / jar.name
+        with ZipFile(packed, "w") as archive:
+            for file in written:
+                # One date for all, so that the same source is the same jar.
+                archive.writestr(ZipInfo(file.relative_to(classes).as_posix()), file.read_bytes())
+        packed.replace(jar)
+
+
+def _fetch(jars: Sequence[Jar], folder: Path) -> None:
+    export_java()
+    spark_home = _spark_home()
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=folder) as work:
         ivy = Path(work)
         nothing = ivy / "nothing.py"

@@ -4,6 +4,7 @@ one that lacks the jars. Does not belong: catalogs' settings (`catalogs/` makes 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.jars import ICEBERG, POSTGRES
+from artemis_lifecycle.local.jars import ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.local.java import export_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_log = logging.getLogger(__name__)
 
 _LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
 _CLASSES = {
@@ -125,6 +128,8 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
             f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
         ) from error
     require_iceberg(spark)
+    for key in conf.keys() - _with_its_classes(spark, conf).keys():
+        spark.conf.unset(key)
     return spark
 
 
@@ -134,9 +139,22 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
     A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` raises.
     """
     require_iceberg(spark)
-    for key, value in conf.items():
+    for key, value in _with_its_classes(spark, conf).items():
         if key.startswith("spark.sql.catalog."):
             spark.conf.set(key, value)
+
+
+def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
+    """`conf` without the paced clients of S3 where the session lacks them: tables must open there all the same."""
+    asks = [key for key, value in conf.items() if key.endswith(".s3.client-factory-impl") and value == PACED_CLIENTS]
+    if not asks or not _lacking(spark, [PACED_CLIENTS]):
+        return dict(conf)
+    _log.warning(
+        "This Spark session lacks %s: what Iceberg itself asks of S3, compactions above all, does not keep to the "
+        "budget. Add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars.",
+        PACED_CLIENTS,
+    )
+    return {key: value for key, value in conf.items() if key not in asks}
 
 
 def require_iceberg(spark: SparkSession) -> None:
@@ -144,22 +162,27 @@ def require_iceberg(spark: SparkSession) -> None:
 
     Iceberg's SQL extensions are not asked for: no step needs them. Raises EnvironmentMissing naming the jars.
     """
+    lacking = [_CLASSES[name].coordinates for name in _lacking(spark, _CLASSES)]
+    do = "stop that session and let Lifecycle.open start one, or start yours with "
+    if lacking:
+        raise EnvironmentMissing(
+            f"The Spark session lacks {' and '.join(lacking)}", do=f"{do}spark.jars.packages={','.join(lacking)}"
+        )
+
+
+def _lacking(spark: SparkSession, classes: Iterable[str]) -> list[str]:
     from py4j.protocol import Py4JJavaError
 
     jvm = spark._jvm  # pyspark has no other door to the JVM
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     lacking = []
-    for name, jar in _CLASSES.items():
+    for name in classes:
         try:
             loader.loadClass(name)
         except Py4JJavaError:
-            lacking.append(jar.coordinates)
-    do = "stop that session and let Lifecycle.open start one, or start yours with "
-    if lacking:
-        raise EnvironmentMissing(
-            f"The Spark session lacks {' and '.join(lacking)}", do=f"{do}spark.jars.packages={','.join(lacking)}"
-        )
+            lacking.append(name)
+    return lacking
 
 
 def _joined(first: Iterable[str], more: str | None) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from artemis_lifecycle.config import TablePolicy
+from artemis_lifecycle.config import Budgets, TablePolicy
+from artemis_lifecycle.local.jars import PACED_CLIENTS
 
 
 def requests_per_second(policy: TablePolicy) -> float:
@@ -71,6 +72,11 @@ class PaceSettings:
     bytes_per_second: float | None = None
     name: str = "object_store"
 
+    @classmethod
+    def of(cls, budgets: Budgets, uri: str) -> PaceSettings:
+        """The bucket of a configuration's budgets: the read share of the requests, and the bytes."""
+        return cls(uri, budgets.read_share * budgets.object_store_iops, budgets.object_store_bytes_per_second)
+
 
 _SLOT = 0.05
 """Seconds' worth of tokens that a process draws at a time: little, so that many processes overshoot by little."""
@@ -86,12 +92,34 @@ _RETRY = 10.0
 """Seconds until Postgres is asked again after it did not answer."""
 
 # Virtual scheduling: a row says when the next token is free. Whoever draws moves it on, and waits until its own turn.
-_DRAW = text(
+_STATEMENT = (
     "INSERT INTO lifecycle.paces AS p (name, ready_at) "
-    "VALUES (:name, clock_timestamp() + :cost * interval '1 second') ON CONFLICT (name) DO UPDATE "
-    "SET ready_at = greatest(p.ready_at, clock_timestamp()) + :cost * interval '1 second' "
-    "RETURNING extract(epoch FROM ready_at - clock_timestamp())::float8 - :cost"
+    "VALUES ({name}, clock_timestamp() + {cost} * interval '1 second') ON CONFLICT (name) DO UPDATE "
+    "SET ready_at = greatest(p.ready_at, clock_timestamp()) + {cost} * interval '1 second' "
+    "RETURNING extract(epoch FROM ready_at - clock_timestamp())::float8 - {cost}"
 )
+_DRAW = text(_STATEMENT.format(name=":name", cost=":cost"))
+
+
+def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
+    """What a catalog of Spark is told, for its S3FileIO to draw from the bucket. `jdbc` is the address, user and
+    password for the JVM; None, for an address that JDBC cannot reach, is a bucket of each JVM's own."""
+    url, user, password = jdbc or (None, None, None)
+    options: dict[str, object] = {
+        "name": settings.name,
+        "uri": url,
+        "user": user,
+        "password": password,
+        "draw": _STATEMENT.format(name="?", cost="?"),
+        "requests-per-second": settings.requests_per_second,
+        "requests-slack": _SLACK["requests"],
+        "bytes-per-second": settings.bytes_per_second,
+        "bytes-slack": _SLACK["bytes"],
+    }
+    return {
+        "s3.client-factory-impl": PACED_CLIENTS,
+        **{f"artemis.pace.{key}": str(value) for key, value in options.items() if value is not None},
+    }
 
 
 class SharedPace:

@@ -86,9 +86,7 @@ class StoreSettings:
             s3_path_style=path_style if path_style is not None or virtual is None else not virtual,
             storage_class=catalog.storage_class,
             requests_per_second=rate,
-            pace=None
-            if budgets is None or operations_uri is None
-            else PaceSettings(operations_uri, rate, budgets.object_store_bytes_per_second),
+            pace=None if budgets is None or operations_uri is None else PaceSettings.of(budgets, operations_uri),
         )
 
     def shared_by(self, tasks: int) -> StoreSettings:

@@ -104,7 +104,7 @@ class Done:
 def _machine(config: LifecycleConfig, name: str, seed: int, pipe: Connection, ended: Any) -> None:
     """Steps in a random order on random tables, until something is said; then what was done is told. `ended` counts."""
     jars = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES))
-    conf = session_conf(config, spark_conf(config.catalogs), jars)
+    conf = session_conf(config, lifecycle_conf(config), jars)
     conf |= {"spark.sql.shuffle.partitions": "1", "spark.driver.memory": "1g", "spark.master": "local[1]"}
     conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     dice, done = random.Random(f"{seed} {name}"), Done()

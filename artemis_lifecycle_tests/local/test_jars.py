@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.local import jars as jars_module
-from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle_tests.conftest import REPOSITORY
 
 CONTENT = b"a jar, as far as resolution is concerned"
 POM = """<project><modelVersion>4.0.0</modelVersion>
@@ -66,6 +68,26 @@ def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: p
         resolve(tmp_path)
     (tmp_path / "org.postgresql_postgresql-42.7.9.jar").touch()
     assert len(resolve(tmp_path / "unused")) == 2
+
+
+def test_the_project_s_own_jar_is_compiled_once_against_what_was_resolved(tmp_path: Path) -> None:
+    libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:-1]
+    first, second = (jars_module._compiled(tmp_path / home, libraries) for home in ("one", "two"))
+    assert first.name == second.name and first.read_bytes() == second.read_bytes()
+    with ZipFile(first) as jar:
+        assert f"{PACED_CLIENTS.replace('.', '/')}.class" in jar.namelist()
+    written = first.stat().st_mtime_ns
+    assert jars_module._compiled(tmp_path / "one", libraries).stat().st_mtime_ns == written
+
+
+def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTEMIS_JARS", str(tmp_path))
+    for jar in (ICEBERG, POSTGRES, ICEBERG_AWS):
+        with ZipFile(tmp_path / jar.file_name, "w") as empty:
+            empty.writestr("nothing", "")
+    with pytest.raises(EnvironmentMissing, match="does not compile.*of the versions"):
+        resolve(tmp_path / "home", (ICEBERG, POSTGRES, ICEBERG_AWS))
+    assert not list((tmp_path / "home" / "jars").glob("*.jar"))
 
 
 def test_warehouses_on_s3_need_one_jar_more() -> None:

@@ -108,6 +108,17 @@ def test_catalogs_of_a_refused_session_are_not_set(spark: SparkSession, monkeypa
     assert spark.conf.get("spark.sql.catalog.never", None) is None
 
 
+def test_a_session_without_the_paced_clients_opens_its_catalogs_all_the_same(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("artemis_lifecycle.spark.session.PACED_CLIENTS", "artemis.lifecycle.Nowhere")
+    factory, other = "spark.sql.catalog.unpaced.s3.client-factory-impl", "spark.sql.catalog.unpaced.type"
+    add_catalogs(spark, {factory: "artemis.lifecycle.Nowhere", other: "rest"})
+    assert spark.conf.get(factory, None) is None and spark.conf.get(other) == "rest"
+    assert "does not keep to the budget" in caplog.text
+    spark.conf.unset(other)
+
+
 def _jar() -> object:
     from artemis_lifecycle.local.jars import Jar
 

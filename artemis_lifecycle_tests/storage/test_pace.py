@@ -4,15 +4,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
 
+from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.config import Budgets, Catalog, TablePolicy
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.local.jars import PACED_CLIENTS
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, requests_per_second
 from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
 
 
@@ -67,51 +77,134 @@ def test_the_policy_gives_its_own_pace_or_the_read_share_of_the_budget() -> None
     assert requests_per_second(own) == 7
 
 
-def test_two_workers_at_once_keep_to_the_share(postgres_uri: str) -> None:
-    """Counted at the server, in any 10 seconds: requests of every kind, pages and parts too, and bytes both ways."""
+@dataclass(frozen=True)
+class _Asked:
+    at: float
+    size: int
+    by: str
+
+
+@contextmanager
+def _counting_server() -> Iterator[tuple[str, list[_Asked]]]:
+    """(endpoint, what was asked of it so far): requests of every kind, bytes of both bodies, and who asked."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
-    counted: list[tuple[float, int]] = []
+    counted: list[_Asked] = []
     application = DomainDispatcherApplication(create_backend_app)
 
     def counting(environ: Any, start: Any) -> Iterable[bytes]:
         began, body = time.monotonic(), b"".join(application(environ, start))
-        counted.append((began, int(environ.get("CONTENT_LENGTH") or 0) + len(body)))
+        size = int(environ.get("CONTENT_LENGTH") or 0) + (0 if environ["REQUEST_METHOD"] == "HEAD" else len(body))
+        counted.append(_Asked(began, size, environ.get("HTTP_USER_AGENT", "")))
         return [body]
 
-    Operations.open(postgres_uri).close()
     server = make_server("127.0.0.1", 0, counting, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        worker = [sys.executable, "-m", "artemis_lifecycle_tests.storage.busy_worker", endpoint, postgres_uri, "13"]
-        workers = [subprocess.Popen(worker) for _ in range(2)]
-        assert [each.wait(120) for each in workers] == [0, 0]
+        yield f"http://127.0.0.1:{server.server_port}", counted
     finally:
         server.shutdown()
-    times = sorted(counted)
-    assert times[-1][0] - times[0][0] > 10
-    windows = [[size for at, size in times if begin <= at < begin + 10] for begin, _ in times]
+
+
+def _keeps_to_the_share(counted: list[_Asked]) -> None:
+    """In no 10 seconds more than the share; and it is the share that bounds them, not the machine."""
+    times = sorted(counted, key=lambda asked: asked.at)
+    assert times[-1].at - times[0].at > 10
+    windows = [[asked.size for asked in times if first.at <= asked.at < first.at + 10] for first in times]
     most, carried = max(map(len, windows)), max(map(sum, windows))
     print(f"at most {most} requests and {carried:,} bytes in 10 s, of {RATE * 10:g} and {BYTES * 10:,}")
     assert most <= RATE * 10
     assert carried <= BYTES * 10
-    # It is the share that bounds them, and not the machine: most of one or the other was used.
     assert max(most / (RATE * 10), carried / (BYTES * 10)) > 0.6
 
 
+def _workers(endpoint: str, uri: str, seconds: int, count: int) -> list[subprocess.Popen[bytes]]:
+    worker = [sys.executable, "-m", "artemis_lifecycle_tests.storage.busy_worker", endpoint, uri, str(seconds)]
+    return [subprocess.Popen(worker) for _ in range(count)]
+
+
+def test_two_workers_at_once_keep_to_the_share(postgres_uri: str) -> None:
+    """Counted at the server, in any 10 seconds: requests of every kind, pages and parts too, and bytes both ways."""
+    Operations.open(postgres_uri).close()
+    with _counting_server() as (endpoint, counted):
+        assert [each.wait(120) for each in _workers(endpoint, postgres_uri, 13, 2)] == [0, 0]
+    _keeps_to_the_share(counted)
+
+
+def test_a_compaction_and_a_worker_keep_to_the_share(
+    make_config: MakeConfig, spark: SparkSession, postgres_uri: str
+) -> None:
+    """A compaction reads and writes by Iceberg's own S3FileIO, in Spark's JVM, and draws from the same bucket."""
+    Operations.open(postgres_uri).close()
+    with _counting_server() as (endpoint, counted):
+        config = make_config(
+            catalogs={"live": {"warehouse": "s3://compacted/live", "properties": properties(endpoint)}},
+            defaults={"budgets": BUDGETS},
+        )
+        Stores(StoreSettings.from_catalog(config.catalogs.live))._s3_store().client.create_bucket(Bucket="compacted")
+        catalog = load_catalog(config.catalogs.live.name, **pyiceberg_properties(config.catalogs.live))
+        catalog.create_namespace("db")
+        table = catalog.create_table("db.small", pa.schema([("id", pa.int64())]))
+        for number in range(FILES):
+            table.append(pa.table({"id": [number]}))
+        with Lifecycle.open(config, spark=spark) as lifecycle:
+            counted.clear()
+            workers = _workers(endpoint, postgres_uri, 25, 1)
+            while not counted:
+                time.sleep(0.1)
+            done = lifecycle.compact_data_files("db.small")
+            assert [each.wait(120) for each in workers] == [0]
+        assert done.rewritten_files == FILES and done.added_files == 1
+        rows = spark.table(f"{config.catalogs.live.name}.db.small").collect()
+    assert sorted(row.id for row in rows) == list(range(FILES))
+    by_the_jvm = [asked for asked in counted if "aws-sdk-java" in asked.by]
+    print(f"{len(by_the_jvm)} of {len(counted)} requests were Iceberg's own")
+    assert len(by_the_jvm) > 20
+    _keeps_to_the_share(counted)
+
+
+def test_a_catalog_with_clients_of_its_own_keeps_them() -> None:
+    pace = PaceSettings("postgresql+psycopg2://u:hush@db/x", 10.0, 5.0)
+    on_s3 = {"name": "live", "uri": "http://rest", "type": "rest", "warehouse": "s3://bucket/live"}
+
+    def told(**more: str) -> dict[str, str]:
+        catalog = Catalog.model_validate({**on_s3, "properties": more})
+        return {key.partition("spark.sql.catalog.live.")[2]: v for key, v in catalog_conf(catalog, pace=pace).items()}
+
+    assert told()["s3.client-factory-impl"] == PACED_CLIENTS
+    assert told()["artemis.pace.uri"] == "jdbc:postgresql://db:5432/x"
+    assert told(**{"s3.client-factory-impl": "org.example.Mine"})["s3.client-factory-impl"] == "org.example.Mine"
+    assert "s3.client-factory-impl" not in told(**{"client.factory": "org.example.Mine"})
+    assert "s3.client-factory-impl" not in told(**{"s3.analytics-accelerator.enabled": "true"})
+    assert "s3.client-factory-impl" not in told(**{"io-impl": "org.example.MyFileIO"})
+    socket = PaceSettings("postgresql+psycopg2:///x?host=/run/postgresql", 10.0)
+    own = catalog_conf(Catalog.model_validate(on_s3), pace=socket)
+    assert "spark.sql.catalog.live.artemis.pace.uri" not in own
+    assert own["spark.sql.catalog.live.artemis.pace.requests-per-second"] == "10.0"
+
+
 RATE, BYTES = 12.0, 40_000
+FILES = 20
+
+
+BUDGETS = {"read_share": 0.2, "object_store_iops": int(RATE * 5), "object_store_bytes_per_second": BYTES}
+"""A fifth of 60 requests a second."""
+
+
+def properties(endpoint: str) -> dict[str, str]:
+    return {
+        "s3.endpoint": endpoint,
+        "s3.region": "us-east-1",
+        "s3.access-key-id": ACCESS_KEY,
+        "s3.secret-access-key": SECRET_KEY,
+    }
 
 
 def store_settings(endpoint: str, uri: str) -> StoreSettings:
-    """What a worker of the test above has: a fifth of 60 requests a second."""
-    properties = {"s3.endpoint": endpoint, "s3.access-key-id": ACCESS_KEY, "s3.secret-access-key": SECRET_KEY}
-    catalog = Catalog.model_validate({"name": "live", "properties": properties})
-    budgets = Budgets.model_validate(
-        {"read_share": 0.2, "object_store_iops": int(RATE * 5), "object_store_bytes_per_second": BYTES}
-    )
-    return StoreSettings.from_catalog(catalog, budgets, uri)
+    """What a worker of the tests above has."""
+    catalog = Catalog.model_validate({"name": "live", "properties": properties(endpoint)})
+    return StoreSettings.from_catalog(catalog, Budgets.model_validate(BUDGETS), uri)
 
 
 def test_without_postgres_each_process_keeps_to_its_own() -> None:
