@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Operation
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.catalogs.settings import pyiceberg_properties, spark_conf
+from artemis_lifecycle.catalogs.settings import lifecycle_conf, pyiceberg_properties
 from artemis_lifecycle.cold_tier.ledger import COPIED, REWRITTEN, handoff_ledger
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import Busy, PlanStateError, StalePlan

@@ -85,7 +85,7 @@ def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, mon
     for jar in (ICEBERG, POSTGRES, ICEBERG_AWS):
         with ZipFile(tmp_path / jar.file_name, "w") as empty:
             empty.writestr("nothing", "")
-    with pytest.raises(EnvironmentMissing, match="does not compile.*of the versions"):
+    with pytest.raises(EnvironmentMissing, match=r"does not compile.*of the versions"):
         resolve(tmp_path / "home", (ICEBERG, POSTGRES, ICEBERG_AWS))
     assert not list((tmp_path / "home" / "jars").glob("*.jar"))
 
