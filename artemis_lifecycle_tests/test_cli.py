@@ -116,7 +116,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fil
     """`run(*arguments)`: what the command prints, on one line; with `--json` among them, what that says."""
 
     def call(*arguments: object, code: int = 0) -> Any:
-        monkeypatch.setattr(cli, "out", Console(highlight=False, width=220))
+        monkeypatch.setattr("artemis_lifecycle.cli.output.out", Console(highlight=False, width=220))
         assert _run(monkeypatch, *map(str, arguments), "-c", str(file)) == code
         told = capsys.readouterr()
         assert "Traceback" not in told.err and "org.apache" not in told.err

@@ -1,0 +1,42 @@
+"""`artemis`: the steps of the walk for a terminal. Belongs here: arguments, output, exit codes. Does not belong:
+anything that a caller of `Lifecycle` would miss.
+
+Exit codes: 0 done, 2 bad input, 3 a guard refused, 4 unreadable metadata or a failing store, 5 the environment, 6 busy
+or unknown: try again; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+from rich.markup import escape
+
+from artemis_lifecycle.cli import cold_tier, expiration, operating, orphans, promises, reading, tables
+from artemis_lifecycle.cli.output import err
+from artemis_lifecycle.errors import LifecycleError
+
+app = typer.Typer(
+    name="artemis",
+    help="The life of Apache Iceberg tables: what stays, what expires, what goes to the cold tier, what is deleted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# In the order in which `artemis --help` tells them.
+for commands in (tables, expiration, orphans, reading, cold_tier, promises, operating):
+    app.add_typer(commands.app)
+
+
+def main() -> None:
+    """Entry point of the `artemis` command."""
+    try:
+        app()
+    except LifecycleError as error:
+        if "--json" in sys.argv:
+            failure = {"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path}
+            print(json.dumps(failure, indent=2))
+        else:
+            err.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+        raise SystemExit(error.exit_code) from None

@@ -1,0 +1,249 @@
+"""Commands of the cold tier: bringing back, costs, the deep archive and its thaws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from artemis_lifecycle.cli.options import (
+    AsOfOption,
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NowOption,
+    PersonOption,
+    PlotOption,
+    ReasonOption,
+    TableArgument,
+    ThawArgument,
+    instant,
+    require_picture,
+)
+from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.operations.deep_archive import ThawRecord
+
+app = typer.Typer()
+
+
+@app.command()
+def restore(
+    table: TableArgument,
+    snapshot_id: Annotated[int, typer.Argument(help="A snapshot that expired.", metavar="SNAPSHOT")],
+    branch: Annotated[str, typer.Option(help="A new branch of the live table, to hold its rows.")],
+    why: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the restore.")] = "",
+    ticket: Annotated[str | None, typer.Option(help="Kept in the snapshot's summary.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Who wants it back; default: you.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring an expired snapshot back from the cold tier, as a new snapshot on a branch of the live table."""
+    with opened(config, f"restoring {table}") as lifecycle:
+        done = lifecycle.restore(table, snapshot_id, branch, why=why, who=owner, ticket=ticket)
+        show(done, json=json, title=f"{table}: snapshot {snapshot_id} on branch {branch}")
+
+
+@app.command()
+def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """What was brought back from the cold tier, newest first, and what is being brought back."""
+    with opened(config, "reading the restores") as lifecycle:
+        found = lifecycle.restores(table)
+    show_list(
+        found,
+        json=json,
+        title=f"Restores of {table}",
+        columns=("restore", "snapshot", "branch", "new snapshot", "who", "why", "begun", "ended"),
+        row=lambda record: (
+            record.restore_id,
+            record.source_snapshot_id,
+            record.branch,
+            record.snapshot_id,
+            record.who,
+            record.why,
+            record.started_at,
+            record.finished_at or (record.abandoned_at and f"abandoned {cell(record.abandoned_at)}"),
+        ),
+    )
+
+
+@app.command()
+def costs(
+    table: TableArgument,
+    plot: PlotOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What a table holds in each tier and for each tag, and what that costs by the price table of lifecycle.yaml."""
+    require_picture(plot)
+    with opened(config, f"adding up {table}") as lifecycle:
+        found = lifecycle.costs(table)
+    if plot is not None:
+        plot.write_bytes(found.plot(plot.suffix[1:]))
+    if json:
+        show_json({**asdict(found), "per_month": found.per_month})
+        return
+
+    def money(amount: float | None) -> str:
+        return "" if amount is None else f"{amount:,.4f}"
+
+    columns = (
+        "tier",
+        "class",
+        "snapshots",
+        "files",
+        "bytes",
+        "requests",
+        f"{found.currency} a month",
+        "for requests",
+        "to read it all",
+    )
+    rows = [
+        (
+            tier.tier,
+            tier.storage_class,
+            tier.snapshots,
+            tier.files,
+            tier.size_in_bytes,
+            tier.requests,
+            money(tier.per_month),
+            money(tier.requests_price),
+            money(tier.read_price),
+        )
+        for tier in found.tiers
+    ]
+    show_table(f"Costs of {table}", columns, rows)
+    tags = [
+        (tag.ref, tag.tier, tag.snapshot_id, tag.files, tag.size_in_bytes, money(tag.per_month)) for tag in found.tags
+    ]
+    if tags:
+        show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)
+    if found.per_month is None:
+        say("no price for every class: give them in lifecycle.yaml (prices)", dim=True)
+    if plot is not None:
+        say(f"Drawn into {plot}", dim=True)
+
+
+@app.command(name="deep-archive")
+def deep_archive(
+    table: TableArgument,
+    now: NowOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move cold snapshots past their retention to the deep archive; files that others read, or a hold keeps, stay."""
+    with opened(config, f"archiving {table}") as lifecycle:
+        done = lifecycle.deep_archive(table, instant(now), dry_run=dry_run)
+        show(done, json=json, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
+
+
+@app.command()
+def thaw(
+    table: TableArgument,
+    case: Annotated[str, typer.Option(prompt=True, help="The case that it is for.")],
+    requester: Annotated[str, typer.Option(prompt=True, help="Who asks for it.")],
+    reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Kept with the thaw.")],
+    snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
+    as_of: AsOfOption = None,
+    tag: str | None = None,
+    days: Annotated[int | None, typer.Option(help="How long it stays readable; default: deep_archive.days.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Ask for archived snapshots to be made readable. Nothing is thawed before a second person approves it."""
+    with opened(config, f"asking for a thaw of {table}") as lifecycle:
+        asked = lifecycle.request_thaw(
+            table,
+            tuple(snapshot_id or ()),
+            case_id=case,
+            requester=requester,
+            reason=reason,
+            as_of=instant(as_of),
+            tag=tag,
+            days=days,
+        )
+    _show_thaw(asked, json)
+
+
+@app.command(name="approve-thaw")
+def approve_thaw(
+    thaw_id: ThawArgument,
+    who: Annotated[str, typer.Option(prompt=True, help="You; not who asked for it.")],
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Approve a thaw, as the second person: the store is asked for its files."""
+    with opened(config, "approving the thaw") as lifecycle:
+        done = lifecycle.approve_thaw(thaw_id, who, why)
+    _show_thaw(done, json)
+
+
+@app.command(name="refuse-thaw")
+def refuse_thaw(
+    thaw_id: ThawArgument,
+    who: PersonOption,
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a thaw that should not be, or is needed no longer."""
+    with opened(config, "ending the thaw") as lifecycle:
+        done = lifecycle.refuse_thaw(thaw_id, who, why)
+    _show_thaw(done, json)
+
+
+@app.command()
+def thaws(
+    table: Annotated[
+        str | None, typer.Argument(help="namespace.table; every table without it.", metavar="TABLE")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Look how far each is, and write it down.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    files: Annotated[str | None, typer.Option("--files", help="The files of this thaw, instead.")] = None,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Thaws: for which case, by whom, approved by whom, how far they are and until when their files can be read."""
+    with opened(config, "reading the thaws") as lifecycle:
+        if files is not None:
+            show_rows(lifecycle.thaw_files(files), json=json, limit=limit, title=f"Files of {files}")
+            return
+        if follow:
+            for due in lifecycle.thaws(table):
+                lifecycle.follow_thaw(due.thaw_id)
+        found = lifecycle.thaws(table, ended=ended)
+    if json:
+        show_json([{"state": record.state, **asdict(record)} for record in found])
+        return
+    columns = ("thaw", "case", "requester", "approved by", "files", "state", "readable until", "ended")
+    rows = [
+        (
+            record.thaw_id,
+            *([] if table else [record.table]),
+            record.case_id,
+            record.requester,
+            record.approved_by,
+            record.files,
+            record.state.value,
+            record.readable_until,
+            record.ended_why,
+        )
+        for record in found
+    ]
+    whole = columns if table else (columns[0], "table", *columns[1:])
+    show_table(f"Thaws of {table}" if table else "Thaws", whole, rows)
+
+
+def _show_thaw(record: ThawRecord, json: bool) -> None:
+    said = {"state": record.state, **asdict(record)}
+    if not json:
+        # What is not known yet is left out; instants are told as in the lists.
+        known = {key: value for key, value in said.items() if value is not None}
+        said = {key: cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
+    show(said, json=json, title=f"Thaw for case {record.case_id}")

@@ -1,0 +1,208 @@
+"""Commands of expiration: plans, their handoff, their commit and the deletion of their files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from artemis_lifecycle.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    FilesOption,
+    JsonOption,
+    NowOption,
+    OlderThanOption,
+    PlanArgument,
+    TableArgument,
+    instant,
+)
+from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.expiration.plan import ExpirationPlan
+    from artemis_lifecycle.operations.plans import PlanRecord
+    from artemis_lifecycle.operations.scans import ScanRecord
+
+app = typer.Typer()
+
+
+@app.command()
+def plan(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    retain_last: Annotated[int | None, typer.Option(help="Keep at least this many snapshots of each branch.")] = None,
+    snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
+    files: FilesOption = False,
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="PATH", help="Why this file is in the plan, or why not.")
+    ] = None,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plan an expiration: seal which snapshots and files would go, and say why the others stay. Changes nothing of the
+    table."""
+    with opened(config, f"planning {table}") as lifecycle:
+        made = lifecycle.plan_expiration(
+            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
+        )
+        if explain is not None:
+            show(lifecycle.explain_in_plan(made, explain), json=json, title=f"Plan {made.plan_id}")
+        elif files:
+            show_rows(
+                made.files().orderBy("kind", "path"), json=json, limit=limit, title=f"Files of plan {made.plan_id}"
+            )
+        elif json:
+            show_json(made)
+        else:
+            _show_plan(made, limit)
+
+
+def _show_plan(plan: ExpirationPlan, limit: int) -> None:
+    summary = plan.summary
+    show(
+        {
+            "plan": plan.plan_id,
+            "rule": plan.settings.rule,
+            "decided at": plan.decided_at,
+            "cutoff": plan.cutoff,
+            "snapshots": f"{summary.snapshots_expired:,} go, {summary.snapshots_kept:,} stay",
+            "refs": ", ".join(plan.expired_refs) or "all stay",
+        },
+        json=False,
+        title=f"Plan of {plan.table}",
+    )
+    kinds = [(kind.kind, f"{kind.files:,}", f"{kind.size_in_bytes:,}") for kind in summary.by_kind]
+    total = ("in all", f"{summary.files:,}", f"{summary.size_in_bytes:,}")
+    show_table("Files that may go after the commit", ("kind", "files", "bytes"), [*kinds, total])
+    by_reasons: dict[tuple[str, ...], list[int]] = {}
+    for snapshot_id, reasons in plan.kept.items():
+        by_reasons.setdefault(reasons, []).append(snapshot_id)
+    rows = [
+        (len(ids), ids[-1], "\n".join(reasons))
+        for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))
+    ]
+    show_table("Why snapshots stay", ("snapshots", "the newest", "because"), rows[:limit])
+    if len(rows) > limit:
+        say(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", dim=True)
+
+
+@app.command("plan-diff")
+def plan_diff(
+    before: Annotated[str, typer.Argument(help="A plan's id.", metavar="A")],
+    after: Annotated[str, typer.Argument(help="Another's, of the same table.", metavar="B")],
+    files: FilesOption = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What plan B removes and plan A does not, and the other way round: snapshots and why, refs, files and bytes."""
+    with opened(config, "comparing the plans") as lifecycle:
+        found = lifecycle.plan_difference(before, after)
+        if files:
+            listed = found.files().orderBy("change", "kind", "path")
+            show_rows(listed, json=json, limit=limit, title=f"From plan {before} to {after}")
+            return
+    if json:
+        show_json(found)
+        return
+    refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
+    say(f"{found.table}: refs removed by one alone: {', '.join(refs) or 'none'}")
+    snapshots = [
+        ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, "\n".join(change.why))
+        for change in found.snapshots
+    ]
+    show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
+    if len(snapshots) > limit:
+        say(f"({limit} of {len(snapshots)} snapshots; --limit shows more)", dim=True)
+    kinds = [
+        (
+            kind.kind,
+            f"{kind.added_files:,}",
+            f"{kind.added_bytes:,}",
+            f"{kind.removed_files:,}",
+            f"{kind.removed_bytes:,}",
+        )
+        for kind in found.by_kind
+    ]
+    show_table("Files", ("kind", "+ files", "+ bytes", "- files", "- bytes"), kinds)
+
+
+@app.command()
+def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The plans of a table, newest first, with their status."""
+    with opened(config, "reading the plans") as lifecycle:
+        found = lifecycle.plans(table)
+    show_list(
+        found,
+        json=json,
+        title=f"Plans of {table}",
+        columns=("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved"),
+        row=lambda record: (
+            record.plan_id,
+            record.status.replace("_", " "),
+            record.planned_at,
+            f"{record.expired_snapshots:,}",
+            f"{record.files:,}",
+            f"{record.bytes:,}",
+            record.due_at,
+            approvals(record),
+        ),
+    )
+
+
+def approvals(record: PlanRecord | ScanRecord) -> str:
+    given = [("large", record.approved_by, record.approved_at, record.approved_why)]
+    # A scan loses nothing.
+    by, at, why = (getattr(record, f"lost_approved_{what}", None) for what in ("by", "at", "why"))
+    given.append(("lost", by, at, why))
+    return "\n".join(f"{what}: {who}, {cell(at)}: {why}" for what, who, at, why in given if who)
+
+
+@app.command("hand-off")
+def hand_off(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
+    with opened(config, "copying to the cold tier") as lifecycle:
+        show(lifecycle.hand_off(plan), json=json, title=f"Handoff of {plan}")
+
+
+@app.command()
+def commit(
+    plan: PlanArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Remove a plan's snapshots from the table's metadata, in one commit."""
+    with opened(config, "committing") as lifecycle:
+        show(lifecycle.commit_expiration(plan, dry_run=dry_run), json=json, title=f"Commit of {plan}")
+
+
+@app.command()
+def delete(
+    plan: PlanArgument,
+    now: NowOption = None,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
+    with opened(config, "deleting") as lifecycle:
+        show(lifecycle.delete_files(plan, now=instant(now), dry_run=dry_run), json=json, title=f"Deletion of {plan}")
+
+
+@app.command()
+def expire(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    retain_last: int | None = None,
+    snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Plan, hand off, commit, and delete if the grace is over: the steps in their order."""
+    with opened(config, f"expiring {table}") as lifecycle:
+        report = lifecycle.expire(
+            table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
+        )
+        show(report, json=json, title=f"Expiration of {table}")

@@ -1,0 +1,203 @@
+"""Commands for those who operate it: approvals, receipts, pauses, the quarantine, old records, the demo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from artemis_lifecycle.cli.expiration import approvals
+from artemis_lifecycle.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    PersonOption,
+    PlanArgument,
+    ReasonOption,
+    TableArgument,
+)
+from artemis_lifecycle.cli.output import opened, say, show, show_json, show_list, show_table
+from artemis_lifecycle.errors import BadInput
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.operations.plans import Approval
+
+app = typer.Typer()
+
+
+@app.command()
+def approve(
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of a scan.", metavar="PLAN")],
+    who: PersonOption,
+    why: ReasonOption,
+    large: Annotated[
+        bool,
+        typer.Option(
+            "--large", help="It may pass max_files, max_bytes, max_share_of_table; a dropped table's files may go."
+        ),
+    ] = False,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")
+    ] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Who, when and why are kept."""
+    if not large and not lost:
+        raise BadInput(
+            "It is not said what is approved", untouched="the plan", do=f"artemis approve {plan} --large, or --lost"
+        )
+    with opened(config, "approving") as lifecycle:
+        # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
+        wanted: list[tuple[Approval, bool]] = [("lost", lost), ("large", large)]
+        for what in (what for what, asked in wanted if asked):
+            approved = lifecycle.approve(plan, who=who, why=why, what=what)
+    if json:
+        show_json(approved)
+    else:
+        show({"table": approved.table, "approved": approvals(approved)}, json=False, title=f"Plan {plan}")
+
+
+@app.command()
+def close(
+    plan: PlanArgument,
+    who: PersonOption,
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a plan for good. Files of a committed one become the orphan scan's."""
+    with opened(config, "closing") as lifecycle:
+        show(lifecycle.close_plan(plan, who=who, why=why), json=json, title=f"Plan {plan}")
+
+
+@app.command()
+def receipt(
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """The receipt of a finished deletion, as Markdown: what became of the files, by whose decision, and where every
+    path stands."""
+    with opened(config, "reading a receipt") as lifecycle:
+        found = lifecycle.receipt(plan)
+    if json:
+        show_json(found)
+    else:
+        say(found.to_markdown(), unbroken=True)
+        say(found.location, dim=True, unbroken=True)
+
+
+@app.command()
+def pause(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; none is every table.")] = None,
+    who: Annotated[str, typer.Option(prompt=True)] = "",
+    why: Annotated[str, typer.Option(prompt=True)] = "",
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Stop all work on a table, or on every table, wherever it runs; workers notice within seconds."""
+    with opened(config, "pausing") as lifecycle:
+        show(lifecycle.pause(table, who=who, why=why), json=json, title="Paused")
+
+
+@app.command()
+def resume(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; none ends the pause of all.")] = None,
+    who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """End a pause. What was stopped goes on with the next run."""
+    with opened(config, "resuming") as lifecycle:
+        ended, left = lifecycle.resume(table, who=who or lifecycle.owner), lifecycle.pauses()
+    if json:
+        show_json({"ended": ended, "in_force": left})
+        return
+    say("\n".join(f"ended: {each}" for each in ended) or "there was no such pause")
+    for each in left:
+        say(f"still in force: {each}")
+
+
+@app.command()
+def pauses(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The pauses that are in force."""
+    with opened(config, "reading pauses") as lifecycle:
+        found = lifecycle.pauses()
+    show_list(
+        found,
+        json=json,
+        title="Pauses in force",
+        columns=("table", "who", "why", "since"),
+        row=lambda each: (each.table or "every table", each.who, each.why, each.since),
+    )
+
+
+@app.command()
+def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """What deletions moved into quarantine, until when it stays there, and what was brought back."""
+    with opened(config, f"reading the quarantine of {table}") as lifecycle:
+        found = lifecycle.quarantined(table)
+    if json:
+        show_json([asdict(record) | {"state": record.state} for record in found])
+        return
+    rows = [
+        (
+            record.job_id,
+            record.state,
+            record.began_at,
+            record.purge_after or "when its deletion is over",
+            f"{record.undeleted_by}: {record.undeleted_why}" if record.undeleted_by else "",
+        )
+        for record in found
+    ]
+    show_table(f"Quarantine of {table}", ["plan or scan", "state", "since", "kept until", "brought back by"], rows)
+
+
+@app.command()
+def undelete(
+    plan: Annotated[str, typer.Argument(help="The id of a plan, or of an orphan scan.", metavar="PLAN")],
+    who: PersonOption,
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put what a deletion moved into quarantine back to its paths. Protected there until `artemis close PLAN`."""
+    with opened(config, "bringing files back") as lifecycle:
+        done = lifecycle.undelete(plan, who=who, why=why)
+    show(done, json=json, title=f"Undelete of {plan}")
+    if done.failed:
+        raise typer.Exit(1)
+
+
+@app.command("purge-quarantine")
+def purge_quarantine(
+    table: TableArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Delete for good what was in quarantine for longer than `quarantine.retain`."""
+    with opened(config, f"purging the quarantine of {table}") as lifecycle:
+        done = lifecycle.purge_quarantine(table, dry_run=dry_run)
+    show_list(
+        done,
+        json=json,
+        title=f"Quarantine of {table}: {'would be purged' if dry_run else 'purged'}",
+        columns=("plan or scan", "files", "bytes", "failed"),
+        row=lambda each: (each.job_id, each.deleted, each.bytes, each.failed),
+    )
+
+
+@app.command("forget-records")
+def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Delete the details of what is long over (`records` in lifecycle.yaml): batches, steps, leases, listings."""
+    with opened(config, "looking through old records") as lifecycle:
+        show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def demo(context: typer.Context) -> None:
+    """Make three tables with 400 days of history and run the whole walk on them, through Dagster."""
+    # A process of its own: the demo brings Dagster, which the other verbs do without.
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "artemis_lifecycle.demo", *context.args]))

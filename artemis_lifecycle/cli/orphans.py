@@ -1,0 +1,153 @@
+"""Commands about files that nobody owns, and about tables that the catalog has no more."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from artemis_lifecycle.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    FilesOption,
+    JsonOption,
+    NowOption,
+    OlderThanOption,
+    TableArgument,
+    instant,
+)
+from artemis_lifecycle.cli.output import opened, show, show_list, show_rows
+
+app = typer.Typer()
+
+
+@app.command("list-objects")
+def list_objects(
+    table: TableArgument,
+    location: Annotated[str | None, typer.Option(help="A folder inside the table's locations.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the files below the table's locations, and seal the listing."""
+    with opened(config, f"listing {table}") as lifecycle:
+        show(lifecycle.list_objects(table, location), json=json, title=f"Listing of {table}")
+
+
+@app.command("scan-orphans")
+def scan_orphans(
+    table: TableArgument,
+    now: NowOption = None,
+    older_than: OlderThanOption = None,
+    location: str | None = None,
+    inventory: Annotated[
+        str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
+    ] = None,
+    files: Annotated[bool, typer.Option("--files", help="List the orphans too.")] = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the table's files, then read its metadata, and seal what nobody owns. Changes nothing."""
+    with opened(config, f"scanning {table}") as lifecycle:
+        listing = None if inventory is None else lifecycle.inventory(inventory)
+        scan = lifecycle.scan_orphans(
+            table, now=instant(now), older_than=instant(older_than), location=location, listing=listing
+        )
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Orphans of scan {scan.scan_id}")
+        else:
+            show(scan, json=json, title=f"Orphan scan of {table}")
+
+
+@app.command("scan-cold")
+def scan_cold(
+    table: TableArgument,
+    files: FilesOption = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Find files of the cold tier that nothing there has. Changes nothing, and nothing deletes by it."""
+    with opened(config, f"scanning the cold tier of {table}") as lifecycle:
+        scan = lifecycle.scan_cold(table)
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Unknown in {scan.location}")
+        else:
+            show(scan, json=json, title=f"Cold tier of {table}")
+
+
+@app.command("delete-orphans")
+def delete_orphans(
+    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-orphans` printed.", metavar="SCAN")],
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete the orphans of a stored scan, each looked at once more before it goes."""
+    with opened(config, "deleting orphans") as lifecycle:
+        show(lifecycle.delete_orphans(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
+
+
+@app.command()
+def dropped(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Tables that the catalog has no more, until when their files are kept, and what became of them."""
+    with opened(config, "looking for dropped tables") as lifecycle:
+        found = lifecycle.dropped_tables()
+    show_list(
+        found,
+        json=json,
+        title="Dropped tables",
+        columns=("table", "uuid", "state", "missed since", "kept until", "scan, or who keeps it and why"),
+        row=lambda each: (
+            each.table,
+            each.table_uuid,
+            each.state,
+            each.missing_since,
+            each.due_at,
+            f"{each.kept_by}: {each.kept_why}" if each.kept_by else each.scan_id or "",
+        ),
+    )
+
+
+@app.command("scan-dropped")
+def scan_dropped(
+    table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
+    files: FilesOption = False,
+    limit: int = 50,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List what a dropped table has left, but for what others read, and seal it. Changes nothing."""
+    with opened(config, f"scanning what is left of {table}") as lifecycle:
+        scan = lifecycle.scan_dropped(table)
+        if files:
+            show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Left: scan {scan.scan_id}")
+        else:
+            show(scan, json=json, title=f"What is left of {table}")
+
+
+@app.command("delete-dropped")
+def delete_dropped(
+    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-dropped` printed.", metavar="SCAN")],
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Delete what a dropped table has left, when its time is over and somebody approved the scan."""
+    with opened(config, "deleting what a dropped table has left") as lifecycle:
+        show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
+
+
+@app.command("keep-dropped")
+def keep_dropped(
+    table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
+    who: str = "",
+    why: str = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let its time run again.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Decide that the files of a dropped table stay (say --who and --why); with --undo, that they do not."""
+    with opened(config, f"deciding on {table}") as lifecycle:
+        found = lifecycle.unkeep_dropped(table) if undo else lifecycle.keep_dropped(table, who=who, why=why)
+    show(found, json=json, title=f"Dropped table {table}")

@@ -1,0 +1,149 @@
+"""Output: JSON, tables, single lines, and the spinner while work is done."""
+
+from __future__ import annotations
+
+import json as json_module
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+T = TypeVar("T")
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def as_json(value: object) -> object:
+    """`value` as what JSON can hold: dataclasses by their public fields, instants in ISO 8601, durations in seconds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: as_json(getattr(value, field.name)) for field in fields(value) if not field.name.startswith("_")
+        }
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [as_json(item) for item in value]
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def show_json(value: object) -> None:
+    """Print one JSON document."""
+    print(json_module.dumps(as_json(value), indent=2, ensure_ascii=False))
+
+
+def show(value: object, *, json: bool, title: str) -> None:
+    """Print one result: as JSON, or as a two-column table of its public fields."""
+    if json:
+        show_json(value)
+        return
+    plain = as_json(value)
+    table = Table(title=escape(title), show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for key, item in plain.items() if isinstance(plain, dict) else [("result", plain)]:
+        table.add_row(key.replace("_", " "), escape(_short(item)))
+    out.print(table)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, list):
+        head = ", ".join(_short(item) for item in value[:8])
+        return f"{head}, … ({len(value)} in all)" if len(value) > 8 else head or "none"
+    if isinstance(value, dict):
+        items = [f"{key}: {_short(item)}" for key, item in list(value.items())[:8]]
+        return "\n".join(items) + (f"\n… ({len(value)} in all)" if len(value) > 8 else "")
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
+
+
+def say(what: str | Table, *, dim: bool = False, unbroken: bool = False) -> None:
+    """Print a line, or a table that a command has built. An `unbroken` line is one to be copied."""
+    out.print(escape(what) if isinstance(what, str) else what, style="dim" if dim else None, soft_wrap=unbroken)
+
+
+_IDS = ("snapshot", "hold", "thaw", "kind", "on", "plan", "the newest")
+
+
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC. Ids stay whole, to be copied."""
+    table = Table(title=escape(title), title_justify="left")
+    for name in columns:
+        table.add_column(name, overflow="fold", no_wrap=name in _IDS)
+    for row in rows:
+        table.add_row(*(escape(cell(value)) for value in row))
+    out.print(table)
+
+
+def show_list(
+    found: Iterable[T], *, json: bool, title: str, columns: Sequence[str], row: Callable[[T], Sequence[object]]
+) -> None:
+    """Print a list of results: as JSON, or as a table with one row of plain values for each."""
+    if json:
+        show_json(found)
+    else:
+        show_table(title, columns, map(row, found))
+
+
+def cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(value)
+
+
+def collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
+    """At most `limit` rows, ready for JSON. Raises BadInput for what Spark finds wrong with them."""
+    from artemis_lifecycle.spark.statement_errors import statement_errors
+
+    with statement_errors():
+        rows = frame.limit(limit).collect()
+    return [{name: as_json(value) for name, value in row.asDict(recursive=True).items()} for row in rows]
+
+
+def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
+    """Print at most `limit` rows of a DataFrame."""
+    rows = collected(frame, limit)
+    if json:
+        show_json(rows)
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for name in frame.columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(item)) for item in row.values()))
+    out.print(table)
+    if len(rows) == limit:
+        say(f"(the first {limit}; --limit shows more)", dim=True)
+
+
+@contextmanager
+def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
+    """An open Lifecycle, with a spinner on a terminal that says what is being done."""
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+    with (
+        err.status(escape(doing)) if err.is_terminal else nullcontext(),
+        Lifecycle.open(config, owner="artemis") as lifecycle,
+    ):
+        yield lifecycle

@@ -1,0 +1,165 @@
+"""Commands that answer: a file's fate, rows of any tier, SQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from artemis_lifecycle.cli.options import AsOfOption, ConfigOption, JsonOption, TableArgument, instant
+from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows
+from artemis_lifecycle.cli.promises import show_tag
+from artemis_lifecycle.config import format_duration
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.cold_tier.queries import Query, TagStatement
+    from artemis_lifecycle.cold_tier.reads import Route
+
+app = typer.Typer()
+
+
+@app.command()
+def explain(
+    table: TableArgument,
+    path: Annotated[str, typer.Argument(help="A file's path, as the metadata or the store spells it.")],
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Who holds this file, since when and until when; or which plan or scan took it."""
+    with opened(config, "looking for the file") as lifecycle:
+        show(lifecycle.explain(table, path), json=json, title=path)
+
+
+@app.command()
+def read(
+    table: TableArgument,
+    as_of: AsOfOption = None,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rows of a table now, at an instant, of a snapshot or a tag: from the live or the cold catalog; says which."""
+    with opened(config, f"reading {table}") as lifecycle:
+        route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        if route.readable_in is not None:
+            _show_in_archive({table: route}, json)
+            return
+        frame = lifecycle.read(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
+        began = time.monotonic()
+        show_rows(
+            frame, json=json, limit=limit, title=f"{table} from the {route.tier} catalog, snapshot {route.snapshot_id}"
+        )
+        if not json:
+            _show_latency([route], time.monotonic() - began)
+
+
+@app.command()
+def query(
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="SELECT … FROM namespace.table FOR TAG 'x', or TAG SNAPSHOT n AS 'x' WITH RETENTION FOREVER."
+        ),
+    ],
+    table: Annotated[str | None, typer.Option(help="The table of a TAG statement that names none.")] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="An instant with its time zone, for tables without a FOR clause.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside a tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who answers for a tag; default: you.")] = None,
+    translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
+    limit: int = 20,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
+    from artemis_lifecycle.cold_tier.queries import Query
+    from artemis_lifecycle.lifecycle import Tagged
+
+    with opened(config, "querying") as lifecycle:
+        found = lifecycle.translate(sql, table=table, as_of=instant(as_of))
+        shown: dict[str, object] = {"sql": found.sql, "spark_sql": found.spark_sql}
+        if isinstance(found, Query):
+            shown["sources"] = as_json(found.sources)
+        if not json:
+            _show_translation(found)
+        sources = {source.table: source for source in getattr(found, "sources", ())}
+        if any(source.readable_in is not None for source in sources.values()) and not translate:
+            _show_in_archive(sources, json)
+            return
+        if not translate:
+            began = time.monotonic()
+            result = lifecycle.query(found, who=owner, why=reason)
+            if isinstance(result, Tagged):
+                shown["tag"] = as_json(result)
+                if not json:
+                    show_tag(result, False)
+            elif json:
+                shown["rows"] = collected(result, limit)
+                shown["seconds"] = round(time.monotonic() - began, 3)
+            else:
+                show_rows(result, json=False, limit=limit, title="Rows")
+                _show_latency(getattr(found, "sources", ()), time.monotonic() - began)
+        if json:
+            show_json(shown)
+
+
+def _show_translation(found: Query | TagStatement) -> None:
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("yours", escape(found.sql.strip()))
+    table.add_row("Spark's", escape(found.spark_sql))
+    for source in getattr(found, "sources", ()):
+        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
+        where = "deep archive" if source.tier == "deep-archive" else f"{source.tier} catalog"
+        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {where}, {at}"))
+    say(table)
+
+
+def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
+    """That there is an answer, and how long it will take until it can be read."""
+    waiting = {table: source for table, source in found.items() if source.readable_in is not None}
+    if json:
+        show_json(
+            [
+                {
+                    "table": table,
+                    "tier": source.tier,
+                    "snapshot_id": source.snapshot_id,
+                    "storage_class": source.storage_class,
+                    "hours_until_readable": round(source.hours_until_readable, 1),
+                    "thaw": source.thaw,
+                }
+                for table, source in waiting.items()
+            ]
+        )
+        return
+    for table, source in waiting.items():
+        hours = source.hours_until_readable
+        where = f"the deep archive ({source.storage_class})"
+        say(f"{table}: snapshot {source.snapshot_id} is in {where}: not read")
+        if source.thaw is None:
+            say(f"readable about {hours:.0f} hours after a second person approved a thaw; ask for one:")
+            how = f"artemis thaw {table} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
+            say(f"    {how}", unbroken=True)
+        else:
+            say(f"readable in about {hours:.0f} hours: {source.thaw}")
+
+
+def _show_latency(sources: Sequence[Route], seconds: float) -> None:
+    """What was to be expected of the tiers that answered, and what it took."""
+    tiers = {source.tier: source for source in sources}
+    said = []
+    for tier, source in sorted(tiers.items()):
+        kind = f" ({source.storage_class})" if source.storage_class else ""
+        expected = "" if source.expected_latency is None else f", expected {format_duration(source.expected_latency)}"
+        said.append(f"{tier}{kind}{expected}")
+    if said:
+        say(f"answered in {seconds:.1f} s by {'; '.join(said)}", dim=True)

@@ -1,0 +1,187 @@
+"""Commands about what tables have: history, schemas, health and lineage, other windows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
+
+from artemis_lifecycle.cli.options import (
+    ConfigOption,
+    DryRunOption,
+    JsonOption,
+    NowOption,
+    PlotOption,
+    TableArgument,
+    instant,
+    require_picture,
+)
+from artemis_lifecycle.cli.output import opened, say, show, show_json, show_table
+from artemis_lifecycle.config import parse_duration
+
+app = typer.Typer()
+
+
+@app.command()
+def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """List the tables of the live catalog, and which entry of lifecycle.yaml governs each."""
+    with opened(config, "reading the catalog") as lifecycle:
+        names = lifecycle.tables()
+        entries = {name: lifecycle.config.entry(name) for name in names}
+    if json:
+        show_json(entries)
+        return
+    table = Table(title="Tables", title_justify="left")
+    table.add_column("table")
+    table.add_column("governed by")
+    for name, entry in entries.items():
+        table.add_row(escape(name), escape(entry or "defaults, by hand only"))
+    say(table)
+
+
+@app.command()
+def history(
+    table: TableArgument,
+    cold: Annotated[bool, typer.Option("--cold", help="What the cold tier and the deep archive have of it.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+    limit: int = 20,
+) -> None:
+    """The snapshots, refs and log of a table, pinned to one metadata file."""
+    with opened(config, f"reading the history of {table}") as lifecycle:
+        found = lifecycle.cold_history(table) if cold else lifecycle.snapshot_history(table)
+    if json:
+        show_json(found)
+        return
+    live = ["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]
+    shown = ["snapshot_id", "committed_at", "tier", "operation", "tags", "data_files", "records"] if cold else live
+    frame = found.to_pandas()
+    if cold and frame["cold_table"].nunique() > 1:
+        shown.insert(2, "cold_table")
+    frame = frame[shown].tail(limit)
+    frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
+    rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
+    for name in shown:
+        rows.add_column(name.replace("_", " "), no_wrap=name in ("snapshot_id", "committed_at"), overflow="fold")
+    for values in frame.itertuples(index=False):
+        rows.add_row(*(escape("" if value is None else str(value)) for value in values))
+    say(rows)
+    say(found.metadata_location, dim=True, unbroken=True)
+
+
+@app.command()
+def reachable(
+    table: TableArgument, now: NowOption = None, config: ConfigOption = None, json: JsonOption = False
+) -> None:
+    """Count the files that the table's kept snapshots reach, by kind."""
+    with opened(config, f"walking {table}") as lifecycle:
+        found = lifecycle.reachable_set(table, now=instant(now))
+        show(
+            {"table": table, "snapshots": len(found.snapshot_ids), "files": found.counts},
+            json=json,
+            title=f"Reachable set of {table}",
+        )
+
+
+@app.command("schema-history")
+def schema_history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """The schemas that the table has had, what each changed, and since when and until when it was written with."""
+    with opened(config, f"reading the schemas of {table}") as lifecycle:
+        found = lifecycle.schema_history(table)
+    if json:
+        show_json(found)
+        return
+    rows = found.to_pandas()
+    used = [rows[name].dt.strftime("%Y-%m-%d %H:%M:%S").fillna("") for name in ("first_used", "last_used")]
+    shown = [rows[name] for name in ("schema_id", "columns", "added", "removed", "changed")]
+    show_table(
+        f"{table}: {len(rows)} schemas; the current one is {rows.loc[rows['is_current'], 'schema_id'].iloc[0]}",
+        ("schema", "columns", "added", "removed", "changed", "snapshots", "first used", "last used"),
+        list(zip(*shown, rows["snapshots"], *used, strict=True)),
+    )
+
+
+@app.command()
+def health(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
+    with opened(config, f"measuring {table}") as lifecycle:
+        rows = lifecycle.table_health(table).to_pandas()
+        show(dict(zip(rows["figure"], rows["value"], strict=True)), json=json, title=f"Health of {table}")
+
+
+@app.command()
+def compact(
+    table: TableArgument,
+    manifests: Annotated[bool, typer.Option("--manifests", help="Manifests instead of data files.")] = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Rewrite small data files, or small manifests, where the table's health asks for it."""
+    with opened(config, f"compacting {table}") as lifecycle:
+        work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
+        show(work(table, dry_run=dry_run), json=json, title=f"Compaction of {table}")
+
+
+@app.command("record-lineage")
+def record_lineage(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Append to the lineage ledger what the table's snapshots say of their writers, before they expire."""
+    with opened(config, f"recording the lineage of {table}") as lifecycle:
+        show(lifecycle.record_lineage(table), json=json, title=f"Lineage of {table}")
+
+
+@app.command("retention-curve")
+def retention_curve(
+    table: TableArgument,
+    window: Annotated[
+        list[str] | None, typer.Option("--window", help="A window to compare, e.g. 7d; may be repeated.")
+    ] = None,
+    plot: PlotOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What the table would hold under other windows, and what each tag and branch costs to keep. Changes nothing."""
+    require_picture(plot)
+    windows = None if not window else [parse_duration(text) for text in window]
+    with opened(config, "comparing windows") as lifecycle:
+        curve = lifecycle.retention_curve(table, windows=windows)
+    if plot is not None:
+        plot.write_bytes(curve.plot(plot.suffix[1:]))
+    if json:
+        show_json(curve)
+        return
+    most = max((point.size_in_bytes for point in curve.points), default=0) or 1
+    show_table(
+        f"What {table} would hold",
+        ("window", "snapshots", "files", "bytes", ""),
+        [
+            (
+                f"{timedelta(milliseconds=point.window_ms) / timedelta(days=1):.1f} d" + " ◀ policy" * point.is_policy,
+                f"{point.snapshots:,}",
+                f"{point.files:,}",
+                decimal(point.size_in_bytes),
+                "█" * round(24 * point.size_in_bytes / most),
+            )
+            for point in curve.points
+        ],
+    )
+    show_table(
+        "What each ref costs: freed if it were removed",
+        ("ref", "snapshot", "snapshots", "files", "bytes"),
+        [
+            (
+                f"{cost.type} {cost.ref}",
+                cost.snapshot_id,
+                cost.snapshots,
+                f"{cost.files:,}",
+                decimal(cost.size_in_bytes),
+            )
+            for cost in curve.refs
+        ],
+    )
+    if plot is not None:
+        say(f"Drawn into {plot}", dim=True)
