@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from artemis_lifecycle.catalogs.settings import spark_conf
+from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
@@ -326,7 +326,7 @@ def main(
             "home": str(work / "home"),
         }
     )
-    spark = open_session(session_conf(config, spark_conf(config.catalogs), resolve(home)))
+    spark = open_session(session_conf(config, lifecycle_conf(config), resolve(home)))
     try:
         with Lifecycle.open(config, spark=spark) as lifecycle:
             bench = Bench(lifecycle, folder)

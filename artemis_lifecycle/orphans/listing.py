@@ -23,11 +23,14 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
     ROWS_HERE,
     arrow_schema,
+    drop_frame,
     map_parts,
     read_frame,
     read_table,
+    row_hashes,
     write_batches,
     write_frame,
+    write_kept,
     write_table,
 )
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
@@ -141,7 +144,7 @@ def list_table(
             levels.append(listed if most is None else listed.persist())
         everything = reduce(lambda one, other: one.unionByName(other), levels)
         files = everything.where("NOT is_rest").select("path", "last_modified", "size_in_bytes")
-        return _sealed(files, folder, records, listing_id, folders, started_at, clock)
+        return _sealed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
     finally:
         for listed in levels:
             listed.unpersist()
@@ -244,8 +247,15 @@ def given_listing(
     folders = _folders(locations, rules)
     listing_id = f"listing-{uuid.uuid4().hex}"
     given = listing.select("path", "last_modified", F.col("size_in_bytes").cast("bigint").alias("size_in_bytes"))
-    rows = (
-        given.mapInArrow(_Below(folders, rules), LISTED)
+    folder = f"{root}/listings/{listing_id}"
+    started_at = taken_at.astimezone(UTC)
+    with around("orphans.seal_listing"):
+        write_kept(given, f"{folder}/files", stores, _Below(folders, rules))
+    if not _names_one_twice(f"{folder}/files", stores):
+        return _measured(f"{folder}/files", stores, listing_id, folders, started_at, clock())
+    # Rare, and dear: every path goes through a shuffle.
+    once = (
+        read_frame(spark, f"{folder}/files", stores)
         .groupBy("path")
         .agg(
             # One row without a time makes the time unknown: unknown means kept.
@@ -254,8 +264,9 @@ def given_listing(
         )
         .select("path", F.col("last_modified").cast("timestamp").alias("last_modified"), "size_in_bytes")
     )
-    started_at = taken_at.astimezone(UTC)
-    return _sealed(rows, f"{root}/listings/{listing_id}", stores, listing_id, folders, started_at, clock)
+    listed = _sealed(once, f"{folder}/once", stores, listing_id, folders, started_at, clock)
+    drop_frame(f"{folder}/files", stores)
+    return listed
 
 
 def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataFrame:
@@ -265,7 +276,7 @@ def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataF
 
 def _sealed(
     files: DataFrame,
-    folder: str,
+    location: str,
     stores: Stores,
     listing_id: str,
     folders: Sequence[str],
@@ -274,13 +285,38 @@ def _sealed(
 ) -> Listing:
     # A given listing is read from its source only now, so it ends now, whenever it was begun.
     with around("orphans.seal_listing"), worker_errors():
-        sealed = write_frame(files, f"{folder}/files", stores)
-    finished_at = clock()
-    small = read_table(f"{folder}/files", stores)
+        write_frame(files, location, stores)
+    return _measured(location, stores, listing_id, folders, started_at, clock())
+
+
+def _measured(
+    location: str,
+    stores: Stores,
+    listing_id: str,
+    folders: Sequence[str],
+    started_at: datetime,
+    finished_at: datetime,
+) -> Listing:
+    """The listing whose files are sealed at `location`."""
+    small = read_table(location, stores)
     if small is not None:
-        return _taken(listing_id, folders, started_at, finished_at, f"{folder}/files", small)
-    size = sum(map_parts(f"{folder}/files", stores, _size, ["size_in_bytes"]))
-    return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, size)
+        return _taken(listing_id, folders, started_at, finished_at, location, small)
+    counts = list(map_parts(location, stores, _size, ["size_in_bytes"]))
+    files, size = (sum(count[which] for count in counts) for which in (0, 1))
+    return Listing(listing_id, tuple(folders), started_at, finished_at, location, files, size)
+
+
+def _names_one_twice(location: str, stores: Stores) -> bool:
+    """Whether any path is there more than once; by its hash, so that two paths of one hash count as one."""
+    import numpy as np
+    import pyarrow as pa
+
+    def hashed(_: int, batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
+        return np.concatenate([row_hashes(pa.Table.from_batches([batch]), 1) for batch in batches])
+
+    hashes = np.concatenate([np.empty(0, np.uint64), *map_parts(location, stores, hashed, ["path"])])
+    hashes.sort()
+    return bool((hashes[1:] == hashes[:-1]).any())
 
 
 def _taken(
@@ -402,10 +438,12 @@ def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-def _size(_: int, batches: Iterator[pa.RecordBatch]) -> int:
+def _size(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
+    """Rows and bytes of a part."""
     import pyarrow.compute as pc
 
-    return sum(pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in batches)
+    counts = [(batch.num_rows, pc.sum(batch.column("size_in_bytes")).as_py() or 0) for batch in batches]
+    return sum(rows for rows, _ in counts), sum(size for _, size in counts)
 
 
 class _Below:
@@ -416,18 +454,17 @@ class _Below:
         self.roots = tuple(normalise(folder, rules) for folder in folders)
         self.rules = rules
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
 
-        for batch in batches:
-            paths = batch.column("path")
-            if paths.null_count:
-                raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
-            below = self._plainly(paths)
-            for row in np.flatnonzero(~below).tolist():
-                below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
-            yield batch if below.all() else batch.filter(pa.array(below))
+        paths = batch.column("path")
+        if paths.null_count:
+            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+        below = self._plainly(paths)
+        for row in np.flatnonzero(~below).tolist():
+            below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
+        return batch if below.all() else batch.filter(pa.array(below))
 
     def _plainly(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Where a path begins as a folder is spelled, and goes on without a dot or slash that could lead elsewhere."""

@@ -36,6 +36,8 @@ _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 b
 _READERS = 4
 """Parts that `map_parts` has in memory at once: some 30 MB each, compressed."""
 
+_PART = "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint"
+
 T = TypeVar("T")
 
 
@@ -68,19 +70,30 @@ def write_frame(frame: DataFrame, folder: str, stores: Stores) -> SealedFrame:
     # Two seeds make a 128-bit sum: order-independent, and stable across partitionings and Spark versions.
     columns = [F.col(f"`{name}`") for name in frame.columns]
     hashed = frame.withColumn("_h1", F.xxhash64(F.lit(1), *columns)).withColumn("_h2", F.xxhash64(F.lit(2), *columns))
-    written = hashed.mapInArrow(
-        _part_writer(folder, stores),
-        "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint",
+    return _seal_written(
+        hashed.mapInArrow(_part_writer(folder, stores), _PART), folder, frame.schema.simpleString(), stores
     )
+
+
+def _seal_written(written: DataFrame, folder: str, schema: str, stores: Stores) -> SealedFrame:
     with worker_errors():
         rows = written.collect()
     return _seal(
         folder,
-        frame.schema.simpleString(),
+        schema,
         [FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows],
         (sum(row["h1"] for row in rows), sum(row["h2"] for row in rows)),
         stores,
     )
+
+
+def write_kept(
+    frame: DataFrame, folder: str, stores: Stores, kept: Callable[[pa.RecordBatch], pa.RecordBatch]
+) -> SealedFrame:
+    """As `write_frame`, of what `kept` leaves of each batch of string, int64 and timestamp columns. Rows leave the JVM
+    once: their hashes are made where they are written. Raises what `kept` raises, too."""
+    written = frame.mapInArrow(_part_writer(folder, stores, kept), _PART)
+    return _seal_written(written, folder, frame.schema.simpleString(), stores)
 
 
 def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
@@ -105,7 +118,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: 
     def write() -> None:
         piece = pa.Table.from_batches(waiting, schema).combine_chunks()
         for seed in (1, 2):
-            sums[seed - 1] += int(np.sum(_row_hashes(piece, seed), dtype=np.uint64))
+            sums[seed - 1] += int(np.sum(row_hashes(piece, seed), dtype=np.uint64))
         parts.append(_write_part(piece, folder, stores))
         waiting.clear()
 
@@ -142,8 +155,8 @@ _SPARK_TYPES = {
 }
 
 
-def _row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
-    """Spark's `xxhash64(seed, *columns)` of each row, as unsigned numbers."""
+def row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
+    """Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned numbers."""
     import numpy as np
     import pyarrow as pa
 
@@ -297,9 +310,12 @@ def _ddl(simple: str) -> str:
 
 
 class _part_writer:  # noqa: N801  (a picklable function)
-    def __init__(self, folder: str, stores: Stores) -> None:
+    def __init__(
+        self, folder: str, stores: Stores, kept: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    ) -> None:
         self.folder = folder
         self.stores = stores
+        self.kept = kept
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -325,29 +341,43 @@ class _part_writer:  # noqa: N801  (a picklable function)
             )
 
         for batch in batches:
-            if batch.num_rows == 0:
+            kept, one, two = self._hashed(batch)
+            if kept.num_rows == 0:
                 continue
-            kept = batch.select([name for name in batch.schema.names if name not in ("_h1", "_h2")])
             if writer is None:
                 buffer = io.BytesIO()
                 writer = pq.ParquetWriter(buffer, kept.schema, compression="zstd")
                 rows, h1, h2 = 0, 0, 0
             writer.write_batch(kept)
-            rows += batch.num_rows
-            h1 = _wrapped_sum(h1, batch.column("_h1"))
-            h2 = _wrapped_sum(h2, batch.column("_h2"))
+            rows += kept.num_rows
+            h1, h2 = _wrapped_sum(h1, one), _wrapped_sum(h2, two)
             if rows >= _PART_ROWS:
                 yield finish()
                 writer = None
         if writer is not None:
             yield finish()
 
+    def _hashed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.uint64]]:
+        """What is kept of the batch, and its two row hashes: made here, or by Spark beforehand."""
+        import numpy as np
+        import pyarrow as pa
 
-def _wrapped_sum(start: int, column: pa.Array) -> int:
+        if self.kept is not None:
+            kept = self.kept(batch)
+            table = pa.Table.from_batches([kept])
+            return kept, row_hashes(table, 1), row_hashes(table, 2)
+        one, two = (batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64) for name in _HASHES)
+        return batch.select([name for name in batch.schema.names if name not in _HASHES]), one, two
+
+
+_HASHES = ("_h1", "_h2")
+
+
+def _wrapped_sum(start: int, hashes: NDArray[np.uint64]) -> int:
     import numpy as np
 
     # Integer sums wrap at 64 bits on purpose: addition modulo 2^64 is what makes the digest independent of order.
-    total = int(np.sum(column.to_numpy(zero_copy_only=False).view(np.uint64), dtype=np.uint64))
+    total = int(np.sum(hashes, dtype=np.uint64))
     wrapped = (start + total) % 2**64
     return wrapped - 2**64 if wrapped >= 2**63 else wrapped
 

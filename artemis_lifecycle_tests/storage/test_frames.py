@@ -6,11 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_table
+from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_kept, write_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
 from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
@@ -33,14 +35,22 @@ def test_a_table_written_here_has_the_digest_that_spark_gives_its_rows(spark: Sp
     frame = spark.createDataFrame(table).repartition(3)
     there = write_frame(frame, f"file://{tmp_path}/there", Stores())
     assert (here.digest, here.rows, here.schema) == (there.digest, there.rows, there.schema)
+    more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
+    kept = write_kept(more, f"file://{tmp_path}/kept", Stores(), _Kept())
+    assert (here.digest, here.rows, here.schema) == (kept.digest, kept.rows, kept.schema)
     rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
     assert len(rows) == 500
-    for stored in (here, there):
+    for stored in (here, there, kept):
         again = read_table(stored.folder, Stores())
         assert again is not None
         assert again.schema == table.schema
         assert again.sort_by("path").equals(table.sort_by("path"))
     assert read_table(here.folder, Stores(), at_most=499) is None
+
+
+class _Kept:
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch.filter(pc.not_equal(batch.column("path"), "dropped"))
 
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
