@@ -23,6 +23,9 @@ def requests_per_second(policy: TablePolicy) -> float:
     return own if own is not None else policy.budgets.read_share * policy.budgets.object_store_iops
 
 
+_PIECE = 5_000
+
+
 @dataclass
 class TokenBucket:
     """`rate` tokens a second, at most one second's worth saved up; None never waits. For the threads of one process.
@@ -39,8 +42,8 @@ class TokenBucket:
 
     @property
     def piece(self) -> int:
-        """The most tokens that one `take` may ask for: one second's worth, at least one; 1,000 without a rate."""
-        return 1000 if self.rate is None else max(1, min(1000, int(self.rate)))
+        """The most tokens that one `take` may ask for: one second's worth, at least one, at most 5,000."""
+        return _PIECE if self.rate is None else max(1, min(_PIECE, int(self.rate)))
 
     def take(self, tokens: int) -> float:
         """Wait until `tokens` may be spent, and spend them; returns the seconds waited."""

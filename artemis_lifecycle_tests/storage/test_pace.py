@@ -61,7 +61,7 @@ def test_without_a_rate_nothing_waits() -> None:
     time = _Time()
     bucket = TokenBucket(None, time.clock, time.sleep)
     assert bucket.take(10**9) == 0.0
-    assert bucket.piece == 1000
+    assert bucket.piece == 5000
 
 
 def test_a_rate_below_one_still_moves() -> None:
