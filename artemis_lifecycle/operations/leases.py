@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine, delete, exists, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
@@ -28,6 +29,9 @@ from artemis_lifecycle.operations.tables import lease_token, leases, to_record
 _LOG = logging.getLogger(__name__)
 
 _HISTORY = timedelta(days=30)
+
+_RESTARTS_LAST = 5.0
+"""Seconds for which Postgres is asked again to release a lease."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,18 @@ class Lease:
     def _end(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
-        # Postgres gone: the lease lapses by itself, and the error on the way out must stay the caller's own.
-        with suppress(OperationsUnavailable, DBAPIError), around("leases.release"), self._engine.begin() as connection:
+        # A Postgres that restarts is waited for: who comes next would meet a lease that nobody holds. One that is gone
+        # is not: the lease lapses by itself, and the error on the way out must stay the caller's own.
+        with suppress(OperationsUnavailable, DBAPIError), around("leases.release"):
+            Retrying(
+                retry=retry_if_exception_type((OperationsUnavailable, DBAPIError)),
+                stop=stop_after_delay(_RESTARTS_LAST),
+                wait=wait_fixed(0.25),
+                reraise=True,
+            )(self._release)
+
+    def _release(self) -> None:
+        with self._engine.begin() as connection:
             connection.execute(
                 update(leases)
                 .where(

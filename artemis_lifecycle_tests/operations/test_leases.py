@@ -2,16 +2,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
+import tempfile
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.errors import Busy, LeaseLost, LeaseTaken, OperationsUnavailable
+from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.leases import Lease, table_lock
@@ -230,6 +234,24 @@ def test_a_lease_is_released_though_postgres_is_gone_at_the_end(postgres_uri: st
         connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
     assert operations.leases.live(table_uuid) == []
     operations.close()
+
+
+def test_a_lease_is_released_when_postgres_restarts_at_the_end(table_uuid: str) -> None:
+    home = Path(tempfile.mkdtemp(prefix="artemis-tests-"))
+    home.chmod(0o755)
+    server = EmbeddedPostgres(home, {"fsync": "off"})
+    try:
+        operations = Operations.open(f"{server.start()}/{CATALOGS}")
+        again = threading.Timer(1.0, server.start)
+        with operations.leases.hold(table_uuid, step="plan", owner="a"):
+            server.stop()
+            again.start()
+        again.join()
+        assert operations.leases.live(table_uuid) == []
+        operations.close()
+    finally:
+        server.remove()
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def test_the_table_lock_is_one_for_all_and_free_afterwards(
