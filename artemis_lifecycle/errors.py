@@ -137,10 +137,6 @@ class LineageRejected(Refused):
     """A commit's summary lacks a lineage key that the table requires."""
 
 
-class ReadOnlyCatalog(Refused):
-    """The cold catalog takes commits from the handoff alone."""
-
-
 # --- the world failed us: fail closed ------------------------------------------------------------------------------
 
 

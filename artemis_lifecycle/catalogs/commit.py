@@ -31,6 +31,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.java_errors import PASSING_STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,10 +48,6 @@ _MISSING = frozenset(
         "org.apache.iceberg.exceptions.NoSuchNamespaceException",
     }
 )
-
-# SQLSTATE classes after which the statement may have run, or may run on another try: connection, serialisation,
-# resources, operator intervention. Any other is the database's definite no.
-_PASSING_STATES = ("08", "40", "53", "57")
 
 
 @dataclass(frozen=True)
@@ -588,7 +585,8 @@ def _may_pass(error: BaseException, kinds: Sequence[str]) -> bool:
     java = getattr(error, "java_exception", None)
     while java is not None:
         if "java.sql.SQLException" in {str(kind.getName()) for kind in _java_classes(java)}:
-            return str(java.getSQLState() or "08").startswith(_PASSING_STATES)
+            # After these it may have run, or may run on another try; any other is the database's definite no.
+            return str(java.getSQLState() or "08").startswith(PASSING_STATES)
         java = java.getCause()
     return "org.apache.iceberg.exceptions.ServiceFailureException" in kinds
 

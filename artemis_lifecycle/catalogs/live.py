@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sqlalchemy import Engine, select, union
+from sqlalchemy import Engine, Row, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle import config
@@ -140,26 +140,20 @@ class _Sql(_Source):
         )
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
-        if row is None or row.metadata_location is None:
-            return None
-        return CatalogEntry(self._name, namespace, name, row.metadata_location, row.previous_metadata_location)
+        return None if row is None or row.metadata_location is None else self._entry(row)
 
     def pointers(self) -> dict[str, CatalogEntry]:
         query = select(iceberg_tables).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
         with self._engine.connect() as connection:
-            found = [
-                CatalogEntry(
-                    self._name,
-                    row.table_namespace,
-                    row.table_name,
-                    row.metadata_location,
-                    row.previous_metadata_location,
-                )
-                for row in connection.execute(query)
-            ]
-        return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
+            found = map(self._entry, connection.execute(query))
+            return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
+
+    def _entry(self, row: Row[Any]) -> CatalogEntry:
+        return CatalogEntry(
+            self._name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
+        )
 
     def create_namespace(self, namespace: str) -> None:
         with around("catalog.create_namespace"), self._engine.begin() as connection:

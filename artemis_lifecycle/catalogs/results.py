@@ -4,43 +4,58 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 NAMESPACE = "lifecycle"
 """Left out of discovery, of sensors and of the tables' schedules."""
 
 
-def replace_rows(
-    spark: SparkSession, catalog: str, name: str, columns: str, partition: str, key: str, value: str, rows: DataFrame
-) -> None:
-    """Make `rows` all that `<catalog>.lifecycle.<name>` has where `key` is `value`. Creates the table at first use.
+def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> None:
+    """Create `table` (catalog.namespace.name), and its namespace, at first use."""
+    # Every table's job appends here, two at a time or more.
+    told = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING iceberg PARTITIONED BY ({partition}) "
+        f"TBLPROPERTIES ({', '.join(told)})"
+    )
 
-    When as many rows stand there already nothing is committed. Two steps (delete, append) where an earlier run left
-    others: dying between them leaves none, and a caller that runs again writes them again.
+
+def replace_rows(
+    spark: SparkSession,
+    table: str,
+    columns: str,
+    partition: str,
+    key: str,
+    value: str,
+    rows: DataFrame,
+    alike: Sequence[str] = (),
+) -> None:
+    """Make `rows` all that `table` (catalog.namespace.name) has where `key` is `value`. Creates it at first use.
+
+    When as many rows stand there already, also of each value of the columns `alike`, nothing is committed. Two steps
+    (delete, append) where an earlier run left others: dying between them leaves none, and a caller that runs again
+    writes them again.
     """
     from pyspark.sql import functions as F
 
-    table = f"{catalog}.{NAMESPACE}.{name}"
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{NAMESPACE}")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING iceberg PARTITIONED BY ({partition}) "
-        # Every table's job appends here, two at a time or more.
-        "TBLPROPERTIES ('commit.retry.num-retries' = '20', 'write.delete.isolation-level' = 'snapshot')"
-    )
-    present = spark.table(table).where(F.col(key) == value).count()
+    def counted(frame: DataFrame) -> dict[tuple[object, ...], int]:
+        return {tuple(row)[:-1]: row["count"] for row in frame.groupBy(*alike).count().collect() if row["count"]}
+
+    ensure_table(spark, table, columns, partition, **{"write.delete.isolation-level": "snapshot"})
+    present = counted(spark.table(table).where(F.col(key) == value))
     if present:
-        if present == rows.count():
+        if present == counted(rows):
             return
         spark.sql(f"DELETE FROM {table} WHERE {key} = :value", args={"value": value})
     rows.writeTo(table).append()
@@ -113,9 +128,8 @@ def _may_have(jvm: Any, table: Any, key: str, value: str, column: str, since: da
     """Whether any file's bounds leave room for a row whose `key` is `value` and `column` not before `since`."""
     expressions = jvm.org.apache.iceberg.expressions.Expressions
     # A compacted file has room for every key; by its times it is passed over.
-    microseconds = (since - _EPOCH) // timedelta(microseconds=1)
     scan = table.newScan().filter(expressions.equal(key, value))
-    tasks = scan.filter(expressions.greaterThanOrEqual(column, microseconds)).planFiles()
+    tasks = scan.filter(expressions.greaterThanOrEqual(column, microseconds(since))).planFiles()
     try:
         return bool(tasks.iterator().hasNext())
     finally:

@@ -197,20 +197,14 @@ def writers(
     json: JsonOption = False,
 ) -> None:
     """The writers at work, whose files no orphan scan touches, by their heartbeats."""
+    from artemis_lifecycle.operations.heartbeats import SHOWN
+
     with opened(config, "reading heartbeats") as lifecycle:
         found = lifecycle.writers(table)
     show_list(
         found,
         json=json,
         title="Writers at work",
-        columns=("table", "writer", "protects", "host", "pid", "at work since", "unless it beats, until"),
-        row=lambda beat: (
-            beat.table,
-            beat.writer_id,
-            beat.prefix or "the whole table",
-            beat.host,
-            beat.pid,
-            beat.started_at,
-            beat.expires_at,
-        ),
+        columns=("table", *SHOWN),
+        row=lambda beat: (beat.table, *beat.shown),
     )

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.cold_tier.cold_metadata import continued_log, snapshot_at
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
+from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Se
     if selector.snapshot_id is not None:
         wanted: int | None = selector.snapshot_id
     elif selector.as_of is not None:
-        wanted = _current_at(live, cold, (selector.as_of - _EPOCH) // timedelta(milliseconds=1))
+        wanted = _current_at(live, cold, milliseconds(selector.as_of))
     else:
         return Route("live", live.current_snapshot_id)
     if wanted is not None and live.snapshot(wanted) is not None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata.containers import encoded_long, open_container
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -492,7 +492,7 @@ def _write_avro(data: bytes, path: str, schema: Any, records: Iterable[dict[str,
         nonlocal block, count
         if count:
             packed = _compress(codec, block.getvalue(), path)
-            out.extend((_long(count), _long(len(packed)), packed, sync))
+            out.extend((encoded_long(count), encoded_long(len(packed)), packed, sync))
             block, count = io.BytesIO(), 0
 
     for record in records:
@@ -543,16 +543,6 @@ def _read_long(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position
         shift += 7
-
-
-def _long(value: int) -> bytes:
-    unsigned = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while unsigned > 0x7F:
-        out.append((unsigned & 0x7F) | 0x80)
-        unsigned >>= 7
-    out.append(unsigned)
-    return bytes(out)
 
 
 _COMPLEX = {"array": "items", "map": "values"}

@@ -7,6 +7,7 @@ from artemis_lifecycle.defs.common import Changes, Materialized, declared, opene
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.operations.heartbeats import SHOWN
 from artemis_lifecycle.orphans.trend import next_scan
 
 GROUP = "orphans"
@@ -65,13 +66,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
             "next_scan_at": shown.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": shown.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
-            "live_writers": shown.table(
-                ["writer", "protects", "host", "pid", "at work since", "unless it beats, until"],
-                [
-                    (beat.writer_id, beat.prefix or "all", beat.host, beat.pid, beat.started_at, beat.expires_at)
-                    for beat in steps.writers(table)
-                ],
-            ),
+            "live_writers": shown.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
             "seconds": watch.seconds,
         }
     )

@@ -7,7 +7,7 @@ would delete a living one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog
@@ -17,6 +17,19 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores
 
 _READERS = 8
+
+
+def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | UnreadableMetadata | StorageError]:
+    """The uuid that each of those metadata files says, or what stands against reading it."""
+
+    def read(location: str) -> str | UnreadableMetadata | StorageError:
+        try:
+            return read_table_metadata(stores, location).table_uuid
+        except (UnreadableMetadata, StorageError) as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=_READERS) as readers:
+        return dict(zip(locations, readers.map(read, locations), strict=True))
 
 
 class Absence:
@@ -45,8 +58,17 @@ class Absence:
         cannot be read, and so may be the one."""
         pointers = self._catalog.pointers()
         unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
-        with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            self._known.update(zip(unread, readers.map(self._uuid, unread), strict=True))
+        for location, uuid in uuids_behind(self._stores, unread).items():
+            if not isinstance(uuid, str):
+                raise UnreadableMetadata(
+                    "A table of the catalog cannot be read, and may be the dropped one under another name: "
+                    f"{uuid.what}",
+                    table=self._table,
+                    path=location,
+                    untouched="all files that were not deleted before",
+                    do="mend that table, or drop it from the catalog",
+                ) from uuid
+            self._known[location] = uuid
         for name, pointer in pointers.items():
             if self._known[pointer.metadata_location] == self.metadata.table_uuid:
                 raise StalePlan(
@@ -61,15 +83,3 @@ class Absence:
         raise NoSuchTable(
             f"Table {self.metadata.table_uuid} was dropped", table=self._table, untouched="everything", do="nothing"
         )
-
-    def _uuid(self, metadata_location: str) -> str:
-        try:
-            return read_table_metadata(self._stores, metadata_location).table_uuid
-        except (UnreadableMetadata, StorageError) as error:
-            raise UnreadableMetadata(
-                f"A table of the catalog cannot be read, and may be the dropped one under another name: {error.what}",
-                table=self._table,
-                path=metadata_location,
-                untouched="all files that were not deleted before",
-                do="mend that table, or drop it from the catalog",
-            ) from error

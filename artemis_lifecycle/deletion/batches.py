@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
@@ -27,6 +27,7 @@ from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, read_table
+from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -46,7 +47,7 @@ _PARTS_HERE = 50
 _FILES_HERE = 500_000
 """Up to as many files are cut into batches in this process: about 250 MB."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ROWS_OF_A_FILE = 500_000
 _READERS = 16
 _WRITERS = 8
 _SORTED_AT_ONCE = 500_000  # Rows that one Spark task sorts; more are spread over buckets by hash first.
@@ -226,7 +227,7 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]
     modified = rows.column("last_modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
     columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size_in_bytes", "reason")]
     return [
-        DoomedFile(path, kind, size or 0, reason, None if since is None else _EPOCH + timedelta(microseconds=since))
+        DoomedFile(path, kind, size or 0, reason, None if since is None else of_microseconds(since))
         for path, kind, size, reason, since in zip(*columns, modified, strict=True)
     ]
 
@@ -269,6 +270,20 @@ def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]
         return pq.read_table(io.BytesIO(stores.read(path))).cast(arrow_schema(OUTCOMES))
 
     return threaded(read, outcome_parts(stores, root, job_id), stores.readers(root, _READERS, 0))
+
+
+def outcome_pieces(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
+    """The same in as few pieces as memory likes: each becomes a file that somebody has to keep."""
+    import pyarrow as pa
+
+    waiting: list[pa.Table] = []
+    for rows in outcome_tables(stores, root, job_id):
+        waiting.append(rows)
+        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import Batches, DeletionJob, DoomedFile, batch_paths
@@ -20,6 +20,7 @@ from artemis_lifecycle.deletion.ownership import (
     Neighbour,
     Neighbours,
     Pointer,
+    TablesOfCatalog,
     metadata_locations,
     nested_locations,
     own_locations,
@@ -37,6 +38,7 @@ from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.location import (
     FOLDERS_KEPT,
@@ -46,7 +48,7 @@ from artemis_lifecycle.storage.location import (
     is_under,
     normalise,
 )
-from artemis_lifecycle.storage.location_hash import hash_column, hash_location
+from artemis_lifecycle.storage.location_hash import among, hash_column, hash_location
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -92,6 +94,28 @@ class Sight:
     reserved: tuple[str, ...] = ()
     dropped: Absence | None = None
     """Set where the table was dropped: then nothing of its own is reachable, and it must not be in the catalog."""
+
+    @classmethod
+    def around(
+        cls,
+        spark: SparkSession,
+        stores: Stores,
+        operations: Operations,
+        current: Callable[[], Pointer],
+        catalog: TablesOfCatalog,
+        table: str | None,
+        *,
+        root: str,
+        rules: LocationRules,
+        reserved: Sequence[str] = (),
+        rules_of: Callable[[str], LocationRules] | None = None,
+        dropped: Absence | None = None,
+    ) -> Self:
+        """A sight in which every table of `catalog` but `table` is another one, wherever it reads. `rules_of` are the
+        others' own rules, by name (None: these)."""
+        reached = ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+        others = Neighbours(catalog, stores, rules, table, reached)
+        return cls(spark, stores, operations, current, others, rules, root, tuple(reserved), dropped)
 
     @property
     def not_its_own(self) -> tuple[str, ...]:
@@ -194,16 +218,6 @@ class Verdicts:
 def hash_subjects(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """The location hash of the file that each path is about (`ownership.subject`)."""
     return hash_column(subject_array(paths), rules)
-
-
-def _among_all(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of `wanted` are among `hashes`, which are sorted."""
-    import numpy as np
-
-    if not len(hashes):
-        return np.zeros(len(wanted), np.bool_)
-    places = np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)
-    return np.asarray(hashes[places] == wanted)
 
 
 def _among(hashes: NDArray[np.uint64], one: int) -> bool:
@@ -454,7 +468,7 @@ class LastLook:
         # Of several reasons the first one written here is told.
         reasons: dict[str, str] = {}
         for look in looks:
-            for row in np.flatnonzero(_among_all(self._reached[look.table], hashed)).tolist():
+            for row in np.flatnonzero(among(self._reached[look.table], hashed)).tolist():
                 reasons.setdefault(paths[row], look.reason)
         for path in paths:
             location = self._locations.of(subject(path))
@@ -462,7 +476,7 @@ class LastLook:
                 if (why := look.why(location)) is not None:
                     reasons.setdefault(path, why)
         for hashes in undeleted:
-            for row in np.flatnonzero(_among_all(hashes, hashed)).tolist():
+            for row in np.flatnonzero(among(hashes, hashed)).tolist():
                 reasons.setdefault(paths[row], UNDELETED)
         for path in paths:
             if path not in reasons and (why := grounds.why(path)) is not None:

@@ -17,6 +17,7 @@ from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.errors import GarbageCollectionDisabled, NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.reached import Pointer as Pointer
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.storage.local import through_link
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, overlap, parent
@@ -44,18 +45,7 @@ lengths."""
 # Hadoop's local file system writes `.<name>.crc` beside every file.
 _SIDECAR = re.compile(r"/\.([^/]+)\.crc\Z")
 
-
 _log = logging.getLogger(__name__)
-
-
-class Pointer(Protocol):
-    """A table's entry in its catalog, as far as this room reads it; a `CatalogEntry` is one."""
-
-    @property
-    def metadata_location(self) -> str: ...
-
-    @property
-    def previous_metadata_location(self) -> str | None: ...
 
 
 class TablesOfCatalog(Protocol):
@@ -88,12 +78,6 @@ def require_collectable(metadata: TableMetadata, table: str) -> None:
             untouched="all files that were not deleted before",
             do="set gc.enabled=true if no other table shares its files, then run this again",
         )
-
-
-def own_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """The same folders as the metadata spells them, nested ones too: what a listing begins from."""
-    named = [metadata.properties[key] for key in LOCATION_PROPERTIES if metadata.properties.get(key)]
-    return tuple(dict.fromkeys(folder.rstrip("/") or folder for folder in (metadata.location, *named)))
 
 
 def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_tables
+from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_pieces
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
@@ -32,7 +32,6 @@ RECEIPTS = "artemis-receipts"
 """The folder in a table's metadata folder that receipts stand in."""
 
 _SAMPLE = 100
-_ROWS_OF_A_FILE = 500_000
 _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")
 
 
@@ -120,7 +119,7 @@ def write_receipt(
     kept: Counter[str] = Counter()
     sample: list[tuple[int, str]] = []
     files = []
-    for number, rows in enumerate(_pieces(outcome_tables(stores, root, job.job_id))):
+    for number, rows in enumerate(outcome_pieces(stores, root, job.job_id)):
         _count(outcomes, rows, "outcome")
         gone = rows.filter(pc.field("outcome").isin(_GONE))
         _count(kinds, gone, "kind")
@@ -190,20 +189,6 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
             do=f"what became of each file also stands in the journal: artemis receipt {job_id} writes it anew once the "
             "damaged file is out of the way",
         ) from error
-
-
-def _pieces(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """A job's outcomes in as few pieces as memory likes: each is a file that somebody has to keep."""
-    import pyarrow as pa
-
-    waiting: list[pa.Table] = []
-    for part in parts:
-        waiting.append(part)
-        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _count(counters: dict[str, Counter[str]], rows: pa.Table, column: str) -> None:

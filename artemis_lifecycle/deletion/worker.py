@@ -32,7 +32,7 @@ from artemis_lifecycle.deletion.batches import (
     write_outcomes,
 )
 from artemis_lifecycle.deletion.last_look import LastLook, Sight, Verdicts
-from artemis_lifecycle.deletion.ownership import Neighbours, Pointer, TablesOfCatalog, sidecar
+from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog, sidecar
 from artemis_lifecycle.deletion.quarantine import (
     QUARANTINED,
     QuarantinePlace,
@@ -48,7 +48,6 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
-from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
@@ -185,10 +184,20 @@ def delete_job(
     Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
-    reached = ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
-    # The name of a dropped table may be another table's by now.
-    neighbours = Neighbours(catalog, stores, rules, job.table if dropped is None else None, reached)
-    sight = Sight(spark, stores, operations, current, neighbours, rules, root, tuple(reserved), dropped)
+    sight = Sight.around(
+        spark,
+        stores,
+        operations,
+        current,
+        catalog,
+        # The name of a dropped table may be another table's by now.
+        job.table if dropped is None else None,
+        root=root,
+        rules=rules,
+        reserved=reserved,
+        rules_of=rules_of,
+        dropped=dropped,
+    )
     if dry_run:
         return _dry_run(sight, job)
     if lease is None:

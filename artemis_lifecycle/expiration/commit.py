@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
 from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
-from artemis_lifecycle.expiration.plan import ExpirationPlan, milliseconds, refuse_unexpirable
+from artemis_lifecycle.expiration.plan import ExpirationPlan, refuse_unexpirable
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.retention.rules import HoldView, TagView, decide, view_of
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
@@ -26,13 +26,13 @@ from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_table
+from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DROPS = "write.metadata.delete-after-commit.enabled"
 """The property of tables whose writers delete the metadata files that fall out of the log, a plan's base among them."""
@@ -169,7 +169,7 @@ def plan_expiration(
         table_uuid=metadata.table_uuid,
         base_metadata_location=metadata.metadata_location,
         decided_at=request.now,
-        cutoff=None if decision.cutoff_ms is None else _datetime(decision.cutoff_ms),
+        cutoff=None if decision.cutoff_ms is None else of_milliseconds(decision.cutoff_ms),
         settings=request.settings,
         expired_snapshots=tuple(decision.expired),
         expired_refs=tuple(decision.expired_refs),
@@ -316,8 +316,8 @@ def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Sto
         table=record.table,
         table_uuid=record.table_uuid,
         base_metadata_location=record.base_metadata_location,
-        decided_at=_datetime(content["decided_at_ms"]),
-        cutoff=None if content["cutoff_ms"] is None else _datetime(content["cutoff_ms"]),
+        decided_at=of_milliseconds(content["decided_at_ms"]),
+        cutoff=None if content["cutoff_ms"] is None else of_milliseconds(content["cutoff_ms"]),
         settings=RetentionSettings(**settings, explicit_ids=tuple(explicit)),
         expired_snapshots=tuple(content["expired_snapshots"]),
         expired_refs=tuple(content["expired_refs"]),
@@ -328,13 +328,3 @@ def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Sto
         _spark=spark,
         _stores=stores,
     )
-
-
-def milliseconds(instant: datetime) -> int:
-    """Milliseconds since the epoch, as Iceberg's metadata counts them."""
-    # Not by timestamp(): a float loses a millisecond now and then, and a cutoff is inclusive.
-    return (instant - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _datetime(milliseconds: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=milliseconds)

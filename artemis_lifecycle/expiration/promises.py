@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.config import Thin, format_duration
-from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.holds import Hold
@@ -26,6 +25,7 @@ from artemis_lifecycle.retention.rules import (
 )
 from artemis_lifecycle.retention.thinning import Unit
 from artemis_lifecycle.retention.views import HistoryView
+from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.results import replace_rows
+from artemis_lifecycle.catalogs.results import NAMESPACE, replace_rows
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.spark.worker_errors import worker_errors
 
@@ -40,4 +40,4 @@ def publish_plan(spark: SparkSession, catalog: str, plan: ExpirationPlan) -> Non
         F.lit(plan.decided_at).cast("timestamp").alias("planned_at"),
     )
     with worker_errors():
-        replace_rows(spark, catalog, "plan_files", PLAN_FILES, "plan_id", "plan_id", plan.plan_id, rows)
+        replace_rows(spark, f"{catalog}.{NAMESPACE}.plan_files", PLAN_FILES, "plan_id", "plan_id", plan.plan_id, rows)

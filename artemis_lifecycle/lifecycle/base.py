@@ -8,18 +8,19 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
-from typing import Literal
+from typing import Literal, TypedDict
 
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
-from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.opened import Opened
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -28,16 +29,25 @@ from artemis_lifecycle.operations.known_tables import Seen
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
-from artemis_lifecycle.storage.location import is_under, normalise
+from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.upkeep.actions import Worker
 
-RESULTS = "lifecycle"
-"""The namespace of the project's own result tables: never discovered, never expired by the tables' schedule."""
+
+class Surroundings(TypedDict):
+    """What the scans and deletions of a table look around with: see `Sight.around`."""
+
+    catalog: CatalogReader
+    root: str
+    rules: LocationRules
+    reserved: Sequence[str]
+    rules_of: Callable[[str], LocationRules]
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Base(Opened):
 
     def tables(self) -> list[str]:
         """Identifiers (`namespace.table`) of the live catalog's tables, without the project's own result tables."""
-        return [name for name in self._live.tables() if name.split(".", 1)[0] != RESULTS]
+        return [name for name in self._live.tables() if name.split(".", 1)[0] != NAMESPACE]
 
     def _look(self, table: str) -> Look:
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
@@ -81,6 +91,31 @@ class Base(Opened):
                 do="name the table's location or a folder in it",
             )
         return [location]
+
+    def _listed(self, look: Look, location: str | None, step: Step) -> Listing:
+        """A sealed listing of the table's locations, or of `location` in them."""
+        listing = list_table(
+            self.spark,
+            self.live_stores,
+            self._locations(look, location),
+            root=self.root,
+            clock=self.operations.clock.now,
+            rules=self.rules(look.name),
+            check=step.check,
+        )
+        self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, look.name))
+        return listing
+
+    def _surroundings(self, table: str) -> Surroundings:
+        # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
+        tiers = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
+        return Surroundings(
+            catalog=self._live,
+            root=self.root,
+            rules=self.rules(table),
+            reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
+            rules_of=self.rules,
+        )
 
     def _index(self, table: str, metadata: TableMetadata) -> IndexView:
         settings = IndexSettings.from_config(self.config, table)

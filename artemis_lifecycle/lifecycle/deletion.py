@@ -10,7 +10,7 @@ from typing import Any
 from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.guards import require_grace_over
+from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
 from artemis_lifecycle.deletion.ownership import metadata_locations
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
@@ -136,20 +136,27 @@ class Deletion(Expiration):
             self.operations,
             job,
             current=lambda: self._live.entry(job.table),
-            catalog=self._live,
             lease=lease,
-            root=self.root,
-            rules=self.rules(job.table),
             settings=self._deletion_settings(job.table, metadata_location),
             dry_run=dry_run,
             pause=pause,
-            reserved=self._reserved(),
-            rules_of=self.rules,
+            **self._surroundings(job.table),
         )
         if not dry_run:
             catalog = self.config.catalogs.live.name
             record_outcomes(self.spark, self.operations, catalog, job, report, self.live_stores, self.root)
         return report
+
+    def _require_small_or_approved(self, record: ScanRecord) -> None:
+        require_approval(
+            record.scan_id,
+            record.table,
+            self.config.policy(record.table).deletion,
+            files=record.files,
+            size_in_bytes=record.bytes,
+            files_in_table=json.loads(record.summary)["listed_files"],
+            approved_by=record.approved_by,
+        )
 
     def _delete_scan(
         self,
@@ -166,17 +173,13 @@ class Deletion(Expiration):
             self.operations,
             record.scan_id,
             current=lambda: self._live.entry(record.table),
-            catalog=self._live,
             lease=lease,
-            root=self.root,
-            rules=self.rules(record.table),
             results_catalog=self.config.catalogs.live.name,
             settings=self._deletion_settings(record.table),
             dry_run=dry_run,
             pause=pause,
-            reserved=self._reserved(),
-            rules_of=self.rules,
             dropped=absence,
+            **self._surroundings(record.table),
         )
 
     def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 
 from artemis_lifecycle.deletion.absence import Absence
-from artemis_lifecycle.deletion.guards import require_approval
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -26,7 +25,6 @@ from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
-from artemis_lifecycle.orphans.listing import list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 
 
@@ -36,13 +34,15 @@ class DroppedTables(Deletion):
     def observe_catalog(self) -> dict[str, str]:
         """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
         files of tables that are new or have changed; returns why, for those that cannot be read."""
-        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)[1]
+        return self._observed()[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
         """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
         them."""
-        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
-        return [self._dropped(known) for known in missing]
+        return [self._dropped(known) for known in self._observed()[0]]
+
+    def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
@@ -71,8 +71,7 @@ class DroppedTables(Deletion):
 
     def _missing(self, table: str) -> KnownTable:
         """The one dropped table of that name or uuid."""
-        missing, _ = dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
-        having = [known for known in missing if table in (known.table_uuid, known.table)]
+        having = [known for known in self._observed()[0] if table in (known.table_uuid, known.table)]
         if len(having) == 1:
             return having[0]
         if not having:
@@ -98,30 +97,16 @@ class DroppedTables(Deletion):
         """
         known = self._missing(table)
         look, absence = self._lost(known)
-        policy, rules = self.config.policy(known.table), self.rules(known.table)
+        policy = self.config.policy(known.table)
         with self._step(look, "dropped_scan") as step:
-            listing = list_table(
-                self.spark,
-                self.live_stores,
-                self._locations(look, None),
-                root=self.root,
-                clock=self.operations.clock.now,
-                rules=rules,
-                check=step.check,
-            )
-            self.operations.scans.store_listing(listing.record(known.table_uuid, known.table))
             scan = dropped.scan_dropped(
                 self.spark,
                 self.live_stores,
                 self.operations,
-                listing,
+                self._listed(look, None, step),
                 known,
                 absence,
-                catalog=self._live,
-                root=self.root,
-                rules=rules,
-                reserved=self._reserved(),
-                rules_of=self.rules,
+                **self._surroundings(known.table),
                 min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
                 prefix_mismatch=policy.orphans.prefix_mismatch,
             )
@@ -213,12 +198,10 @@ class DroppedTables(Deletion):
 
     def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> Look:
         """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
-        try:
+        with suppress(NoSuchTable):
             look = self._look(table)
-        except NoSuchTable:
-            return self._lost(self._missing(table_uuid or table))[0]
-        if table_uuid in (None, look.metadata.table_uuid):
-            return look
+            if table_uuid in (None, look.metadata.table_uuid):
+                return look
         return self._lost(self._missing(table_uuid or table))[0]
 
     def _lost(self, known: KnownTable) -> tuple[Look, Absence]:
@@ -231,21 +214,28 @@ class DroppedTables(Deletion):
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
         """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
-        found = self._dropped_or_stale(known)
+        if known.missing_since is None:
+            raise StalePlan(
+                "The table is in the catalog again",
+                table=known.table,
+                untouched="all files",
+                do="nothing: its files are a living table's again",
+            )
         policy = self.config.policy(known.table)
+        due_at = known.missing_since + policy.dropped.keep
         dropped.require_no_hold(self.operations, known)
-        if found.state == "kept":
+        if known.kept_at is not None and known.gone_at is None:
             raise Refused(
-                f"{found.kept_by} decided that the dropped table's files stay: {found.kept_why}",
+                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=known.table,
                 untouched="all files",
                 do=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
             )
         if dry_run:
             return
-        if self.operations.clock.now() < found.due_at:
+        if self.operations.clock.now() < due_at:
             raise GraceNotOver(
-                f"The dropped table's files are kept until {found.due_at.isoformat()} (dropped.keep)",
+                f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
                 untouched="all files",
                 do=f"delete then: artemis delete-dropped {record.scan_id}",
@@ -257,22 +247,4 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
-        require_approval(
-            record.scan_id,
-            record.table,
-            policy.deletion,
-            files=record.files,
-            size_in_bytes=record.bytes,
-            files_in_table=json.loads(record.summary)["listed_files"],
-            approved_by=record.approved_by,
-        )
-
-    def _dropped_or_stale(self, known: KnownTable) -> DroppedTable:
-        if known.missing_since is None:
-            raise StalePlan(
-                "The table is in the catalog again",
-                table=known.table,
-                untouched="all files",
-                do="nothing: its files are a living table's again",
-            )
-        return self._dropped(known)
+        self._require_small_or_approved(record)

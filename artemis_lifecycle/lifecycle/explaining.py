@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.deletion.batches import outcome_frame
 from artemis_lifecycle.deletion.worker import GONE
 from artemis_lifecycle.errors import BadInput
@@ -14,12 +15,13 @@ from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.lifetime import held_until
-from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, milliseconds
-from artemis_lifecycle.lifecycle.base import RESULTS, Look
+from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata
+from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.storage.frames import read_frame
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -140,9 +142,9 @@ class Explaining(Orphans):
         known = [self.operations.journal.job(job_id) for job_id in jobs]
         if not any(job is not None and job.forgotten_at is not None for job in known):
             return None
-        if not self._live.exists(f"{RESULTS}.deletions"):
+        if not self._live.exists(f"{NAMESPACE}.deletions"):
             return None
-        rows = self.spark.table(f"{self.config.catalogs.live.name}.{RESULTS}.deletions")
+        rows = self.spark.table(f"{self.config.catalogs.live.name}.{NAMESPACE}.deletions")
         rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
         row = rows.filter(normalise_column(rows.path, rules) == location).first()
         if row is None:

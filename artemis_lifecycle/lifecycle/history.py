@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
-from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.types import SnapshotHistory
@@ -19,6 +18,7 @@ from artemis_lifecycle.reachability.walk import ROWS_HERE, reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
+from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -126,11 +126,6 @@ class Opened:
     def _cold(self) -> CatalogReader:
         return CatalogReader(self.config.catalogs.cold)
 
-    def _reserved(self) -> tuple[str, ...]:
-        """The roots of the other tiers, which no table of the live catalog owns, whatever its metadata says."""
-        roots = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
-        return tuple(root.rstrip("/") for root in roots if root is not None)
-
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.paths import read_identity
-from artemis_lifecycle.deletion.guards import require_approval
 from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.lifecycle.deletion import deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
@@ -16,7 +14,7 @@ from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
-from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table
+from artemis_lifecycle.orphans.listing import Listing, given_listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
@@ -37,16 +35,7 @@ class Orphans(DroppedTables, Reading):
         """
         look = self._look(table)
         with self._step(look, "listing") as step:
-            listing = list_table(
-                self.spark,
-                self.live_stores,
-                self._locations(look, location),
-                root=self.root,
-                clock=self.operations.clock.now,
-                rules=self.rules(table),
-                check=step.check,
-            )
-            self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, table))
+            listing = self._listed(look, location, step)
             step.counts = {"files": listing.files, "bytes": listing.bytes}
         return listing
 
@@ -76,7 +65,7 @@ class Orphans(DroppedTables, Reading):
         """
         instant = None if now is None else self._instant("now", now)
         limit = None if older_than is None else self._instant("older_than", older_than)
-        policy, rules = self.config.policy(table), self.rules(table)
+        policy = self.config.policy(table)
         if isinstance(listing, Inventory):
             spelled = split(self._look(table).metadata.location).scheme or "s3"
             listed_at = listing.begun_at
@@ -95,7 +84,7 @@ class Orphans(DroppedTables, Reading):
                 taken_at=self._instant("listed_at", listed_at),
                 root=self.root,
                 clock=self.operations.clock.now,
-                rules=rules,
+                rules=self.rules(table),
             )
         look = self._look(table)
         with self._step(look, "orphan_scan") as step:
@@ -107,9 +96,6 @@ class Orphans(DroppedTables, Reading):
                 table=table,
                 table_uuid=look.metadata.table_uuid,
                 current=lambda: self._live.entry(table),
-                catalog=self._live,
-                root=self.root,
-                rules=rules,
                 settings=ScanSettings(
                     min_age=policy.orphans.min_age,
                     min_age_floor=policy.orphans.min_age_floor,
@@ -121,8 +107,7 @@ class Orphans(DroppedTables, Reading):
                     missing_files=policy.orphans.missing_files if whole else "ignore",
                 ),
                 history_read_at=look.read_at,
-                reserved=self._reserved(),
-                rules_of=self.rules,
+                **self._surroundings(table),
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,
@@ -206,15 +191,7 @@ class Orphans(DroppedTables, Reading):
             if not dry_run and record.files:
                 self._receipt(job_of(record))
             return self._delete_scan(record, None, dry_run=dry_run)
-        require_approval(
-            record.scan_id,
-            record.table,
-            self.config.policy(record.table).deletion,
-            files=record.files,
-            size_in_bytes=record.bytes,
-            files_in_table=json.loads(record.summary)["listed_files"],
-            approved_by=record.approved_by,
-        )
+        self._require_small_or_approved(record)
         with self._step(self._look(record.table), "orphan_deletion") as step:
             report = self._delete_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"

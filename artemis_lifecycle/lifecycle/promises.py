@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
-from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
 from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot, person
 from artemis_lifecycle.lifecycle.reading import Reading
@@ -19,6 +18,7 @@ from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import ENDED
+from artemis_lifecycle.storage.instants import milliseconds
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.expiration.curve import RetentionCurve
-from artemis_lifecycle.lifecycle.base import RESULTS, Look
+from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.history import History
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
@@ -44,7 +45,7 @@ class Upkeep(History, Reading):
         metadata = self._look(table).metadata
         earlier: tuple[SchemaUse, ...] = ()
         # Looking at it would make it; who only reads makes no table.
-        if self._live.exists(f"{RESULTS}.{LEDGER}"):
+        if self._live.exists(f"{NAMESPACE}.{LEDGER}"):
             earlier = recorded_schema_uses(self.spark, self.config.catalogs.live.name, metadata.table_uuid)
         return schemas_of(table, metadata, earlier)
 

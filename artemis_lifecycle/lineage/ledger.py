@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.results import NAMESPACE, ensure_table
 from artemis_lifecycle.lineage.requirements import INPUT_SNAPSHOTS, LineageRequirements, lineage_problems, snapshot_ids
 from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
@@ -185,12 +185,7 @@ def recorded_schema_uses(spark: SparkSession, catalog: str, table_uuid: str) -> 
 
 def _ensure(spark: SparkSession, catalog: str) -> str:
     ledger = f"{catalog}.{NAMESPACE}.{LEDGER}"
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.{NAMESPACE}")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {ledger} ({COLUMNS}) USING iceberg PARTITIONED BY (table_uuid) "
-        # Every table's job appends here, two at a time or more.
-        "TBLPROPERTIES ('commit.retry.num-retries' = '20')"
-    )
+    ensure_table(spark, ledger, COLUMNS, "table_uuid")
     return ledger
 
 

@@ -44,11 +44,18 @@ class Container:
         `schema` must lay its values out as the file's own does; names and annotations may differ.
         """
         encoded = json.dumps(schema).encode()
-        head = _MAGIC + _long(2) + _bytes(b"avro.schema") + _bytes(encoded) + _bytes(b"avro.codec") + _bytes(b"null")
-        head += _long(0) + _SYNC
+        head = (
+            _MAGIC
+            + encoded_long(2)
+            + _bytes(b"avro.schema")
+            + _bytes(encoded)
+            + _bytes(b"avro.codec")
+            + _bytes(b"null")
+        )
+        head += encoded_long(0) + _SYNC
         if not self.records:
             return head
-        return b"".join((head, _long(self.records), _long(len(self.payload)), self.payload, _SYNC))
+        return b"".join((head, encoded_long(self.records), encoded_long(len(self.payload)), self.payload, _SYNC))
 
 
 def open_container(data: bytes, path: str) -> Container:
@@ -227,7 +234,8 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position : position + size], position + size
 
 
-def _long(value: int) -> bytes:
+def encoded_long(value: int) -> bytes:
+    """As Avro writes a long: zigzag, seven bits a byte."""
     unsigned = (value << 1) ^ (value >> 63)
     out = bytearray()
     while unsigned > 0x7F:
@@ -238,4 +246,4 @@ def _long(value: int) -> bytes:
 
 
 def _bytes(value: bytes) -> bytes:
-    return _long(len(value)) + value
+    return encoded_long(len(value)) + value

@@ -34,6 +34,10 @@ _LOG = logging.getLogger(__name__)
 _HISTORY = timedelta(days=30)
 
 
+SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats, until")
+"""What people are told of a heartbeat: the columns of `Heartbeat.shown`."""
+
+
 @dataclass(frozen=True)
 class Heartbeat:
     """One writer at work. `prefix` None protects the whole table; `host` and `pid` are unknown of foreign writers."""
@@ -48,6 +52,12 @@ class Heartbeat:
     started_at: datetime
     last_beat_at: datetime
     expires_at: datetime
+
+    @property
+    def shown(self) -> tuple[object, ...]:
+        """Its row among others; SHOWN names the columns."""
+        protects = self.prefix or "the whole table"
+        return self.writer_id, protects, self.host, self.pid, self.started_at, self.expires_at
 
 
 class Heartbeats:

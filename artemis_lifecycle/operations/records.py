@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, Table, and_, delete, exists, func, or_, select, update
 
@@ -52,7 +51,8 @@ class Records:
             .where(jobs.c.finished_at < cutoff, jobs.c.forgotten_at.is_(None), ~aside)
             .order_by(jobs.c.finished_at)
         )
-        return self._texts(query)
+        with self._engine.connect() as connection:
+            return [str(each) for each in connection.execute(query).scalars()]
 
     def forget_job(self, job_id: str) -> int:
         """Put the sums of a job's batches into its own row, and delete the batches; how many there were. Of one that is
@@ -107,10 +107,6 @@ class Records:
     def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:
         with around(point), self._engine.begin() as connection:
             return connection.execute(delete(table).where(condition)).rowcount
-
-    def _texts(self, query: Any) -> list[str]:
-        with self._engine.connect() as connection:
-            return [str(each) for each in connection.execute(query).scalars()]
 
 
 _other = listings.alias("other")

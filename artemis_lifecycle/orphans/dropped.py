@@ -11,7 +11,6 @@ himself away by a metadata file newer than the drop; for readers alone, a person
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,18 +18,16 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config import format_duration
-from artemis_lifecycle.deletion.absence import Absence
+from artemis_lifecycle.deletion.absence import Absence, uuids_behind
 from artemis_lifecycle.deletion.last_look import Grounds, Sight, covered, receipt_folders
 from artemis_lifecycle.deletion.ownership import (
-    Neighbours,
-    Pointer,
     TablesOfCatalog,
     nested_locations,
     own_locations,
     require_collectable,
 )
 from artemis_lifecycle.deletion.quarantine import UNDELETED
-from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import METADATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -50,7 +47,6 @@ from artemis_lifecycle.orphans.scan import (
     seal_scan,
 )
 from artemis_lifecycle.orphans.verdicts import TOO_YOUNG, Limits
-from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -60,7 +56,6 @@ if TYPE_CHECKING:
 DROPPED = "dropped_table"
 """The origin of files whose table was dropped."""
 
-_READERS = 8
 _SHOWN = 3
 _SKEW = timedelta(minutes=1)
 """What the store's clock may be ahead of that of Postgres."""
@@ -113,15 +108,14 @@ def observe(
     uuids = {known.metadata_location: known.table_uuid for known in before}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
-    unread = {table: each for table, each in pointers.items() if each.metadata_location not in uuids}
-    with ThreadPoolExecutor(max_workers=_READERS) as readers:
-        found = dict(zip(unread, readers.map(lambda each: _uuid(stores, each), unread.values()), strict=True))
+    unread = {each.metadata_location for each in pointers.values()}.difference(uuids)
+    found = {**uuids, **uuids_behind(stores, unread)}
     present: dict[str, Seen] = {}
     problems: dict[str, str] = {}
     strangers = False
     for table, pointer in pointers.items():
-        uuid = uuids.get(pointer.metadata_location) or found[table]
-        if isinstance(uuid, _Problem):
+        uuid = found[pointer.metadata_location]
+        if not isinstance(uuid, str):
             problems[table] = uuid.what
             known = by_name.get(table)
             strangers = strangers or known is None
@@ -130,18 +124,6 @@ def observe(
             continue
         present[uuid] = Seen(table, pointer.metadata_location)
     return operations.known_tables.observe(name, present, complete=not strangers), problems
-
-
-@dataclass(frozen=True)
-class _Problem:
-    what: str
-
-
-def _uuid(stores: Stores, pointer: Pointer) -> str | _Problem:
-    try:
-        return read_table_metadata(stores, pointer.metadata_location).table_uuid
-    except (UnreadableMetadata, StorageError) as error:
-        return _Problem(error.what)
 
 
 def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata:
@@ -237,13 +219,22 @@ def scan_dropped(
     require_after(listing, read_at, known.table)
     absence.require()
     require_collectable(metadata, known.table)
-    others = Neighbours(
-        catalog, stores, rules, None, ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+    sight = Sight.around(
+        spark,
+        stores,
+        operations,
+        absence.pointer,
+        catalog,
+        None,
+        root=root,
+        rules=rules,
+        reserved=reserved,
+        rules_of=rules_of,
+        dropped=absence,
     )
-    others.look_around()
-    sight = Sight(spark, stores, operations, absence.pointer, others, rules, root, tuple(reserved), absence)
+    sight.neighbours.look_around()
     own = own_locations(metadata, rules)
-    neighbours = readable(others.overlapping(own), known.table)
+    neighbours = readable(sight.neighbours.overlapping(own), known.table)
     around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
     in_flight = (
         *covered([beat for beat in heartbeats if beat.table_uuid == known.table_uuid], metadata, rules),

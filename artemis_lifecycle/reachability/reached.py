@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 
 class Pointer(Protocol):
+    """A table's entry in its catalog, as far as anything here reads it; a `CatalogEntry` is one."""
+
     @property
     def metadata_location(self) -> str: ...
 
@@ -184,7 +186,7 @@ class ReachedFolders:
 
     def _store(self, known: Mapping[str, Reached]) -> None:
         content = {name: asdict(each) for name, each in sorted(known.items())}
-        data = json.dumps({"format": FORMAT, "sha256": _checksum(json.loads(json.dumps(content))), "tables": content})
+        data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
         try:
             # Of two that write at once the last one stays: what it lacks is read again.
             self._stores.write(self._path, data.encode(), overwrite=True)

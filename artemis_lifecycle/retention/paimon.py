@@ -18,7 +18,6 @@ class PaimonBounds:
     end: int
     by_minimum: int
     by_limit: int | None
-    by_consumer: int | None
 
 
 def paimon_bounds(
@@ -49,4 +48,4 @@ def paimon_bounds(
         if older_than_ms <= times[judged]:
             end = position
             break
-    return PaimonBounds(max(end, 0), by_minimum, by_limit, consumer)
+    return PaimonBounds(max(end, 0), by_minimum, by_limit)

@@ -17,8 +17,9 @@ from artemis_lifecycle.errors import (
     StorageError,
 )
 
-_PASSING_STATES = ("08", "40", "53", "57")
-"""Classes of SQLSTATE: connection, rollback, resources, operator intervention. Source: PostgreSQL, appendix A."""
+PASSING_STATES = ("08", "40", "53", "57")
+"""Classes of SQLSTATE after which another try may do better: connection, rollback, resources, operator intervention.
+Source: PostgreSQL, appendix A."""
 
 _ICEBERG = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{_ICEBERG}CommitFailedException", f"{_ICEBERG}ValidationException")
@@ -58,36 +59,22 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
-    brief = _brief(java)
+    ours: type[LifecycleError]
     if _UNKNOWN in names:
-        return CommitStateUnknown(
-            f"The catalog did not say whether the commit happened: {brief}",
-            table=table,
-            untouched="all files that were there before",
-            do="see that the catalog answers, then run the step again",
-        )
-    if names.intersection(_CONFLICTS):
-        return CommitConflict(
-            f"Another writer's commit came first: {brief}",
-            table=table,
-            untouched="the table",
-            do="run the step again",
-        )
-    if any(state.startswith(_PASSING_STATES) for state in states):
-        return OperationsUnavailable(
-            f"The catalog's database did not answer: {brief}",
-            table=table,
-            untouched="everything that was not yet written",
-            do="see that Postgres runs, then run the step again",
-        )
-    if _STORE.search(said):
-        return StorageError(
-            f"The object store did not answer as it should: {brief}",
-            table=table,
-            untouched="everything that was not yet written",
-            do="see that the store answers, then run the step again",
-        )
-    return None
+        ours, what = CommitStateUnknown, "The catalog did not say whether the commit happened"
+        untouched, first = "all files that were there before", "see that the catalog answers, then "
+    elif names.intersection(_CONFLICTS):
+        ours, what = CommitConflict, "Another writer's commit came first"
+        untouched, first = "the table", ""
+    elif any(state.startswith(PASSING_STATES) for state in states):
+        ours, what = OperationsUnavailable, "The catalog's database did not answer"
+        untouched, first = "everything that was not yet written", "see that Postgres runs, then "
+    elif _STORE.search(said):
+        ours, what = StorageError, "The object store did not answer as it should"
+        untouched, first = "everything that was not yet written", "see that the store answers, then "
+    else:
+        return None
+    return ours(f"{what}: {_brief(java)}", table=table, untouched=untouched, do=f"{first}run the step again")
 
 
 def _java(error: Exception) -> Any:

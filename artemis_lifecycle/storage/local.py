@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage.instants import microseconds, of_microseconds
 from artemis_lifecycle.storage.location import folder_and_name, normalise, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
@@ -31,7 +32,6 @@ from artemis_lifecycle.storage.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ASIDE = ".deep-archive"
 """The folder that stands for an archive class: what is in it is listed where it came from, and not readable there."""
 _UNTIL = ".until"
@@ -171,7 +171,7 @@ class LocalStore:
         return outcomes
 
     def touch(self, path: str, last_modified: datetime) -> None:
-        since = (last_modified - _EPOCH) // timedelta(microseconds=1) * 1000
+        since = microseconds(last_modified) * 1000
         try:
             os.utime(local_path(path), ns=(since, since))
         except FileNotFoundError as error:
@@ -393,7 +393,7 @@ def _batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
     for file in _archived_below(root) if archive else ():
         assert file.last_modified is not None
         names.append(file.path[len(root) :])
-        times.append((file.last_modified - _EPOCH) // timedelta(microseconds=1))
+        times.append(microseconds(file.last_modified))
         sizes.append(file.size_in_bytes)
     if names:
         yield _batch(root, *columns)
@@ -474,7 +474,7 @@ def _is_text(name: str) -> bool:
 
 
 def _stored(path: str, status: os.stat_result) -> StoredFile:
-    return StoredFile(path, status.st_size, _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000))
+    return StoredFile(path, status.st_size, of_microseconds(status.st_mtime_ns // 1000))
 
 
 def _write_durably(temporary: Path, chunks: Iterable[bytes]) -> None:

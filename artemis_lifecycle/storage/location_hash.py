@@ -79,6 +79,16 @@ def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     return hash_paths(data, starts[:-1], np.diff(starts), rules)
 
 
+def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of `wanted` are among `hashes`, which are sorted."""
+    import numpy as np
+
+    if not len(hashes):
+        return np.zeros(len(wanted), np.bool_)
+    places = np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)
+    return np.asarray(hashes[places] == wanted)
+
+
 def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Offsets (one more than rows) and bytes of a string array, where they lie; a null has no bytes."""
     import numpy as np

@@ -182,7 +182,7 @@ def test_a_cutoff_is_inclusive_to_the_millisecond(make_lifecycle: MakeLifecycle)
     """Every millisecond: a float of seconds would lose some."""
     from datetime import UTC, datetime
 
-    from artemis_lifecycle.expiration.plan import milliseconds
+    from artemis_lifecycle.storage.instants import milliseconds
 
     begin = datetime(2026, 3, 15, 12, 30, 45, tzinfo=UTC)
     first = milliseconds(begin)

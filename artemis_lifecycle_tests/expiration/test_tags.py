@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs import commit as commits
 from artemis_lifecycle.errors import BadInput, CommitConflict, NoSuchSnapshot
-from artemis_lifecycle.expiration.plan import milliseconds
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import FOREVER_MS
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.expiration.conftest import MakeLifecycle

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAGIC = b"ARTINDX1"
-_FIRST_READ = 1 << 16
 
 
 class DamagedIndex(Exception):  # noqa: N818  (handled inside this package)

@@ -16,7 +16,7 @@ from artemis_lifecycle.metadata.avro import ENTRY_KINDS
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.reachability.index.reading import Rows
 from artemis_lifecycle.storage.location import normalise
-from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
+from artemis_lifecycle.storage.location_hash import among, hash_location, hash_paths
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
     ids = {int(each) for each in state.snapshot_ids[chosen]}
     lists = [each.manifest_list for each in view.metadata.snapshots if each.snapshot_id in ids and each.manifest_list]
     encoded = [path.encode("utf-8", "surrogatepass") for path in lists]
-    absent = _absent(_texts(view, encoded)[2], hashes)
+    absent = ~among(hashes, _texts(view, encoded)[2])
     found = [lists[row] for row in np.flatnonzero(absent).tolist()]
     manifests = np.flatnonzero(listed)
-    found += [state.manifests.path(n) for n in manifests[_absent(state.locations[manifests], hashes)].tolist()]
+    found += [state.manifests.path(n) for n in manifests[~among(hashes, state.locations[manifests])].tolist()]
     for segment in range(len(state.segments)):
         members = np.flatnonzero((state.segment_of == segment) & listed)
         if not len(members) or len(found) >= at_most:
@@ -141,7 +141,7 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
         rows, owners = view.index.columns_of(state, segment)
         mine = np.zeros(state.segments[segment].manifests, np.bool_)
         mine[state.place_of[members]] = True
-        open_rows = np.flatnonzero(_absent(rows, hashes) & mine[owners])
+        open_rows = np.flatnonzero(~among(hashes, rows) & mine[owners])
         if not len(open_rows):
             continue
         wanted = np.unique(rows[open_rows])
@@ -151,16 +151,6 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
             if len(found) >= at_most:
                 break
     return list(dict.fromkeys(found))[:at_most]
-
-
-def _absent(some: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of `some` are not among `hashes`, which are sorted."""
-    import numpy as np
-
-    if not len(hashes):
-        return np.ones(len(some), np.bool_)
-    found: NDArray[np.bool_] = hashes[np.minimum(np.searchsorted(hashes, some), len(hashes) - 1)] != some
-    return found
 
 
 def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
