@@ -251,8 +251,11 @@ def given_listing(
     started_at = taken_at.astimezone(UTC)
     with around("orphans.seal_listing"):
         write_kept(given, f"{folder}/files", stores, _Below(folders, rules))
-    if not _names_one_twice(f"{folder}/files", stores):
-        return _measured(f"{folder}/files", stores, listing_id, folders, started_at, clock())
+    finished_at = clock()
+    counts = list(map_parts(f"{folder}/files", stores, _counted, ["path", "size_in_bytes"]))
+    if not _any_twice([hashes for _, _, hashes in counts]):
+        files, size = sum(count[0] for count in counts), sum(count[1] for count in counts)
+        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", files, size)
     # Rare, and dear: every path goes through a shuffle.
     once = (
         read_frame(spark, f"{folder}/files", stores)
@@ -286,35 +289,29 @@ def _sealed(
     # A given listing is read from its source only now, so it ends now, whenever it was begun.
     with around("orphans.seal_listing"), worker_errors():
         write_frame(files, location, stores)
-    return _measured(location, stores, listing_id, folders, started_at, clock())
-
-
-def _measured(
-    location: str,
-    stores: Stores,
-    listing_id: str,
-    folders: Sequence[str],
-    started_at: datetime,
-    finished_at: datetime,
-) -> Listing:
-    """The listing whose files are sealed at `location`."""
+    finished_at = clock()
     small = read_table(location, stores)
     if small is not None:
         return _taken(listing_id, folders, started_at, finished_at, location, small)
     counts = list(map_parts(location, stores, _size, ["size_in_bytes"]))
-    files, size = (sum(count[which] for count in counts) for which in (0, 1))
-    return Listing(listing_id, tuple(folders), started_at, finished_at, location, files, size)
+    rows, size = (sum(count[which] for count in counts) for which in (0, 1))
+    return Listing(listing_id, tuple(folders), started_at, finished_at, location, rows, size)
 
 
-def _names_one_twice(location: str, stores: Stores) -> bool:
-    """Whether any path is there more than once; by its hash, so that two paths of one hash count as one."""
-    import numpy as np
+def _counted(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, NDArray[np.uint64]]:
+    """Rows and bytes of a part, and a hash of each path as it is spelled."""
     import pyarrow as pa
 
-    def hashed(_: int, batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
-        return np.concatenate([row_hashes(pa.Table.from_batches([batch]), 1) for batch in batches])
+    part = pa.Table.from_batches(batches).combine_chunks()
+    files, size = _size(0, iter(part.to_batches()))
+    return files, size, row_hashes(part.select(["path"]), 1)
 
-    hashes = np.concatenate([np.empty(0, np.uint64), *map_parts(location, stores, hashed, ["path"])])
+
+def _any_twice(parts: Sequence[NDArray[np.uint64]]) -> bool:
+    """Whether a hash is there more than once: two paths of one hash count as one."""
+    import numpy as np
+
+    hashes = np.concatenate([np.empty(0, np.uint64), *parts])
     hashes.sort()
     return bool((hashes[1:] == hashes[:-1]).any())
 
@@ -474,11 +471,10 @@ class _Below:
         below = np.zeros(len(paths), np.bool_)
         for folder in self.folders:
             begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
-            begun = begun.to_numpy(zero_copy_only=False)
-            if begun.any():
-                rest = pc.utf8_slice_codeunits(paths, len(folder))
-                odd = pc.or_(pc.match_substring(rest, "//"), pc.match_substring(rest, "/.")).to_numpy(
-                    zero_copy_only=False
-                )
-                below |= begun & ~odd
+            if begun.true_count == 0:
+                continue
+            # A folder ends without a slash: what it has of these by itself is what a plain path below it has.
+            for odd in ("//", "/."):
+                begun = pc.and_(begun, pc.equal(pc.count_substring(paths, odd), folder.count(odd)))
+            below |= begun.to_numpy(zero_copy_only=False)
         return below

@@ -180,8 +180,13 @@ def _write_part(table: pa.Table, folder: str, stores: Stores) -> FramePart:
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", use_dictionary=_repeated(table.schema))
     return _store_part(buffer.getvalue(), table.num_rows, folder, stores)
+
+
+def _repeated(schema: pa.Schema) -> list[str]:
+    """The columns that a dictionary is worth its while for: a path is there once."""
+    return [name for name in schema.names if name != "path"]
 
 
 def _store_part(data: bytes, rows: int, folder: str, stores: Stores) -> FramePart:
@@ -346,7 +351,9 @@ class _part_writer:  # noqa: N801  (a picklable function)
                 continue
             if writer is None:
                 buffer = io.BytesIO()
-                writer = pq.ParquetWriter(buffer, kept.schema, compression="zstd")
+                writer = pq.ParquetWriter(
+                    buffer, kept.schema, compression="zstd", use_dictionary=_repeated(kept.schema)
+                )
                 rows, h1, h2 = 0, 0, 0
             writer.write_batch(kept)
             rows += kept.num_rows

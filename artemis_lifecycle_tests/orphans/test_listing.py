@@ -5,14 +5,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime, StorageError
 from artemis_lifecycle.orphans import listing as listing_module
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table, listed_files
 from artemis_lifecycle.storage import frames as frames_module
 from artemis_lifecycle.storage import local as local_module
-from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalise
 from artemis_lifecycle.storage.types import Span
 from artemis_lifecycle_tests.deletion.world import World
 from artemis_lifecycle_tests.storage.s3_server import S3Server
@@ -202,6 +205,43 @@ def test_a_given_listing_keeps_what_is_under_the_table_and_each_path_once(world:
     assert listing.started_at == taken_at
     # Metadata must be newer than the moment at which the rows were really read.
     assert listing.finished_at > taken_at + timedelta(hours=2)
+
+
+def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -> None:
+    at = datetime(2024, 1, 1)
+    paths = ["file:/warehouse/t/data/a", "file:///warehouse/t/data/b", "file:///warehouse/t//c", "/warehouse/t/.d"]
+    rows = [(path, at, number) for number, path in enumerate([*paths, "file:///warehouse/t2/e", "s3://b/t/f"])]
+    listing = _given(
+        world,
+        "path string, last_modified timestamp, size_in_bytes int",
+        rows,
+        world.operations.clock.now() - timedelta(hours=3),
+    )
+    found = listed_files(world.spark, world.stores, listing).collect()
+    assert sorted(tuple(row) for row in found) == sorted(rows[:4])
+    assert (listing.files, listing.bytes) == (4, 6)
+
+
+@given(
+    folder=st.sampled_from(["file:///w/t", "file:/w/t", "/w/t", "file:///w/.h/t", "s3://b//t", "s3://b/w/..t"]),
+    paths=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["", "file:///w/t", "file:/w/t", "/w/t", "file:///w/.h/t", "s3://b//t", "s3://b/w/..t", "/w/./t", "/w"]
+            ),
+            st.lists(st.sampled_from(["/", "a", ".", "..", "t", "é", "x.parquet", "/.", "//"]), max_size=6).map(
+                "".join
+            ),
+        ).map("".join),
+        min_size=1,
+        max_size=40,
+    ),
+)
+def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
+    root = normalise(folder, DEFAULT_RULES)
+    batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
+    kept = listing_module._Below([folder], DEFAULT_RULES)(batch).column("path").to_pylist()
+    assert kept == [path for path in paths if is_under(path, root, DEFAULT_RULES)]
 
 
 def test_a_given_listing_of_another_shape_is_refused(world: World) -> None:
