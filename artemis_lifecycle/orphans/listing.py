@@ -30,7 +30,6 @@ from artemis_lifecycle.storage.frames import (
     row_hashes,
     write_batches,
     write_frame,
-    write_kept,
     write_table,
 )
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
@@ -250,7 +249,7 @@ def given_listing(
     folder = f"{root}/listings/{listing_id}"
     started_at = taken_at.astimezone(UTC)
     with around("orphans.seal_listing"):
-        write_kept(given, f"{folder}/files", stores, _Below(folders, rules))
+        write_frame(given, f"{folder}/files", stores, _Below(folders, rules))
     finished_at = clock()
     counts = list(map_parts(f"{folder}/files", stores, _counted, ["path", "size_in_bytes"]))
     if not _any_twice([hashes for _, _, hashes in counts]):

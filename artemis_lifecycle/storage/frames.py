@@ -36,8 +36,6 @@ _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 b
 _READERS = 4
 """Parts that `map_parts` has in memory at once: some 30 MB each, compressed."""
 
-_PART = "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint"
-
 T = TypeVar("T")
 
 
@@ -60,40 +58,35 @@ class SealedFrame:
     parts: tuple[FramePart, ...]
 
 
-def write_frame(frame: DataFrame, folder: str, stores: Stores) -> SealedFrame:
-    """Store `frame` under `folder`, which must not hold a seal yet.
+def write_frame(
+    frame: DataFrame,
+    folder: str,
+    stores: Stores,
+    kept: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+) -> SealedFrame:
+    """Store `frame`, or what `kept` leaves of the rows of each batch, under `folder`, which must not hold a seal yet.
 
-    Raises StorageError, leaving no seal, when a part cannot be written; parts without a seal are garbage.
+    Raises StorageError, leaving no seal, when a part cannot be written; parts without a seal are garbage. Raises what
+    `kept` raises.
     """
     from pyspark.sql import functions as F
 
     # Two seeds make a 128-bit sum: order-independent, and stable across partitionings and Spark versions.
     columns = [F.col(f"`{name}`") for name in frame.columns]
     hashed = frame.withColumn("_h1", F.xxhash64(F.lit(1), *columns)).withColumn("_h2", F.xxhash64(F.lit(2), *columns))
-    return _seal_written(
-        hashed.mapInArrow(_part_writer(folder, stores), _PART), folder, frame.schema.simpleString(), stores
+    written = hashed.mapInArrow(
+        _part_writer(folder, stores, kept),
+        "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint",
     )
-
-
-def _seal_written(written: DataFrame, folder: str, schema: str, stores: Stores) -> SealedFrame:
     with worker_errors():
         rows = written.collect()
     return _seal(
         folder,
-        schema,
+        frame.schema.simpleString(),
         [FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows],
         (sum(row["h1"] for row in rows), sum(row["h2"] for row in rows)),
         stores,
     )
-
-
-def write_kept(
-    frame: DataFrame, folder: str, stores: Stores, kept: Callable[[pa.RecordBatch], pa.RecordBatch]
-) -> SealedFrame:
-    """As `write_frame`, of what `kept` leaves of each batch of string, int64 and timestamp columns. Rows leave the JVM
-    once: their hashes are made where they are written. Raises what `kept` raises, too."""
-    written = frame.mapInArrow(_part_writer(folder, stores, kept), _PART)
-    return _seal_written(written, folder, frame.schema.simpleString(), stores)
 
 
 def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
@@ -345,10 +338,11 @@ class _part_writer:  # noqa: N801  (a picklable function)
                 }
             )
 
-        for batch in batches:
-            kept, one, two = self._hashed(batch)
-            if kept.num_rows == 0:
+        for given in batches:
+            batch = given if self.kept is None else self.kept(given)
+            if batch.num_rows == 0:
                 continue
+            kept = batch.select([name for name in batch.schema.names if name not in ("_h1", "_h2")])
             if writer is None:
                 buffer = io.BytesIO()
                 writer = pq.ParquetWriter(
@@ -356,35 +350,21 @@ class _part_writer:  # noqa: N801  (a picklable function)
                 )
                 rows, h1, h2 = 0, 0, 0
             writer.write_batch(kept)
-            rows += kept.num_rows
-            h1, h2 = _wrapped_sum(h1, one), _wrapped_sum(h2, two)
+            rows += batch.num_rows
+            h1 = _wrapped_sum(h1, batch.column("_h1"))
+            h2 = _wrapped_sum(h2, batch.column("_h2"))
             if rows >= _PART_ROWS:
                 yield finish()
                 writer = None
         if writer is not None:
             yield finish()
 
-    def _hashed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.uint64], NDArray[np.uint64]]:
-        """What is kept of the batch, and its two row hashes: made here, or by Spark beforehand."""
-        import numpy as np
-        import pyarrow as pa
 
-        if self.kept is not None:
-            kept = self.kept(batch)
-            table = pa.Table.from_batches([kept])
-            return kept, row_hashes(table, 1), row_hashes(table, 2)
-        one, two = (batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64) for name in _HASHES)
-        return batch.select([name for name in batch.schema.names if name not in _HASHES]), one, two
-
-
-_HASHES = ("_h1", "_h2")
-
-
-def _wrapped_sum(start: int, hashes: NDArray[np.uint64]) -> int:
+def _wrapped_sum(start: int, column: pa.Array) -> int:
     import numpy as np
 
     # Integer sums wrap at 64 bits on purpose: addition modulo 2^64 is what makes the digest independent of order.
-    total = int(np.sum(hashes, dtype=np.uint64))
+    total = int(np.sum(column.to_numpy(zero_copy_only=False).view(np.uint64), dtype=np.uint64))
     wrapped = (start + total) % 2**64
     return wrapped - 2**64 if wrapped >= 2**63 else wrapped
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_kept, write_table
+from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
 from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
@@ -36,7 +36,7 @@ def test_a_table_written_here_has_the_digest_that_spark_gives_its_rows(spark: Sp
     there = write_frame(frame, f"file://{tmp_path}/there", Stores())
     assert (here.digest, here.rows, here.schema) == (there.digest, there.rows, there.schema)
     more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
-    kept = write_kept(more, f"file://{tmp_path}/kept", Stores(), _Kept())
+    kept = write_frame(more, f"file://{tmp_path}/kept", Stores(), _Kept())
     assert (here.digest, here.rows, here.schema) == (kept.digest, kept.rows, kept.schema)
     rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
     assert len(rows) == 500
