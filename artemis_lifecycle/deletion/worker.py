@@ -72,6 +72,8 @@ _LOOKS = 5
 _DELETES_LAST = 30.0
 """Seconds after which no delete request is begun any more: well inside a lease."""
 
+_MOST_PER_BATCH = 5_000
+
 _CLOCK_GRAIN = timedelta(seconds=1)  # S3 tells modification times by the second, inventories by the millisecond.
 
 GONE = ("deleted", QUARANTINED)
@@ -81,6 +83,7 @@ GONE = ("deleted", QUARANTINED)
 @dataclass(frozen=True)
 class DeletionSettings:
     """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
+    `files_per_batch` of a small job; of one of more than 40,000 files up to 5,000.
     With a `quarantine` files are moved there, not deleted. `remove_empty_folders`: on a disk, those that the deletion
     left empty go when it is over."""
 
@@ -234,7 +237,9 @@ class _Run:
         known = journal.job(job.job_id)
         paused = None
         if known is None or known.finished_at is None:
-            batches = seal_batches(sight.spark, sight.stores, job, sight.root, self.settings.files_per_batch)
+            # What a batch costs beside its files is paid some forty times, and not for each thousand of millions.
+            per_batch = max(self.settings.files_per_batch, min(_MOST_PER_BATCH, job.files // 40))
+            batches = seal_batches(sight.spark, sight.stores, job, sight.root, per_batch)
             if known is None:
                 self._begin(batches)
             self._begin_quarantine()
