@@ -28,7 +28,6 @@ from artemis_lifecycle.deletion.last_look import (
 )
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
-    Neighbours,
     Pointer,
     TablesOfCatalog,
     nested_locations,
@@ -68,7 +67,6 @@ from artemis_lifecycle.orphans.verdicts import (
     refuse_mismatches,
 )
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
@@ -210,13 +208,21 @@ def scan_orphans(
     require_after(listing, read_at, table)
     metadata = _current_metadata(stores, current, table, table_uuid)
     require_collectable(metadata, table)
-    others = Neighbours(
-        catalog, stores, rules, table, ReachedFolders(spark, stores, root, rules_of or (lambda _: rules))
+    sight = Sight.around(
+        spark,
+        stores,
+        operations,
+        current,
+        catalog,
+        table,
+        root=root,
+        rules=rules,
+        reserved=reserved,
+        rules_of=rules_of,
     )
-    others.look_around()
-    sight = Sight(spark, stores, operations, current, others, rules, root, tuple(reserved))
+    sight.neighbours.look_around()
     own = own_locations(metadata, rules)
-    neighbours = readable(others.overlapping(own), table)
+    neighbours = readable(sight.neighbours.overlapping(own), table)
     around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
     in_flight = in_flight_roots(heartbeats, [metadata, *around_us.values()], rules)
     # They may lie in a folder that the table calls its own.
