@@ -48,7 +48,7 @@ from artemis_lifecycle.storage.location import (
     is_under,
     normalise,
 )
-from artemis_lifecycle.storage.location_hash import among, hash_column, hash_location
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, hash_location
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ class LastLook:
         rules = self._sight.rules
         self._own_roots = own_locations(metadata, rules)
         self._others = {name: self._other(other) for name, other in self._neighbours().items()}
-        hashes = np.unique(np.concatenate([np.empty(0, np.uint64), *(hash_subjects(array, rules) for array in paths)]))
+        hashes = distinct(np.concatenate([np.empty(0, np.uint64), *(hash_subjects(array, rules) for array in paths)]))
         self._reached = {}
         for look in (self._own, *self._others.values()):
             seen = metadata if look is self._own else look.read()
@@ -498,7 +498,6 @@ class LastLook:
 
     def _brought_back(self) -> list[NDArray[np.uint64]]:
         """What undeletes that are not closed have put back to its place, as of now."""
-        import numpy as np
         import pyarrow as pa
 
         sight = self._sight
@@ -508,7 +507,7 @@ class LastLook:
                 paths = pa.array(
                     [file.path for file in moved_files(sight.stores, sight.root, record.job_id)], pa.string()
                 )
-                self._undeleted[record.job_id] = np.unique(hash_subjects(paths, sight.rules))
+                self._undeleted[record.job_id] = distinct(hash_subjects(paths, sight.rules))
         return [self._undeleted[record.job_id] for record in records]
 
     def _neighbours(self) -> dict[str, Neighbour]:

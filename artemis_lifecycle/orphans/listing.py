@@ -299,11 +299,16 @@ def _sealed(
 
 def _counted(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, NDArray[np.uint64]]:
     """Rows and bytes of a part, and a hash of each path as it is spelled."""
+    import numpy as np
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    part = pa.Table.from_batches(batches).combine_chunks()
-    files, size = _size(0, iter(part.to_batches()))
-    return files, size, row_hashes(part.select(["path"]), 1)
+    files, size, hashes = 0, 0, [np.empty(0, np.uint64)]
+    for batch in batches:
+        files += batch.num_rows
+        size += pc.sum(batch.column("size_in_bytes")).as_py() or 0
+        hashes.append(row_hashes(pa.Table.from_batches([batch.select(["path"])]), 1))
+    return files, size, np.concatenate(hashes)
 
 
 def _any_twice(parts: Sequence[NDArray[np.uint64]]) -> bool:

@@ -14,6 +14,7 @@ from artemis_lifecycle.errors import MissingFile
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -42,7 +43,7 @@ def require_nothing_missing(
 
     began = listing.started_at.timestamp() * 1000
     before = [snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.timestamp_ms < began]
-    listed = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]))
+    listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
     roots = [normalise(location, rules) for location in listing.locations]
     unlisted = [
         path

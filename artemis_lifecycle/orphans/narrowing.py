@@ -23,7 +23,7 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import DamagedIndex
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import LocationRules, Locations, normalise, split
-from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
+from artemis_lifecycle.storage.location_hash import distinct, hash_column, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Known:
             return np.concatenate(hashes), prefixes
 
         parts = list(map_parts(folder, stores, read, ["path"]))
-        known = np.unique(np.concatenate([np.empty(0, np.uint64), *(hashes for hashes, _ in parts)]))
+        known = distinct(np.concatenate([np.empty(0, np.uint64), *(hashes for hashes, _ in parts)]))
         if any(prefixes.too_many for _, prefixes in parts):
             return None
         found = frozenset(prefix for _, prefixes in parts for prefix in prefixes.found)

@@ -10,7 +10,7 @@ normalised prefix and the rest. Any path whose rest needs more is given to `norm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from artemis_lifecycle.storage.location import LocationRules, normalise, split
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+_Number = TypeVar("_Number", bound="np.generic")
 
 HASH_NAME = "xxhash64/42"
 """Names the hash in the header of whatever stores its values."""
@@ -77,6 +79,17 @@ def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
 
     starts, data = text_buffers(paths)
     return hash_paths(data, starts[:-1], np.diff(starts), rules)
+
+
+def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
+    """Each number once, in order. `numpy.unique` takes numbers through a hash table from version 2.3 on: fifty times as
+    slow as this where there are millions and nearly all differ."""
+    import numpy as np
+
+    ordered = np.sort(numbers)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]
 
 
 def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
-from artemis_lifecycle.storage.location_hash import hash_location, hash_paths
+from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
 
 
@@ -93,3 +93,10 @@ def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> Non
     frame = spark.createDataFrame([(location,) for location in locations], "location string")
     for row in frame.selectExpr("location", "xxhash64(location) AS hash").collect():
         assert row["hash"] % 2**64 == hash_location(row["location"])
+
+
+@given(numbers=st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=50))
+def test_each_number_is_there_once_in_order(numbers: list[int]) -> None:
+    import numpy as np
+
+    assert distinct(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))

@@ -16,7 +16,7 @@ from artemis_lifecycle.metadata.avro import ENTRY_KINDS
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.reachability.index.reading import Rows
 from artemis_lifecycle.storage.location import normalise
-from artemis_lifecycle.storage.location_hash import among, hash_location, hash_paths
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
         open_rows = np.flatnonzero(~among(hashes, rows) & mine[owners])
         if not len(open_rows):
             continue
-        wanted = np.unique(rows[open_rows])
-        holding = members[np.isin(state.place_of[members], np.unique(owners[open_rows]))]
+        wanted = distinct(rows[open_rows])
+        holding = members[np.isin(state.place_of[members], distinct(owners[open_rows]))]
         for _, entries in view.index.rows_of(state, holding):
             found += _paths_with(entries, wanted, view)
             if len(found) >= at_most:
@@ -158,12 +158,12 @@ def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
     import numpy as np
 
     state = view.state
-    wanted = np.unique(hashes)
+    wanted = distinct(hashes)
     touched = np.zeros(len(state.manifests), np.bool_)
     for segment in range(len(state.segments)):
         rows, owners = view.index.columns_of(state, segment)
         members = np.flatnonzero(state.segment_of == segment)
-        places = np.unique(owners[np.isin(rows, wanted)])
+        places = distinct(owners[np.isin(rows, wanted)])
         touched[members[np.isin(state.place_of[members], places)]] = True
     ids = set(state.snapshot_ids[state.listing_any(touched)].tolist())
     return tuple(snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.snapshot_id in ids)
@@ -182,7 +182,7 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
     for segment in range(len(state.segments)):
         hashes, owners = view.index.columns_of(state, segment)
         first, behind = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
-        places = np.unique(owners[first:behind])
+        places = distinct(owners[first:behind])
         members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
         for number, rows in view.index.rows_of(state, members):
             if any(normalise(path, rules) == location for path in _paths_with(rows, wanted, view)):
