@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle import config
 from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.local.jars import PACED_CLIENTS
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
@@ -134,7 +135,7 @@ def _paced(options: dict[str, str], pace: PaceSettings) -> dict[str, str]:
     except ConfigError:
         # A Unix socket, say. What needs JDBC says so itself; a pace of the JVM's own is better than none.
         jdbc = None
-    return jvm_options(pace, jdbc)
+    return {"s3.client-factory-impl": PACED_CLIENTS, **jvm_options(pace, jdbc)}
 
 
 def pyiceberg_properties(catalog: config.Catalog) -> dict[str, str]:

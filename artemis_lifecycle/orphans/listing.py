@@ -33,6 +33,7 @@ from artemis_lifecycle.storage.frames import (
     write_table,
 )
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span
@@ -229,6 +230,7 @@ def given_listing(
     `taken_at` is when its making began. Rows outside `locations` are left out; a path listed twice counts once, as its
     youngest. Raises BadInput for a missing or mistyped column, a null path, or a `taken_at` in the future.
     """
+    import numpy as np
     from pyspark.sql import functions as F
 
     if taken_at.tzinfo is None or taken_at.utcoffset() is None:
@@ -249,12 +251,14 @@ def given_listing(
     folder = f"{root}/listings/{listing_id}"
     started_at = taken_at.astimezone(UTC)
     with around("orphans.seal_listing"):
-        write_frame(given, f"{folder}/files", stores, _Below(folders, rules))
+        sealed = write_frame(given, f"{folder}/files", stores, _Below(folders, rules))
     finished_at = clock()
-    counts = list(map_parts(f"{folder}/files", stores, _counted, ["path", "size_in_bytes"]))
-    if not _any_twice([hashes for _, _, hashes in counts]):
-        files, size = sum(count[0] for count in counts), sum(count[1] for count in counts)
-        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", files, size)
+    parts = list(map_parts(f"{folder}/files", stores, _hashed, ["path", "size_in_bytes"]))
+    hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in parts)])
+    # Two paths of one hash count as one here, and are told apart below.
+    if len(distinct(hashes)) == len(hashes):
+        size = sum(size for _, size in parts)
+        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, size)
     # Rare, and dear: every path goes through a shuffle.
     once = (
         read_frame(spark, f"{folder}/files", stores)
@@ -287,37 +291,25 @@ def _sealed(
 ) -> Listing:
     # A given listing is read from its source only now, so it ends now, whenever it was begun.
     with around("orphans.seal_listing"), worker_errors():
-        write_frame(files, location, stores)
+        sealed = write_frame(files, location, stores)
     finished_at = clock()
     small = read_table(location, stores)
     if small is not None:
         return _taken(listing_id, folders, started_at, finished_at, location, small)
-    counts = list(map_parts(location, stores, _size, ["size_in_bytes"]))
-    rows, size = (sum(count[which] for count in counts) for which in (0, 1))
-    return Listing(listing_id, tuple(folders), started_at, finished_at, location, rows, size)
+    size = sum(map_parts(location, stores, _size, ["size_in_bytes"]))
+    return Listing(listing_id, tuple(folders), started_at, finished_at, location, sealed.rows, size)
 
 
-def _counted(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, NDArray[np.uint64]]:
-    """Rows and bytes of a part, and a hash of each path as it is spelled."""
+def _hashed(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
+    """A hash of each path of a part as it is spelled, and the part's bytes."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    files, size, hashes = 0, 0, [np.empty(0, np.uint64)]
+    size, hashes = 0, [np.empty(0, np.uint64)]
     for batch in batches:
-        files += batch.num_rows
-        size += pc.sum(batch.column("size_in_bytes")).as_py() or 0
+        size += _size(0, iter((batch,)))
         hashes.append(row_hashes(pa.Table.from_batches([batch.select(["path"])]), 1))
-    return files, size, np.concatenate(hashes)
-
-
-def _any_twice(parts: Sequence[NDArray[np.uint64]]) -> bool:
-    """Whether a hash is there more than once: two paths of one hash count as one."""
-    import numpy as np
-
-    hashes = np.concatenate([np.empty(0, np.uint64), *parts])
-    hashes.sort()
-    return bool((hashes[1:] == hashes[:-1]).any())
+    return np.concatenate(hashes), size
 
 
 def _taken(
@@ -439,12 +431,10 @@ def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
     )
 
 
-def _size(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int]:
-    """Rows and bytes of a part."""
+def _size(_: int, batches: Iterator[pa.RecordBatch]) -> int:
     import pyarrow.compute as pc
 
-    counts = [(batch.num_rows, pc.sum(batch.column("size_in_bytes")).as_py() or 0) for batch in batches]
-    return sum(rows for rows, _ in counts), sum(size for _, size in counts)
+    return sum(pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in batches)
 
 
 class _Below:

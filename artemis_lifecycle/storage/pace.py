@@ -9,18 +9,25 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from artemis_lifecycle.config import Budgets, TablePolicy
-from artemis_lifecycle.local.jars import PACED_CLIENTS
+if TYPE_CHECKING:
+    # Spark's workers load this module, and no configuration.
+    from artemis_lifecycle.config import Budgets, TablePolicy
 
 
 def requests_per_second(policy: TablePolicy) -> float:
     """The pace of a table's policy: its own, or the read share of the object store's request budget."""
     own = policy.deletion.requests_per_second
-    return own if own is not None else policy.budgets.read_share * policy.budgets.object_store_iops
+    return own if own is not None else read_rate(policy.budgets)
+
+
+def read_rate(budgets: Budgets) -> float:
+    """The lifecycle's share of the requests that the object store takes in a second."""
+    return budgets.read_share * budgets.object_store_iops
 
 
 _PIECE = 5_000
@@ -78,7 +85,7 @@ class PaceSettings:
     @classmethod
     def of(cls, budgets: Budgets, uri: str) -> PaceSettings:
         """The bucket of a configuration's budgets: the read share of the requests, and the bytes."""
-        return cls(uri, budgets.read_share * budgets.object_store_iops, budgets.object_store_bytes_per_second)
+        return cls(uri, read_rate(budgets), budgets.object_store_bytes_per_second)
 
 
 _SLOT = 0.05
@@ -105,8 +112,8 @@ _DRAW = text(_STATEMENT.format(name=":name", cost=":cost"))
 
 
 def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
-    """What a catalog of Spark is told, for its S3FileIO to draw from the bucket. `jdbc` is the address, user and
-    password for the JVM; None, for an address that JDBC cannot reach, is a bucket of each JVM's own."""
+    """What a catalog of Spark is told, for the paced clients of its S3FileIO to draw from the bucket. `jdbc` is the
+    address, user and password for the JVM; None, for one that JDBC cannot reach, is a bucket of each JVM's own."""
     url, user, password = jdbc or (None, None, None)
     options: dict[str, object] = {
         "name": settings.name,
@@ -119,10 +126,7 @@ def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None]
         "bytes-per-second": settings.bytes_per_second,
         "bytes-slack": _SLACK["bytes"],
     }
-    return {
-        "s3.client-factory-impl": PACED_CLIENTS,
-        **{f"artemis.pace.{key}": str(value) for key, value in options.items() if value is not None},
-    }
+    return {f"artemis.pace.{key}": str(value) for key, value in options.items() if value is not None}
 
 
 class SharedPace:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.storage.pace import PaceSettings
+from artemis_lifecycle.storage.pace import PaceSettings, read_rate
 
 if TYPE_CHECKING:
     from artemis_lifecycle.config import Budgets, Catalog
@@ -75,7 +75,7 @@ class StoreSettings:
         Raises ConfigError for a value of the wrong kind."""
         properties = _Properties(catalog.properties)
         virtual = properties.flag("s3.force-virtual-addressing")
-        rate = None if budgets is None else budgets.read_share * budgets.object_store_iops
+        rate = None if budgets is None else read_rate(budgets)
         path_style = properties.flag("s3.path-style-access")
         return cls(
             s3_endpoint=properties.text("s3.endpoint"),
