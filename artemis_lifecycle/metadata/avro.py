@@ -25,6 +25,7 @@ from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DE
 from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, require_bounded, scan_records
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
+    UNKNOWN_SNAPSHOT,
     DataFile,
     EntryStatus,
     FileFormat,
@@ -67,6 +68,7 @@ _LISTED = (
     "manifest_length",
     "partition_spec_id",
     "content",
+    "added_snapshot_id",
     "added_files_count",
     "existing_files_count",
     "deleted_files_count",
@@ -127,7 +129,7 @@ class ListedManifests:
     """The entries of one manifest list, as columns; paths stay bytes in `data` until wanted.
 
     `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer left out are -1, an unknown
-    length is UNKNOWN_LENGTH.
+    length is UNKNOWN_LENGTH, an adding snapshot that is not named UNKNOWN_SNAPSHOT.
     """
 
     path: str | None
@@ -137,6 +139,7 @@ class ListedManifests:
     sizes: NDArray[np.int64]
     lengths: NDArray[np.int64]
     contents: NDArray[np.int64]
+    added_by: NDArray[np.int64]
     added: NDArray[np.int64]
     existing: NDArray[np.int64]
     deleted: NDArray[np.int64]
@@ -189,6 +192,7 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
         scan.sizes["manifest_path"],
         scan.longs["manifest_length"],
         column("content", 0),
+        _added_by(scan),
         column("added_files_count", -1),
         column("existing_files_count", -1),
         column("deleted_files_count", -1),
@@ -198,6 +202,15 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
         raise _unreadable(f"The manifest list calls the content of a manifest {strange[0]}, not 0 or 1", path)
     _check_listed(listed, snapshot)
     return listed
+
+
+def _added_by(scan: Scan) -> NDArray[np.int64]:
+    import numpy as np
+
+    if "added_snapshot_id" not in scan.longs:
+        return np.full(scan.rows, UNKNOWN_SNAPSHOT, np.int64)
+    ids = scan.longs["added_snapshot_id"]
+    return np.where(scan.is_set("added_snapshot_id"), ids, UNKNOWN_SNAPSHOT)
 
 
 def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
@@ -235,6 +248,10 @@ def _listed_slowly(found: ManifestList) -> ListedManifests:
         sizes,
         np.array([entry.manifest_length for entry in entries], np.int64),
         np.array([entry.content for entry in entries], np.int64),
+        np.array(
+            [UNKNOWN_SNAPSHOT if entry.added_snapshot_id is None else entry.added_snapshot_id for entry in entries],
+            np.int64,
+        ),
         column("added_files_count"),
         column("existing_files_count"),
         column("deleted_files_count"),
@@ -347,8 +364,9 @@ def _cut_list(snapshot: Snapshot, listed: int, what: str, recorded: int, path: s
 def read_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     """Read the manifest that `entry` of a manifest list names, whole.
 
-    Raises UnreadableMetadata when it is missing, broken, not of the recorded length, or its entries are not those that
-    the list counts; EncryptedTable when one of its files is encrypted.
+    Raises UnreadableMetadata when it is missing, broken, not of the recorded length, its entries are not those that
+    the list counts, or were added by another snapshot than the list says; EncryptedTable when one of its files is
+    encrypted.
     """
     path = entry.manifest_path
     data = _read(stores, path)
@@ -363,6 +381,7 @@ def read_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
         counts[item.status] += 1
     _check_counts(counts, entry)
     _check_contents({item.data_file.content for item in entries}, entry)
+    _check_added_by({item.snapshot_id for item in entries if item.status == EntryStatus.ADDED}, entry)
     return Manifest(path, len(data), entry.content, entries)
 
 
@@ -438,6 +457,7 @@ def _data_file(record: Mapping[str, Any], names: Mapping[str, str], path: str) -
 
 # --- the columns that reachability needs ----------------------------------------------------------------------------
 
+_OF_ENTRY = ("status", "snapshot_id")
 _REACHING = ("content", "file_path", "file_format", "file_size_in_bytes")
 _COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record_count", "referenced_data_file")
 
@@ -458,6 +478,9 @@ def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
     tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
     _check_counts([tally.get(number, 0) for number in range(3)], entry)
     _check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
+    if tally.get(EntryStatus.ADDED):
+        added = batch.column("snapshot_id").filter(pc.equal(status, int(EntryStatus.ADDED)))
+        _check_added_by(pc.unique(added).to_pylist(), entry)
     return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
 
 
@@ -465,7 +488,8 @@ def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
     """All entries of a manifest's bytes, in the file's order.
 
     Columns: status int8 (EntryStatus), content int8, file_path string, file_format string in lower case,
-    file_size_in_bytes int64, record_count int64, referenced_data_file string (nullable, as is nothing else).
+    file_size_in_bytes int64, record_count int64, referenced_data_file string and snapshot_id int64 (nullable, as is
+    nothing else).
     Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
     """
     return _decode(open_container(data, path), path)
@@ -529,6 +553,8 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     existing, added, deleted = np.bincount(status, minlength=3).tolist()
     _check_counts((existing, added, deleted), entry)
     _check_contents(set(np.unique(content).tolist()), entry)
+    if added and entry.added_snapshot_id is not None and scan.has("snapshot_id"):
+        _check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
     live = np.flatnonzero(status != 2)
     kinds = content[live].astype(np.int8)
     vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
@@ -544,6 +570,12 @@ def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
         kinds,
         (existing, added, deleted),
     )
+
+
+def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:
+    """The snapshots that these entries name: nearly always one, which two bounds tell."""
+    ids = scan.longs["snapshot_id"][rows & scan.is_set("snapshot_id")]
+    return {int(ids.min()), int(ids.max())} if len(ids) else set()
 
 
 def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
@@ -585,7 +617,7 @@ def _entry_program(schema: Any, wanted: tuple[str, ...], path: str) -> Program |
     names = _names(schema, _ENTRY, path)
     inner = names["data_file"]
     file_names = _names(_field(schema, inner, path), _DATA_FILE, path)
-    fields: dict[str, tuple[str, ...]] = {"status": (names["status"],)}
+    fields: dict[str, tuple[str, ...]] = {name: (names[name],) for name in ("status", "snapshot_id") if name in names}
     fields |= {name: (inner, file_names[name]) for name in (*wanted, "key_metadata") if name in file_names}
     return _of_kinds(compile_scan(_structure(schema, path), fields), fields)
 
@@ -626,7 +658,7 @@ def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
     scan = _scan_entries(container, path, _COLUMNS)
     if scan is None:
         return None
-    return _batch({name: _scanned(scan, name, path) for name in ("status", *_COLUMNS)}, scan.rows, path)
+    return _batch({name: _scanned(scan, name, path) for name in (*_OF_ENTRY, *_COLUMNS)}, scan.rows, path)
 
 
 def _scanned(scan: Scan, name: str, path: str) -> Any:
@@ -647,7 +679,7 @@ def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
     """The same, slowly, for any schema."""
     names = _names(container.schema, _ENTRY, path)
     file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
-    columns: dict[str, Any] = {name: [] for name in ("status", *_COLUMNS)}
+    columns: dict[str, Any] = {name: [] for name in (*_OF_ENTRY, *_COLUMNS)}
     key = file_names.get("key_metadata")
     for record in _records(container, path):
         data_file = record[names["data_file"]]
@@ -655,7 +687,8 @@ def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
             raise _unreadable("A manifest entry has no data_file", path)
         if key is not None and data_file.get(key) is not None:
             raise _encrypted("A file of the manifest", path)
-        columns["status"].append(record[names["status"]])
+        for name in _OF_ENTRY:
+            columns[name].append(record[names[name]] if name in names else None)
         for name in _COLUMNS:
             stored = file_names.get(name)
             columns[name].append(None if stored is None else data_file.get(stored))
@@ -674,6 +707,7 @@ def _batch(columns: Mapping[str, Any], rows: int, path: str) -> pa.RecordBatch:
         "file_size_in_bytes": pa.int64(),
         "record_count": pa.int64(),
         "referenced_data_file": pa.string(),
+        "snapshot_id": pa.int64(),
     }
     try:
         arrays = [_column(columns[name], kind, rows) for name, kind in types.items()]
@@ -724,6 +758,19 @@ def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
                 f"The manifest has {count} {status} entries, and its manifest list records {expected}",
                 entry.manifest_path,
             )
+
+
+def _check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> None:
+    """The snapshot that adds a manifest is the one that adds its added files (spec, "Snapshot ID inheritance": an entry
+    without one takes the manifest's). Another table's manifest, of the same length and counts, differs here."""
+    by = entry.added_snapshot_id
+    others = [] if by is None else [each for each in named if each is not None and each != by]
+    if others:
+        raise _unreadable(
+            f"The manifest has entries that snapshot {others[0]} added, and its manifest list says that snapshot {by} "
+            "added it: another table's, or another commit's, may stand in its place",
+            entry.manifest_path,
+        )
 
 
 def _check_contents(contents: set[int], entry: ManifestListEntry) -> None:

@@ -27,6 +27,9 @@ FOREVER_MS = 2**63 - 1
 UNKNOWN_LENGTH = -1
 """The length of a manifest that no manifest list records."""
 
+UNKNOWN_SNAPSHOT = -(2**63)
+"""Stands, in columns of ids, for the snapshot that no manifest list names."""
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:

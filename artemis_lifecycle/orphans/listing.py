@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from artemis_lifecycle.deletion.ownership import is_root, outermost
 from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
+from artemis_lifecycle.orphans.listing_tasks import SPAN_FILES, Below, Lister, SpanFile, span_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
     ROWS_HERE,
@@ -32,7 +33,7 @@ from artemis_lifecycle.storage.frames import (
     write_frame,
     write_table,
 )
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
@@ -46,14 +47,11 @@ if TYPE_CHECKING:
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 
-_STEP = "path string, last_modified timestamp, size_in_bytes bigint, is_rest boolean"
-_Row = tuple[str, datetime | None, int | None, bool]
 _ROUNDS = 8
 _FILES_OF_A_TASK = 50_000
 """What a task lists of a span in the first round; in each round twice as many."""
 
 _SPLITTERS = 8
-_ROWS = 10_000
 _CHECKED_EVERY = 1.0
 
 
@@ -251,7 +249,7 @@ def given_listing(
     folder = f"{root}/listings/{listing_id}"
     started_at = taken_at.astimezone(UTC)
     with around("orphans.seal_listing"):
-        sealed = write_frame(given, f"{folder}/files", stores, _Below(folders, rules))
+        sealed = write_frame(given, f"{folder}/files", stores, Below(folders, rules))
     finished_at = clock()
     parts = list(map_parts(f"{folder}/files", stores, _hashed, ["path", "size_in_bytes"]))
     hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in parts)])
@@ -331,7 +329,7 @@ def _listed_here(stores: Stores, folders: Sequence[str]) -> tuple[pa.Table | Non
     came in the order of their names."""
     import pyarrow as pa
 
-    rows: list[_Row] = []
+    rows: list[SpanFile] = []
     ordered = True
     for folder in folders:
         last = ""
@@ -342,7 +340,7 @@ def _listed_here(stores: Stores, folders: Sequence[str]) -> tuple[pa.Table | Non
             if len(rows) > ROWS_HERE:
                 return None, ordered
     names = ["path", "last_modified", "size_in_bytes"]
-    return pa.Table.from_batches([_batch(rows).select(names)]), ordered
+    return pa.Table.from_batches([span_files(rows).select(names)]), ordered
 
 
 def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
@@ -383,92 +381,10 @@ def _listed(spark: SparkSession, stores: Stores, spans: Sequence[Span], most: in
     tasks = min(len(spans), int(spark.sparkContext.defaultParallelism) * 4)
     rows = spark.createDataFrame([(json.dumps(asdict(span)),) for span in spans], "span string")
     rows = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    return rows.mapInArrow(_Lister(stores, most), _STEP)
-
-
-class _Lister:
-    """Lists spans on an executor, `most` files of each (None: all); what is left of one is a row of its own."""
-
-    def __init__(self, stores: Stores, most: int | None) -> None:
-        self.stores = stores
-        self.most = most
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: list[_Row] = []
-        for batch in batches:
-            for span in batch.column("span").to_pylist():
-                for row in self._rows(Span(**json.loads(span))):
-                    rows.append(row)
-                    if len(rows) >= _ROWS:
-                        yield _batch(rows)
-                        rows = []
-        if rows:
-            yield _batch(rows)
-
-    def _rows(self, span: Span) -> Iterator[_Row]:
-        if span == Span(span.prefix) and (self.most is None or is_local(span.prefix)):
-            for file in self.stores.list(span.prefix):
-                yield file.path, file.last_modified, file.size_in_bytes, False
-            return
-        for number, file in enumerate(self.stores.list_span(span), start=1):
-            yield file.path, file.last_modified, file.size_in_bytes, False
-            if number == self.most:
-                yield json.dumps(asdict(replace(span, after=file.path))), None, None, True
-                return
-
-
-def _batch(rows: Sequence[_Row]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    paths, modified, sizes, is_rest = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return pa.RecordBatch.from_pydict(
-        {
-            "path": pa.array(paths, pa.string()),
-            "last_modified": pa.array(modified, pa.timestamp("us", "UTC")),
-            "size_in_bytes": pa.array(sizes, pa.int64()),
-            "is_rest": pa.array(is_rest, pa.bool_()),
-        }
-    )
+    return rows.mapInArrow(Lister(stores, most), SPAN_FILES)
 
 
 def _size(_: int, batches: Iterator[pa.RecordBatch]) -> int:
     import pyarrow.compute as pc
 
     return sum(pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in batches)
-
-
-class _Below:
-    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path."""
-
-    def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
-        self.folders = tuple(folders)
-        self.roots = tuple(normalise(folder, rules) for folder in folders)
-        self.rules = rules
-
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import numpy as np
-        import pyarrow as pa
-
-        paths = batch.column("path")
-        if paths.null_count:
-            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
-        below = self._plainly(paths)
-        for row in np.flatnonzero(~below).tolist():
-            below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
-        return batch if below.all() else batch.filter(pa.array(below))
-
-    def _plainly(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Where a path begins as a folder is spelled, and goes on without a dot or slash that could lead elsewhere."""
-        import numpy as np
-        import pyarrow.compute as pc
-
-        below = np.zeros(len(paths), np.bool_)
-        for folder in self.folders:
-            begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
-            if begun.true_count == 0:
-                continue
-            # A folder ends without a slash: what it has of these by itself is what a plain path below it has.
-            for odd in ("//", "/."):
-                begun = pc.and_(begun, pc.equal(pc.count_substring(paths, odd), folder.count(odd)))
-            below |= begun.to_numpy(zero_copy_only=False)
-        return below

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import SQLAlchemyError
-
 if TYPE_CHECKING:
-    # Spark's workers load this module, and no configuration.
+    # Spark's workers load this module: no configuration, and SQLAlchemy only where there is a bucket to draw from.
+    from sqlalchemy import Engine
+
     from artemis_lifecycle.config import Budgets, TablePolicy
 
 
@@ -108,7 +107,7 @@ _STATEMENT = (
     "SET ready_at = greatest(p.ready_at, clock_timestamp()) + {cost} * interval '1 second' "
     "RETURNING extract(epoch FROM ready_at - clock_timestamp())::float8 - {cost}"
 )
-_DRAW = text(_STATEMENT.format(name=":name", cost=":cost"))
+_DRAW = _STATEMENT.format(name=":name", cost=":cost")
 
 
 def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
@@ -174,6 +173,9 @@ class SharedPace:
 
     def _draw(self, kind: str, cost: float) -> float | None:
         """Seconds until our turn; None where Postgres does not answer."""
+        from sqlalchemy import create_engine, text
+        from sqlalchemy.exc import SQLAlchemyError
+
         if time.monotonic() < self._down_until:
             return None
         try:
@@ -188,7 +190,8 @@ class SharedPace:
                 )
             with self._engine.connect() as connection:
                 name = f"{self._settings.name}/{kind}"
-                return float(connection.execute(_DRAW, {"name": name, "cost": cost}).scalar_one())
+                drawn = connection.execute(text(_DRAW), {"name": name, "cost": cost})
+                return float(drawn.scalar_one())
         except SQLAlchemyError:
             self._down_until = time.monotonic() + _RETRY
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -269,6 +270,32 @@ class TestManifests:
         entry = entry_for(M, data, counts=(0, 1, 0))
         assert avro.live_entries(shelf(manifest=data), entry).num_rows == 1
         assert avro.read_manifest(shelf(manifest=data), entry).entries[0].snapshot_id == 1
+
+    @pytest.mark.parametrize("strange", [False, True])
+    @pytest.mark.parametrize("reader", [*READERS, avro.live_files])
+    def test_a_manifest_whose_files_another_snapshot_added_is_refused(
+        self, reader: Callable[..., Any], strange: bool
+    ) -> None:
+        def written(*ids: tuple[int, int | None]) -> bytes:
+            schema = manifest_schema()
+            (field,) = (field for field in schema["fields"] if field["name"] == "snapshot_id")
+            field["type"] = ["null", "long"]
+            if strange:
+                # Recursive: the scan leaves such a file to fastavro.
+                link = {"type": "record", "name": "link", "fields": [{"name": "next", "type": ["null", "link"]}]}
+                schema["fields"].append({"name": "odd", "type": ["null", link], "default": None})
+            return manifest(
+                [{**file_record(n, status), "snapshot_id": id_} for n, (status, id_) in enumerate(ids)], schema
+            )
+
+        # What was there before keeps the snapshot that added it; pyiceberg names that one for deleted files too.
+        fine = written((1, 1), (1, None), (0, 7), (2, 8))
+        reader(shelf(manifest=fine), entry_for(M, fine, counts=(1, 2, 1)))
+        for other in (0, 2, -1, 2**63 - 1):
+            foreign = written((1, 1), (1, other), (0, 7), (2, 8))
+            with pytest.raises(UnreadableMetadata, match=f"snapshot {other} added.* says that snapshot 1 added it"):
+                reader(shelf(manifest=foreign), entry_for(M, foreign, counts=(1, 2, 1)))
+            reader(shelf(manifest=foreign), replace(entry_for(M, foreign, counts=(1, 2, 1)), added_snapshot_id=None))
 
     def test_a_schema_that_is_no_manifests_is_refused(self) -> None:
         data = avro_file(MANIFEST_LIST, [list_record("s3://b/m.avro", 7)])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime, StorageError
 from artemis_lifecycle.orphans import listing as listing_module
 from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table, listed_files
+from artemis_lifecycle.orphans.listing_tasks import Below
 from artemis_lifecycle.storage import frames as frames_module
 from artemis_lifecycle.storage import local as local_module
 from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalise
@@ -240,7 +241,7 @@ def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -
 def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
     root = normalise(folder, DEFAULT_RULES)
     batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
-    kept = listing_module._Below([folder], DEFAULT_RULES)(batch).column("path").to_pylist()
+    kept = Below([folder], DEFAULT_RULES)(batch).column("path").to_pylist()
     assert kept == [path for path in paths if is_under(path, root, DEFAULT_RULES)]
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
+    from artemis_lifecycle.config import LifecycleConfig
     from artemis_lifecycle.reachability.index.held import Held
 
 FORMAT = 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro import LiveFiles, listed_manifests, live_files
-from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, ManifestListEntry, Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, encode
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import hash_paths
@@ -39,15 +39,17 @@ SEGMENT_ROWS = 500_000
 
 @dataclass(frozen=True)
 class Manifests:
-    """Distinct manifests as lists record them: path (bytes in `data` between `offsets`), length, content, counts.
+    """Distinct manifests as lists record them: path (bytes in `data` between `offsets`), length, content, the snapshot
+    that added them, counts.
 
-    An unknown length or count is -1.
+    An unknown length or count is -1, an unknown snapshot UNKNOWN_SNAPSHOT.
     """
 
     offsets: NDArray[np.int64]
     data: NDArray[np.uint8]
     lengths: NDArray[np.int64]
     contents: NDArray[np.int8]
+    added_by: NDArray[np.int64]
     existing: NDArray[np.int64]
     added: NDArray[np.int64]
     deleted: NDArray[np.int64]
@@ -61,6 +63,7 @@ class Manifests:
     def entry(self, row: int) -> ManifestListEntry:
         """The manifest as `live_files` wants it."""
         known = [None if count < 0 else count for count in self._counts(row)]
+        added_by = int(self.added_by[row])
         return ManifestListEntry(
             manifest_path=self.path(row),
             manifest_length=int(self.lengths[row]),
@@ -68,7 +71,7 @@ class Manifests:
             content=int(self.contents[row]),
             sequence_number=0,
             min_sequence_number=0,
-            added_snapshot_id=None,
+            added_snapshot_id=None if added_by == UNKNOWN_SNAPSHOT else added_by,
             added_files_count=known[1],
             existing_files_count=known[0],
             deleted_files_count=known[2],
@@ -126,6 +129,7 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) 
         np.concatenate(pieces) if pieces else np.empty(0, np.uint8),
         column("lengths"),
         column("contents").astype(np.int8),
+        column("added_by"),
         column("existing"),
         column("added"),
         column("deleted"),
@@ -171,6 +175,11 @@ def _distinct(every: Manifests) -> tuple[Manifests, NDArray[np.int64]]:
         if len(differing):
             raise _disagreement(every.path(int(differing[0])))
         counts[name] = best
+    # Lists that name two snapshots for one manifest leave open which of them its entries must name.
+    differing = every.added_by != found.added_by[numbers]
+    if differing.any():
+        counts["added_by"] = found.added_by.copy()
+        counts["added_by"][numbers[differing]] = UNKNOWN_SNAPSHOT
     return replace(found, **counts), numbers.astype(np.int64)
 
 
@@ -189,6 +198,7 @@ def taken(manifests: Manifests, rows: NDArray[np.int64]) -> Manifests:
         out,
         manifests.lengths[rows],
         manifests.contents[rows],
+        manifests.added_by[rows],
         manifests.existing[rows],
         manifests.added[rows],
         manifests.deleted[rows],
@@ -206,7 +216,7 @@ def joined(*parts: Manifests) -> Manifests:
         ),
         *(
             np.concatenate([getattr(part, name) for part in parts])
-            for name in ("data", "lengths", "contents", "existing", "added", "deleted")
+            for name in ("data", "lengths", "contents", "added_by", "existing", "added", "deleted")
         ),
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.types import Snapshot
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
 from artemis_lifecycle.reachability.index.reading import (
     COLUMNS,
@@ -46,7 +46,8 @@ def no_manifests() -> Manifests:
     import numpy as np
 
     empty = np.empty(0, np.int64)
-    return Manifests(np.zeros(1, np.int64), np.empty(0, np.uint8), empty, np.empty(0, np.int8), empty, empty, empty)
+    narrow = np.empty(0, np.int8)
+    return Manifests(np.zeros(1, np.int64), np.empty(0, np.uint8), empty, narrow, empty, empty, empty, empty)
 
 
 @dataclass
@@ -342,7 +343,10 @@ class IndexState:
         import numpy as np
 
         try:
-            manifests = Manifests(**{name: arrays[f"manifest_{name}"] for name in _MANIFESTS})
+            # An older index is without this column; its manifests have been read, and count as they did.
+            unknown = np.full(len(arrays["manifest_lengths"]), UNKNOWN_SNAPSHOT, np.int64)
+            stored = {"manifest_added_by": unknown, **arrays}
+            manifests = Manifests(**{name: stored[f"manifest_{name}"] for name in _MANIFESTS})
             names = arrays["segment_names"].decode().split("\n") if len(arrays["segment_names"]) else []
             numbers = arrays["segment_numbers"].reshape(-1, 2 + 2 * len(COLUMNS)).tolist()
             checksums = arrays["segment_checksums"].reshape(-1, len(COLUMNS)).tolist()
@@ -369,7 +373,7 @@ class IndexState:
         except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
             raise DamagedIndex(f"the state does not fit together: {error!r}") from error
         sound = (
-            len({len(manifests), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1
+            len({len(manifests), len(manifests.added_by), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1
             and len({len(getattr(state, name)) for name in _BY_LIST}) == 1
             and len({len(getattr(state, name)) for name in _STRETCHES}) == 1
             and len(manifests.offsets) == len(manifests) + 1
@@ -383,7 +387,7 @@ class IndexState:
         return state
 
 
-_MANIFESTS = ("offsets", "data", "lengths", "contents", "existing", "added", "deleted")
+_MANIFESTS = ("offsets", "data", "lengths", "contents", "added_by", "existing", "added", "deleted")
 _BY_MANIFEST = ("locations", "segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums")
 _BY_LIST = ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions")
 _STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end")
