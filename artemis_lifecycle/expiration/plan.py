@@ -25,7 +25,7 @@ from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.storage.frames import drop_frame, read_frame, write_table
+from artemis_lifecycle.storage.frames import drop_frame, read_frame, rows_digest, write_table
 from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -152,7 +152,7 @@ def plan_expiration(
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
     files = indexed(spark, stores, metadata, rules, root, index).deletable(decision.expired)
     sealed = write_table(files, f"{folder}/files", stores)
-    content_id = _content_id(metadata, decision, sealed.digest)
+    content_id = _content_id(metadata, decision, rows_digest(files))
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"
     known = _known(operations, metadata.table_uuid, plan_id)

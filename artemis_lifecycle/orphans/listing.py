@@ -301,12 +301,11 @@ def _sealed(
 def _hashed(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
     """A hash of each path of a part as it is spelled, and the part's bytes."""
     import numpy as np
-    import pyarrow as pa
 
     size, hashes = 0, [np.empty(0, np.uint64)]
     for batch in batches:
         size += _size(0, iter((batch,)))
-        hashes.append(row_hashes(pa.Table.from_batches([batch.select(["path"])]), 1))
+        hashes.append(row_hashes(batch.select(["path"]), 1))
     return np.concatenate(hashes), size
 
 

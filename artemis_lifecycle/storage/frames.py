@@ -1,5 +1,5 @@
-"""Sealed frames: a Spark DataFrame stored once, whole or not at all, on any store. Belongs here: writing, addressing by
-content and reading back. Does not belong: what the rows mean.
+"""Sealed frames: a Spark DataFrame stored once, whole or not at all, on any store. Belongs here: writing, reading back,
+and what stands for rows by their content. Does not belong: what the rows mean.
 
 A frame is a folder of Parquet parts and `_sealed.json`, which is written last and names each part with its rows and
 checksum. Parts that it does not name (a retried task's) do not exist; a part that differs from it is an error.
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SEAL = "_sealed.json"
 ROWS_HERE = 50_000  # Up to as many rows are read in this process: starting workers costs more.
+_PART = "name string, rows bigint, size_in_bytes bigint, sha256 string"
 _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 bytes before compression.
 
 _READERS = 4
@@ -49,12 +50,11 @@ class FramePart:
 
 @dataclass(frozen=True)
 class SealedFrame:
-    """A stored frame. `digest` depends on the rows alone: neither on their order nor on how they were partitioned."""
+    """A frame as its seal tells of it. `schema` is what Spark calls a simple string."""
 
     folder: str
     schema: str
     rows: int
-    digest: str
     parts: tuple[FramePart, ...]
 
 
@@ -69,50 +69,28 @@ def write_frame(
     Raises StorageError, leaving no seal, when a part cannot be written; parts without a seal are garbage. Raises what
     `kept` raises.
     """
-    from pyspark.sql import functions as F
-
-    # Two seeds make a 128-bit sum: order-independent, and stable across partitionings and Spark versions.
-    columns = [F.col(f"`{name}`") for name in frame.columns]
-    hashed = frame.withColumn("_h1", F.xxhash64(F.lit(1), *columns)).withColumn("_h2", F.xxhash64(F.lit(2), *columns))
-    written = hashed.mapInArrow(
-        _part_writer(folder, stores, kept),
-        "name string, rows bigint, size_in_bytes bigint, sha256 string, h1 bigint, h2 bigint",
-    )
+    written = frame.mapInArrow(_part_writer(folder, stores, kept), _PART)
     with worker_errors():
-        rows = written.collect()
-    return _seal(
-        folder,
-        frame.schema.simpleString(),
-        [FramePart(row["name"], row["rows"], row["size_in_bytes"], row["sha256"]) for row in rows],
-        (sum(row["h1"] for row in rows), sum(row["h2"] for row in rows)),
-        stores,
-    )
+        parts = [FramePart(**row.asDict()) for row in written.collect()]
+    return _seal(folder, frame.schema.simpleString(), parts, stores)
 
 
 def write_table(table: pa.Table, folder: str, stores: Stores) -> SealedFrame:
     """Store an Arrow table of string, int64 and timestamp (microseconds, UTC) columns from this process, as
-    `write_frame` stores the same rows.
-
-    The digest is that of `write_frame`: a plan has one id, wherever it was made.
-    """
+    `write_frame` stores the same rows."""
     return write_batches(table.to_batches(max_chunksize=_PART_ROWS), table.schema, folder, stores)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, stores: Stores) -> SealedFrame:
     """As `write_table`, of rows that come little by little: memory holds one part of them."""
-    import numpy as np
     import pyarrow as pa
 
     columns = ",".join(f"{field.name}:{_SPARK_TYPES[str(field.type)]}" for field in schema)
-    sums = [0, 0]
     parts: list[FramePart] = []
     waiting: list[pa.RecordBatch] = []
 
     def write() -> None:
-        piece = pa.Table.from_batches(waiting, schema).combine_chunks()
-        for seed in (1, 2):
-            sums[seed - 1] += int(np.sum(row_hashes(piece, seed), dtype=np.uint64))
-        parts.append(_write_part(piece, folder, stores))
+        parts.append(_write_part(pa.Table.from_batches(waiting, schema), folder, stores))
         waiting.clear()
 
     for batch in batches:
@@ -122,7 +100,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: 
             waiting.append(batch)
     if waiting:
         write()
-    return _seal(folder, f"struct<{columns}>", parts, (sums[0], sums[1]), stores)
+    return _seal(folder, f"struct<{columns}>", parts, stores)
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
@@ -148,16 +126,30 @@ _SPARK_TYPES = {
 }
 
 
-def row_hashes(table: pa.Table, seed: int) -> NDArray[np.uint64]:
+def rows_digest(table: pa.Table) -> str:
+    """Stands for the rows (string, int64 and timestamp columns) alone: neither for their order nor for their chunks.
+
+    Two sums of 64-bit hashes, which makes 128 bits, and the number of rows; as hexadecimal digits of their SHA-256.
+    """
+    import numpy as np
+
+    digest = hashlib.sha256()
+    for seed in (1, 2):
+        sums = [int(np.sum(row_hashes(batch, seed), dtype=np.uint64)) for batch in table.to_batches()]
+        digest.update((sum(sums) % 2**64).to_bytes(8, "big"))
+    digest.update(table.num_rows.to_bytes(8, "big"))
+    return digest.hexdigest()
+
+
+def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     """Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned numbers."""
     import numpy as np
     import pyarrow as pa
 
     from artemis_lifecycle.storage.hash_kernels import chain_bytes, chain_longs
 
-    hashes = np.full(table.num_rows, begun_with(seed), np.uint64)
-    for column in table.columns:
-        (array,) = column.chunks or [pa.array([], column.type)]
+    hashes = np.full(rows.num_rows, begun_with(seed), np.uint64)
+    for array in rows.columns:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_timestamp(array.type):
             array = array.view(pa.int64())  # Spark hashes a timestamp as its microseconds.
@@ -188,14 +180,9 @@ def _store_part(data: bytes, rows: int, folder: str, stores: Stores) -> FramePar
     return FramePart(name, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
-def _seal(folder: str, schema: str, parts: Sequence[FramePart], sums: tuple[int, int], stores: Stores) -> SealedFrame:
-    total = sum(part.rows for part in parts)
-    digest = hashlib.sha256()
-    for number in sums:
-        digest.update((number % 2**64).to_bytes(8, "big"))
-    digest.update(total.to_bytes(8, "big"))
+def _seal(folder: str, schema: str, parts: Sequence[FramePart], stores: Stores) -> SealedFrame:
     ordered = tuple(sorted(parts, key=lambda part: part.name))
-    sealed = SealedFrame(folder, schema, total, digest.hexdigest(), ordered)
+    sealed = SealedFrame(folder, schema, sum(part.rows for part in parts), ordered)
     stores.write(f"{folder}/{SEAL}", json.dumps(asdict(sealed), indent=1).encode())
     return sealed
 
@@ -207,6 +194,7 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
         return None
     try:
         seal = json.loads(stores.read(path))
+        seal.pop("digest", None)  # Seals of before were told it.
         parts = tuple(FramePart(**part) for part in seal.pop("parts"))
         return SealedFrame(**{**seal, "folder": folder, "parts": parts})
     except (ValueError, TypeError, KeyError) as error:
@@ -321,52 +309,31 @@ class _part_writer:  # noqa: N801  (a picklable function)
 
         buffer: io.BytesIO | None = None
         writer: pq.ParquetWriter | None = None
-        rows, h1, h2 = 0, 0, 0
+        rows = 0
 
         def finish() -> pa.RecordBatch:
             assert writer is not None and buffer is not None
             writer.close()
             part = _store_part(buffer.getvalue(), rows, self.folder, self.stores)
-            return pa.RecordBatch.from_pydict(
-                {
-                    "name": [part.name],
-                    "rows": [part.rows],
-                    "size_in_bytes": [part.size_in_bytes],
-                    "sha256": [part.sha256],
-                    "h1": pa.array([h1], pa.int64()),
-                    "h2": pa.array([h2], pa.int64()),
-                }
-            )
+            return pa.RecordBatch.from_pylist([asdict(part)], arrow_schema(_PART))
 
         for given in batches:
             batch = given if self.kept is None else self.kept(given)
             if batch.num_rows == 0:
                 continue
-            kept = batch.select([name for name in batch.schema.names if name not in ("_h1", "_h2")])
             if writer is None:
                 buffer = io.BytesIO()
                 writer = pq.ParquetWriter(
-                    buffer, kept.schema, compression="zstd", use_dictionary=_repeated(kept.schema)
+                    buffer, batch.schema, compression="zstd", use_dictionary=_repeated(batch.schema)
                 )
-                rows, h1, h2 = 0, 0, 0
-            writer.write_batch(kept)
+                rows = 0
+            writer.write_batch(batch)
             rows += batch.num_rows
-            h1 = _wrapped_sum(h1, batch.column("_h1"))
-            h2 = _wrapped_sum(h2, batch.column("_h2"))
             if rows >= _PART_ROWS:
                 yield finish()
                 writer = None
         if writer is not None:
             yield finish()
-
-
-def _wrapped_sum(start: int, column: pa.Array) -> int:
-    import numpy as np
-
-    # Integer sums wrap at 64 bits on purpose: addition modulo 2^64 is what makes the digest independent of order.
-    total = int(np.sum(column.to_numpy(zero_copy_only=False).view(np.uint64), dtype=np.uint64))
-    wrapped = (start + total) % 2**64
-    return wrapped - 2**64 if wrapped >= 2**63 else wrapped
 
 
 class _part_reader:  # noqa: N801  (a picklable function)

@@ -1,7 +1,8 @@
-"""Sealed frames have one digest for the same rows, however they were written."""
+"""Sealed frames hold the same rows, however they were written; rows have one digest, however they lie."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,15 +13,45 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from artemis_lifecycle.storage.frames import read_frame, read_table, write_frame, write_table
+from artemis_lifecycle.storage.frames import (
+    SEAL,
+    describe_frame,
+    read_frame,
+    read_table,
+    row_hashes,
+    rows_digest,
+    write_frame,
+    write_table,
+)
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
 from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
 
 
-def test_a_table_written_here_has_the_digest_that_spark_gives_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_written_here_reads_as_the_frame_that_spark_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    table = _rows()
+    here = write_table(table, f"file://{tmp_path}/here", Stores())
+    frame = spark.createDataFrame(table).repartition(3)
+    there = write_frame(frame, f"file://{tmp_path}/there", Stores())
+    assert (here.rows, here.schema) == (there.rows, there.schema)
+    more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
+    kept = write_frame(more, f"file://{tmp_path}/kept", Stores(), _Kept())
+    assert (here.rows, here.schema) == (kept.rows, kept.schema)
+    rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
+    assert len(rows) == 500
+    for stored in (here, there, kept):
+        again = read_table(stored.folder, Stores())
+        assert again is not None
+        assert again.schema == table.schema
+        assert again.sort_by("path").equals(table.sort_by("path"))
+        # A plan has one id, wherever its files were put together.
+        assert rows_digest(again) == rows_digest(table)
+    assert read_table(here.folder, Stores(), at_most=499) is None
+
+
+def _rows() -> pa.Table:
     paths = [f"s3://b/{'x' * (number % 70)}/é{number}" for number in range(500)]
-    table = pa.table(
+    return pa.table(
         {
             "path": paths,
             "kind": [None if number % 7 == 0 else "data" for number in range(500)],
@@ -31,26 +62,40 @@ def test_a_table_written_here_has_the_digest_that_spark_gives_its_rows(spark: Sp
             ),
         }
     )
-    here = write_table(table, f"file://{tmp_path}/here", Stores())
-    frame = spark.createDataFrame(table).repartition(3)
-    there = write_frame(frame, f"file://{tmp_path}/there", Stores())
-    assert (here.digest, here.rows, here.schema) == (there.digest, there.rows, there.schema)
-    more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
-    kept = write_frame(more, f"file://{tmp_path}/kept", Stores(), _Kept())
-    assert (here.digest, here.rows, here.schema) == (kept.digest, kept.rows, kept.schema)
-    rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
-    assert len(rows) == 500
-    for stored in (here, there, kept):
-        again = read_table(stored.folder, Stores())
-        assert again is not None
-        assert again.schema == table.schema
-        assert again.sort_by("path").equals(table.sort_by("path"))
-    assert read_table(here.folder, Stores(), at_most=499) is None
 
 
 class _Kept:
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.filter(pc.not_equal(batch.column("path"), "dropped"))
+
+
+def test_a_row_has_the_hash_that_spark_sql_computes(spark: SparkSession) -> None:
+    table = _rows()
+    frame = spark.createDataFrame(table).repartition(3)
+    for seed in (1, 2):
+        found = frame.select(F.xxhash64(F.lit(seed), *map(F.col, frame.columns)).alias("hash")).collect()
+        (batch,) = table.to_batches()
+        assert sorted(row["hash"] % 2**64 for row in found) == sorted(row_hashes(batch, seed).tolist())
+
+
+def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
+    table = _rows()
+    pieces = [table.slice(300), table.slice(0, 7), table.slice(7, 293)]
+    assert rows_digest(pa.concat_tables(pieces)) == rows_digest(table)
+    others = [
+        table.slice(1),
+        pa.concat_tables([table, table.slice(0, 1)]),
+        pa.concat_tables([table.slice(1), table.slice(1, 1)]),
+        table.set_column(2, "size_in_bytes", pc.add(table.column("size_in_bytes"), 1)),
+    ]
+    assert len({rows_digest(other) for other in (table, *others)}) == 1 + len(others)
+
+
+def test_a_seal_that_tells_a_digest_is_read(tmp_path: Path) -> None:
+    here = write_table(_rows(), f"file://{tmp_path}/here", Stores())
+    seal = tmp_path / "here" / SEAL
+    seal.write_text(json.dumps({**json.loads(seal.read_text()), "digest": "0" * 64}))
+    assert describe_frame(here.folder, Stores()) == here
 
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -59,7 +104,7 @@ def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> No
     there = write_frame(
         spark.createDataFrame([], "path string, size_in_bytes bigint"), f"file://{tmp_path}/there", Stores()
     )
-    assert (here.digest, here.schema) == (there.digest, there.schema)
+    assert (here.rows, here.schema) == (there.rows, there.schema)
     assert read_frame(spark, here.folder, Stores()).count() == 0
 
 
