@@ -76,7 +76,7 @@ def spark() -> Iterator[SparkSession]:
     conf = session_conf(config, {}, resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS)))
     conf["spark.sql.shuffle.partitions"] = "2"
     # Tiny data in a young JVM: what the second compiler and a parallel collector do is to compete for two cores.
-    conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    conf["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=128m"
     session = open_session(conf)
     yield session
     session.stop()
