@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -246,6 +248,25 @@ def test_what_a_table_is_like_and_its_upkeep(
     assert "recorded 4" in " ".join(run("record-lineage", "db.t").replace("│", " ").split())
     listed = run("list-objects", "db.t", "--json")
     assert listed["files"] > 8 and run("list-objects", "db.t", "--location", "s3://elsewhere/", code=2)
+
+
+def test_a_scan_of_a_listing_that_somebody_wrote_down(
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    old = datetime.now(UTC) - timedelta(days=60)
+    files = spark.table(f"{config.catalogs.live.name}.db.t.files").select("file_path").collect()
+    left = f"{files[0]['file_path'].rpartition('/')[0]}/left.parquet"
+    rows = {"path": [left], "last_modified": pa.array([old]), "size_in_bytes": [7]}
+    (tmp_path / "listing").mkdir()
+    pq.write_table(pa.table(rows), tmp_path / "listing" / "1.parquet")
+    scan = run("scan-orphans", "db.t", "--listing", tmp_path / "listing", "--json")
+    assert (scan["summary"]["listed_files"], scan["summary"]["orphan_files"]) == (1, 1)
+    # Ages count from the time at which it was taken.
+    scan = run("scan-orphans", "db.t", "--listing", tmp_path / "listing", "--listed-at", old.isoformat(), "--json")
+    assert (scan["summary"]["orphan_files"], scan["skipped_in_flight"]) == (0, 1)
+    run("scan-orphans", "db.t", "--listed-at", old.isoformat(), code=2)
+    run("scan-orphans", "db.t", "--listing", tmp_path / "listing", "--inventory", "manifest.json", code=2)
+    assert "there are none" in run("scan-orphans", "db.t", "--listing", tmp_path / "nowhere", code=2)
 
 
 @pytest.mark.parametrize(

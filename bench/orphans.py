@@ -4,10 +4,11 @@
 Measured in one run, in one warm session, each side twice on the same files, alternating; the better time counts. Both
 sides must name the files that were planted, no more and no fewer, or the run fails:
 
-- scan: two million listed files, of which three thousand are orphans. Ours: `scan_orphans` of a sealed listing, and of
-  the same DataFrame that the procedure is given (sealed within the time), each with the manifest index and without. The
-  peer: `remove_orphan_files(file_list_view, dry_run)` at its best (two shuffle partitions, or eight and
-  `stream_results`) and at Spark's defaults (200). It returns the orphans' paths; ours seals them;
+- scan: two million listed files, of which three thousand are orphans. Ours: `scan_orphans` of a sealed listing, of the
+  Parquet files that the procedure's view reads, and of the same DataFrame that it is given (both sealed within the
+  time), each with the manifest index and without. The peer: `remove_orphan_files(file_list_view, dry_run)` at its best
+  (two shuffle partitions, or eight and `stream_results`) and at Spark's defaults (200). It returns the orphans' paths;
+  ours seals them;
 - listing: 200,000 empty files on the local disk, in 35 partition folders. Ours: `list_objects` and `scan_orphans`. The
   peer: the procedure without a view, which lists by Hadoop's file system, or by `prefix_listing`;
 - deletion: 200,000 orphans on the local disk. Ours: `delete_orphans` with its journal and last looks, at a pace that
@@ -33,7 +34,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import psutil
 
@@ -43,7 +44,9 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.listing import Listing, given_listing
+from artemis_lifecycle.orphans.given import given_listing
+from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
@@ -66,6 +69,7 @@ _SHUFFLE, _ADAPTIVE = "spark.sql.shuffle.partitions", "spark.sql.adaptive.enable
 DEFAULTS = {_SHUFFLE: "200", _ADAPTIVE: "true"}
 FEW, EIGHT = ({_SHUFFLE: partitions, _ADAPTIVE: "true"} for partitions in ("2", "8"))
 
+Given = Union[Listing, ParquetListing, "DataFrame"]
 Measured = dict[str, list[dict[str, float]]]
 
 
@@ -126,7 +130,7 @@ class Bench:
             for key, value in before.items():
                 self.spark.conf.set(key, value)
 
-    def ours(self, table: str, listing: Listing | DataFrame) -> Any:
+    def ours(self, table: str, listing: Given) -> Any:
         return self.lifecycle.scan_orphans(table, older_than=self.older_than, listing=listing)
 
     def forget_index(self) -> None:
@@ -168,13 +172,14 @@ class Bench:
 
     def scan(self, name: str, table: Table) -> dict[str, Any]:
         bench = self.register(name, table)
-        frame, planted = self._listing(bench, table)
+        place, planted = self._listing(bench, table)
+        frame, files = self.spark.read.parquet(place), self.lifecycle.parquet_listing(place)
         listed = frame.count()
         view = f"listed_{name}"
         frame.selectExpr("path AS file_path", "last_modified").createOrReplaceTempView(view)
         sealed = self._sealed(bench, frame)
 
-        def ours(what: Listing | DataFrame) -> None:
+        def ours(what: Given) -> None:
             result = self.ours(bench, what)
             _require_same(_paths(result.files()), planted)
 
@@ -182,13 +187,15 @@ class Bench:
             found = self.peer(bench, conf, dry_run="true", file_list_view=f"'{view}'", stream_results=stream)
             _require_same(found, planted)
 
-        def cold(what: Listing | DataFrame) -> Callable[[], None]:
+        def cold(what: Given) -> Callable[[], None]:
             self.forget_index()
             return partial(ours, what)
 
         for _ in range(self.repetitions):
             self.timed("ours, sealed listing, cold", cold(sealed))
             self.timed("ours, sealed listing, warm", partial(ours, sealed))
+            self.timed("ours, Parquet files, cold", cold(files))
+            self.timed("ours, Parquet files, warm", partial(ours, files))
             self.timed(f"peer, {named_conf(FEW)}", partial(peer, FEW))
             self.timed("ours, DataFrame, warm", partial(ours, frame))
             self.timed("peer, defaults", partial(peer, DEFAULTS))
@@ -262,13 +269,13 @@ class Bench:
 
     # --- what they work on --------------------------------------------------------------------------------------------
 
-    def _listing(self, table: str, of: Table) -> tuple[DataFrame, list[str]]:
-        """All that `table` reaches and the planted orphans, from Parquet that is written once; the planted paths."""
+    def _listing(self, table: str, of: Table) -> tuple[str, list[str]]:
+        """Where all that `table` reaches and the planted orphans stand as Parquet, written once; the planted paths."""
         file = Path(of.folder) / "listing" / str(ORPHANS)
         if not (file / "_SUCCESS").exists():
             self._write_listing(table, of, str(file))
         listed = self.spark.read.parquet(f"file://{file}")
-        return listed, sorted(_paths(listed.where("path LIKE '%-left.parquet'")))
+        return f"file://{file}", sorted(_paths(listed.where("path LIKE '%-left.parquet'")))
 
     def _write_listing(self, table: str, of: Table, file: str) -> None:
         reached = self.reached(table).persist()

@@ -17,6 +17,8 @@ from artemis_lifecycle.cli.options import (
     instant,
 )
 from artemis_lifecycle.cli.output import opened, show, show_list, show_rows
+from artemis_lifecycle.orphans.inventory import Inventory
+from artemis_lifecycle.orphans.listing_files import ParquetListing
 
 app = typer.Typer()
 
@@ -42,16 +44,40 @@ def scan_orphans(
     inventory: Annotated[
         str | None, typer.Option(help="The manifest.json of an S3 Inventory, instead of a listing.", metavar="PATH")
     ] = None,
+    listing: Annotated[
+        str | None,
+        typer.Option(
+            help="A Parquet file, or a folder of them (path, last_modified, size_in_bytes), instead of a listing.",
+            metavar="PATH",
+        ),
+    ] = None,
+    listed_at: Annotated[
+        str | None,
+        typer.Option(help="When that listing was begun (with its time zone), if earlier than its files."),
+    ] = None,
     files: Annotated[bool, typer.Option("--files", help="List the orphans too.")] = False,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the table's files, then read its metadata, and seal what nobody owns. Changes nothing."""
+    if inventory is not None and listing is not None:
+        raise typer.BadParameter("--inventory and --listing are two listings: give one of them.")
+    if listed_at is not None and listing is None:
+        raise typer.BadParameter("--listed-at belongs to --listing.")
     with opened(config, f"scanning {table}") as lifecycle:
-        listing = None if inventory is None else lifecycle.inventory(inventory)
+        given: Inventory | ParquetListing | None = None
+        if inventory is not None:
+            given = lifecycle.inventory(inventory)
+        elif listing is not None:
+            given = lifecycle.parquet_listing(listing)
         scan = lifecycle.scan_orphans(
-            table, now=instant(now), older_than=instant(older_than), location=location, listing=listing
+            table,
+            now=instant(now),
+            older_than=instant(older_than),
+            location=location,
+            listing=given,
+            listed_at=instant(listed_at),
         )
         if files:
             show_rows(scan.files().orderBy("path"), json=json, limit=limit, title=f"Orphans of scan {scan.scan_id}")

@@ -13,8 +13,10 @@ from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import job_of
+from artemis_lifecycle.orphans.given import given_listing
 from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
-from artemis_lifecycle.orphans.listing import Listing, given_listing
+from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.listing_files import ParquetListing, read_parquet_listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
@@ -50,15 +52,15 @@ class Orphans(DroppedTables, Reading):
         now: datetime | None = None,
         older_than: datetime | None = None,
         location: str | None = None,
-        listing: DataFrame | Listing | Inventory | None = None,
+        listing: DataFrame | Listing | Inventory | ParquetListing | None = None,
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
         """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
 
-        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, or any
-        DataFrame[path, last_modified, size_in_bytes] with `listed_at`, the time at which it was begun (default: now).
-        Then reads the metadata, anew.
+        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, a `parquet_listing`,
+        or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its making was begun (no later than
+        the inventory or the files say; default for a DataFrame: now). Then reads the metadata, anew.
 
         Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
         StorageError: then there is no scan.
@@ -66,25 +68,27 @@ class Orphans(DroppedTables, Reading):
         instant = None if now is None else self._instant("now", now)
         limit = None if older_than is None else self._instant("older_than", older_than)
         policy = self.config.policy(table)
-        if isinstance(listing, Inventory):
-            spelled = split(self._look(table).metadata.location).scheme or "s3"
-            listed_at = listing.begun_at
-            listing = listing.listing(self.spark, self.live_stores, spelled)
+        if isinstance(listing, (Inventory, ParquetListing)):
+            # The earlier of the two, and never later than now by a store's clock that is ahead.
+            known = (listing.begun_at, self.operations.clock.now())
+            listed_at = min(known if listed_at is None else (*known, self._instant("listed_at", listed_at)))
         whole = listing is None or isinstance(listing, Listing)
         if listing is None:
             taken = self.list_objects(table, location)
         elif isinstance(listing, Listing):
             taken = listing
         else:
+            before = self._look(table)
             taken = given_listing(
                 self.spark,
                 self.live_stores,
                 listing,
-                self._locations(self._look(table), location),
+                self._locations(before, location),
                 taken_at=self._instant("listed_at", listed_at),
                 root=self.root,
                 clock=self.operations.clock.now,
                 rules=self.rules(table),
+                scheme=split(before.metadata.location).scheme or "s3",
             )
         look = self._look(table)
         with self._step(look, "orphan_scan") as step:
@@ -120,6 +124,11 @@ class Orphans(DroppedTables, Reading):
         """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
         StorageError."""
         return read_inventory(self.live_stores, manifest)
+
+    def parquet_listing(self, location: str) -> ParquetListing:
+        """A listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified and
+        size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
+        return read_parquet_listing(self.live_stores, location)
 
     def scan_cold(self, table: str) -> ColdScan:
         """Find the files under the cold table's location that nothing there has: what refused writers left, and killed

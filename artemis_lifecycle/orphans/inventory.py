@@ -10,23 +10,20 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from artemis_lifecycle.errors import BadInput, StorageError
+from artemis_lifecycle.orphans.listing_files import ROWS, FileReader, ListingFile, in_utc
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
-LISTING = "path string, last_modified timestamp, size_in_bytes bigint"
-
-_ROWS = 65_536
 # The CSV report names its columns in the manifest, the others in their own schema.
 _COLUMNS = {
     "Bucket": "bucket",
@@ -49,15 +46,11 @@ class Inventory:
     begun_at: datetime
     file_format: str
     columns: tuple[str, ...]
-    files: tuple[tuple[str, str], ...]
-    """(path, MD5 in hex) of each report file."""
+    files: tuple[ListingFile, ...]
 
-    def listing(self, spark: SparkSession, stores: Stores, scheme: str = "s3") -> DataFrame:
-        """DataFrame[path, last_modified, size_in_bytes] of the objects that are there: of a bucket with versions the
-        latest, without delete markers. Raises StorageError, when it is read, for a report file that is not whole."""
-        rows = spark.createDataFrame(list(self.files), "path string, md5 string")
-        spread = rows.repartition(max(1, min(len(self.files), 4 * int(spark.sparkContext.defaultParallelism))))
-        return spread.mapInArrow(_Reader(stores, self.file_format, self.columns, scheme), LISTING)
+    def reader(self, stores: Stores, scheme: str) -> FileReader:
+        """Reads the objects that are there: of a bucket with versions the latest, without delete markers."""
+        return _Reader(stores, self.file_format, self.columns, scheme)
 
 
 def read_inventory(stores: Stores, manifest: str) -> Inventory:
@@ -71,7 +64,10 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         scheme = split(manifest).scheme
         # Beside the manifest's own bucket nothing is known of where the destination is; on a disk it is a folder.
         root = f"{scheme}://{destination}" if scheme.startswith("s3") else manifest.rpartition("/")[0]
-        files = tuple((f"{root}/{file['key']}", str(file["MD5checksum"])) for file in content["files"])
+        files = tuple(
+            ListingFile(f"{root}/{file['key']}", _size(file.get("size")), str(file["MD5checksum"]))
+            for file in content["files"]
+        )
         found = Inventory(manifest, str(content["sourceBucket"]), begun_at, content["fileFormat"], columns, files)
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise BadInput(
@@ -88,6 +84,10 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
     return found
 
 
+def _size(given: Any) -> int | None:
+    return None if given is None else int(given)
+
+
 def _unusable(why: str, path: str) -> BadInput:
     return BadInput(
         f"The S3 inventory cannot be a listing: {why}",
@@ -98,7 +98,7 @@ def _unusable(why: str, path: str) -> BadInput:
 
 
 class _Reader:
-    """Reads report files on an executor, each held against its checksum before a row of it counts."""
+    """Reads a report file, held against its checksum before a row of it counts."""
 
     def __init__(self, stores: Stores, file_format: str, columns: tuple[str, ...], scheme: str) -> None:
         self.stores = stores
@@ -106,33 +106,31 @@ class _Reader:
         self.columns = columns
         self.scheme = scheme
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                data = self.stores.read(row["path"])
-                if hashlib.md5(data, usedforsecurity=False).hexdigest() != row["md5"]:
-                    raise StorageError(
-                        "A file of the S3 inventory differs from its checksum",
-                        path=row["path"],
-                        untouched="everything",
-                        do="take another inventory, or list the table",
-                    )
-                try:
-                    for found in self._batches(data):
-                        yield self._rows(found)
-                except (OSError, ValueError, KeyError) as error:
-                    raise StorageError(
-                        f"A file of the S3 inventory cannot be read: {error}",
-                        path=row["path"],
-                        untouched="everything",
-                        do="take another inventory, or list the table",
-                    ) from error
+    def __call__(self, file: ListingFile) -> Iterator[pa.RecordBatch]:
+        data = self.stores.read(file.path)
+        if hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
+            raise StorageError(
+                "A file of the S3 inventory differs from its checksum",
+                path=file.path,
+                untouched="everything",
+                do="take another inventory, or list the table",
+            )
+        try:
+            for found in self._batches(data):
+                yield self._rows(found)
+        except (OSError, ValueError, KeyError) as error:
+            raise StorageError(
+                f"A file of the S3 inventory cannot be read: {error}",
+                path=file.path,
+                untouched="everything",
+                do="take another inventory, or list the table",
+            ) from error
 
     def _batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
         if self.file_format == "Parquet":
             import pyarrow.parquet as pq
 
-            yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(_ROWS)
+            yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(ROWS)
         elif self.file_format == "ORC":
             from pyarrow import orc
 
@@ -174,14 +172,7 @@ class _Reader:
                 "path": pa.array(
                     [f"{self.scheme}://{bucket}/{key}" for bucket, key in zip(buckets, keys, strict=True)], pa.string()
                 ),
-                "last_modified": pc.cast(_in_utc(modified), pa.timestamp("us", "UTC")),
+                "last_modified": pc.cast(in_utc(modified), pa.timestamp("us", "UTC")),
                 "size_in_bytes": pc.cast(kept.column("size"), pa.int64()),
             }
         )
-
-
-def _in_utc(times: Any) -> Any:
-    import pyarrow.compute as pc
-
-    # Parquet's and ORC's reports may write UTC without saying so.
-    return times if times.type.tz is not None else pc.assume_timezone(times, "UTC")

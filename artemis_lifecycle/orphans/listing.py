@@ -11,41 +11,35 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.ownership import is_root, outermost
-from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime
+from artemis_lifecycle.errors import BadInput, LocationConflict
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
-from artemis_lifecycle.orphans.listing_tasks import SPAN_FILES, Below, Lister, SpanFile, span_files
+from artemis_lifecycle.orphans.listing_files import LISTED
+from artemis_lifecycle.orphans.listing_tasks import SPAN_FILES, Lister, SpanFile, span_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
     ROWS_HERE,
     arrow_schema,
-    drop_frame,
     map_parts,
     read_frame,
     read_table,
-    row_hashes,
     write_batches,
     write_frame,
     write_table,
 )
 from artemis_lifecycle.storage.location import LocationRules, normalise
-from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
-
-LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 
 _ROUNDS = 8
 _FILES_OF_A_TASK = 50_000
@@ -122,7 +116,7 @@ def list_table(
     LocationConflict for a location that is a whole file system or bucket.
     """
     records = stores if sealed_by is None else sealed_by
-    folders = _folders(locations, rules)
+    folders = listing_folders(locations, rules)
     listing_id = listing_id or f"listing-{uuid.uuid4().hex}"
     folder = f"{root}/listings/{listing_id}"
     started_at = clock()
@@ -142,7 +136,7 @@ def list_table(
             levels.append(listed if most is None else listed.persist())
         everything = reduce(lambda one, other: one.unionByName(other), levels)
         files = everything.where("NOT is_rest").select("path", "last_modified", "size_in_bytes")
-        return _sealed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
+        return seal_listed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
     finally:
         for listed in levels:
             listed.unpersist()
@@ -212,73 +206,12 @@ def _divided(stores: Stores, span: Span, wanted: int) -> Sequence[Span]:
     return [span] if is_local(span.prefix) else stores.split(span, wanted)
 
 
-def given_listing(
-    spark: SparkSession,
-    stores: Stores,
-    listing: DataFrame,
-    locations: Sequence[str],
-    *,
-    taken_at: datetime,
-    root: str,
-    clock: Callable[[], datetime],
-    rules: LocationRules,
-) -> Listing:
-    """Seal a listing that somebody else made: an inventory, a table, any DataFrame[path, last_modified, size_in_bytes].
-
-    `taken_at` is when its making began. Rows outside `locations` are left out; a path listed twice counts once, as its
-    youngest. Raises BadInput for a missing or mistyped column, a null path, or a `taken_at` in the future.
-    """
-    import numpy as np
-    from pyspark.sql import functions as F
-
-    if taken_at.tzinfo is None or taken_at.utcoffset() is None:
-        raise NaiveDatetime(
-            f"taken_at={taken_at.isoformat()} has no time zone", untouched="everything", do="pass an aware datetime"
-        )
-    _require_columns(listing)
-    now = clock()
-    if taken_at > now:
-        raise BadInput(
-            f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
-            untouched="everything",
-            do="pass the time at which the listing was begun, in UTC",
-        )
-    folders = _folders(locations, rules)
-    listing_id = f"listing-{uuid.uuid4().hex}"
-    given = listing.select("path", "last_modified", F.col("size_in_bytes").cast("bigint").alias("size_in_bytes"))
-    folder = f"{root}/listings/{listing_id}"
-    started_at = taken_at.astimezone(UTC)
-    with around("orphans.seal_listing"):
-        sealed = write_frame(given, f"{folder}/files", stores, Below(folders, rules))
-    finished_at = clock()
-    parts = list(map_parts(f"{folder}/files", stores, _hashed, ["path", "size_in_bytes"]))
-    hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in parts)])
-    # Two paths of one hash count as one here, and are told apart below.
-    if len(distinct(hashes)) == len(hashes):
-        size = sum(size for _, size in parts)
-        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, size)
-    # Rare, and dear: every path goes through a shuffle.
-    once = (
-        read_frame(spark, f"{folder}/files", stores)
-        .groupBy("path")
-        .agg(
-            # One row without a time makes the time unknown: unknown means kept.
-            F.when(F.count("last_modified") == F.count("*"), F.max("last_modified")).alias("last_modified"),
-            F.max("size_in_bytes").alias("size_in_bytes"),
-        )
-        .select("path", F.col("last_modified").cast("timestamp").alias("last_modified"), "size_in_bytes")
-    )
-    listed = _sealed(once, f"{folder}/once", stores, listing_id, folders, started_at, clock)
-    drop_frame(f"{folder}/files", stores)
-    return listed
-
-
 def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataFrame:
     """DataFrame[path, last_modified, size_in_bytes] of a sealed listing."""
     return read_frame(spark, listing.files_location, stores)
 
 
-def _sealed(
+def seal_listed(
     files: DataFrame,
     location: str,
     stores: Stores,
@@ -287,7 +220,8 @@ def _sealed(
     started_at: datetime,
     clock: Callable[[], datetime],
 ) -> Listing:
-    # A given listing is read from its source only now, so it ends now, whenever it was begun.
+    """Seal `files` as a listing that was begun at `started_at` and ends once they are written: they are read from their
+    source only now."""
     with around("orphans.seal_listing"), worker_errors():
         sealed = write_frame(files, location, stores)
     finished_at = clock()
@@ -296,17 +230,6 @@ def _sealed(
         return _taken(listing_id, folders, started_at, finished_at, location, small)
     size = sum(map_parts(location, stores, _size, ["size_in_bytes"]))
     return Listing(listing_id, tuple(folders), started_at, finished_at, location, sealed.rows, size)
-
-
-def _hashed(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
-    """A hash of each path of a part as it is spelled, and the part's bytes."""
-    import numpy as np
-
-    size, hashes = 0, [np.empty(0, np.uint64)]
-    for batch in batches:
-        size += _size(0, iter((batch,)))
-        hashes.append(row_hashes(batch.select(["path"]), 1))
-    return np.concatenate(hashes), size
 
 
 def _taken(
@@ -342,7 +265,7 @@ def _listed_here(stores: Stores, folders: Sequence[str]) -> tuple[pa.Table | Non
     return pa.Table.from_batches([span_files(rows).select(names)]), ordered
 
 
-def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
+def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
     """The outermost of `locations`, each in its first spelling, without a closing slash."""
     spelled: dict[str, str] = {}
     for location in locations:
@@ -359,21 +282,6 @@ def _folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
     if not spelled:
         raise BadInput("There is no location to list", untouched="everything", do="name the table's location")
     return [spelled[normal] for normal in outermost(spelled)]
-
-
-def _require_columns(listing: DataFrame) -> None:
-    from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
-
-    wanted = {"path": (StringType,), "last_modified": (TimestampType,), "size_in_bytes": (LongType, IntegerType)}
-    types = {column.name: column.dataType for column in listing.schema.fields}
-    for name, accepted in wanted.items():
-        if name not in types or not isinstance(types[name], accepted):
-            found = types[name].simpleString() if name in types else "nothing"
-            raise BadInput(
-                f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
-                untouched="everything",
-                do="name and cast the columns so",
-            )
 
 
 def _listed(spark: SparkSession, stores: Stores, spans: Sequence[Span], most: int | None) -> DataFrame:

@@ -77,7 +77,8 @@ def span_files(rows: Sequence[SpanFile]) -> pa.RecordBatch:
 
 
 class Below:
-    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path."""
+    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path, or with one that
+    is no text."""
 
     def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
         self.folders = tuple(folders)
@@ -91,6 +92,12 @@ class Below:
         paths = batch.column("path")
         if paths.null_count:
             raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+        try:
+            paths.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise BadInput(
+                f"The listing has a path that is no UTF-8: {error}", untouched="everything", do="leave such rows out"
+            ) from error
         below = self._plainly(paths)
         for row in np.flatnonzero(~below).tolist():
             below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)

@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.readers import read_here
@@ -37,6 +37,7 @@ _PART_ROWS = 1_000_000  # Bounds a worker's memory: a row of paths is some 200 b
 _READERS = 4
 """Parts that `map_parts` has in memory at once: some 30 MB each, compressed."""
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -101,6 +102,31 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: 
     if waiting:
         write()
     return _seal(folder, f"struct<{columns}>", parts, stores)
+
+
+def write_sources(
+    sources: Sequence[S],
+    read: Callable[[S], Iterator[pa.RecordBatch]],
+    ddl: str,
+    folder: str,
+    stores: Stores,
+    kept: Callable[[pa.RecordBatch], pa.RecordBatch],
+    *,
+    spark: SparkSession | None = None,
+) -> SealedFrame:
+    """As `write_frame`, of the rows (columns as `ddl`) that `read` gives of each source: in threads of this process, or
+    on executors where there is a session. Raises what `read` and `kept` raise."""
+    writer = _source_writer(_part_writer(folder, stores, kept), read)
+    if spark is None:
+        # A part for each thread, not for each source: of a listing in a thousand files as well.
+        threads = stores.readers(folder, _READERS)
+        groups = [group for group in (sources[number::threads] for number in range(threads)) if group]
+        parts = [part for found in threaded(lambda group: list(writer(group)), groups, threads) for part in found]
+    else:
+        tasks = max(1, min(len(sources), 4 * int(spark.sparkContext.defaultParallelism)))
+        with worker_errors():
+            parts = spark.sparkContext.parallelize(list(sources), tasks).mapPartitions(writer).collect()
+    return _seal(folder, f"struct<{ddl.replace(', ', ',').replace(' ', ':')}>", parts, stores)
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
@@ -334,6 +360,16 @@ class _part_writer:  # noqa: N801  (a picklable function)
                 writer = None
         if writer is not None:
             yield finish()
+
+
+class _source_writer:  # noqa: N801  (a picklable function)
+    def __init__(self, writer: _part_writer, read: Callable[[Any], Iterator[pa.RecordBatch]]) -> None:
+        self.writer = writer
+        self.read = read
+
+    def __call__(self, sources: Iterable[Any]) -> Iterator[FramePart]:
+        for described in self.writer(batch for source in sources for batch in self.read(source)):
+            yield from (FramePart(**part) for part in described.to_pylist())
 
 
 class _part_reader:  # noqa: N801  (a picklable function)

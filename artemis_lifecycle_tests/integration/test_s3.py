@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.orphans.inventory import Inventory
+from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
@@ -26,6 +33,47 @@ def _keys(s3: S3Server, bucket: str, prefix: str = "") -> dict[str, str]:
     """Storage class by key of a bucket's objects."""
     pages = s3.client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     return {item["Key"]: item["StorageClass"] for page in pages for item in page.get("Contents", ())}
+
+
+def _written_down(s3: S3Server, bucket: str, lifecycle: Lifecycle) -> list[Inventory | ParquetListing]:
+    """What the bucket has, as an inventory and as a listing in Parquet files that stand in it, the later in two."""
+    client = s3.client()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix="live/")
+    objects = [item for page in pages for item in page["Contents"]]
+    rows = {
+        "size": [item["Size"] for item in objects],
+        "last_modified_date": pa.array([item["LastModified"] for item in objects], pa.timestamp("ms", "UTC")),
+    }
+    report = _parquet(pa.table({"bucket": [bucket] * len(objects), "key": [item["Key"] for item in objects], **rows}))
+    manifest = {
+        "sourceBucket": bucket,
+        "destinationBucket": f"arn:aws:s3:::{bucket}",
+        "creationTimestamp": str(int(lifecycle.operations.clock.now().timestamp() * 1000)),
+        "fileFormat": "Parquet",
+        "fileSchema": "message s3.inventory {}",
+        "files": [{"key": "reports/1.parquet", "size": len(report), "MD5checksum": hashlib.md5(report).hexdigest()}],
+    }
+    client.put_object(Bucket=bucket, Key="reports/1.parquet", Body=report)
+    client.put_object(Bucket=bucket, Key="reports/manifest.json", Body=json.dumps(manifest).encode())
+    listing = pa.table(
+        {
+            "path": [f"s3://{bucket}/{item['Key']}" for item in objects],
+            "last_modified": rows["last_modified_date"],
+            "size_in_bytes": rows["size"],
+        }
+    )
+    for number, part in enumerate((listing.slice(0, 5), listing.slice(5))):
+        client.put_object(Bucket=bucket, Key=f"listing/{number}.parquet", Body=_parquet(part))
+    return [
+        lifecycle.inventory(f"s3://{bucket}/reports/manifest.json"),
+        lifecycle.parquet_listing(f"s3://{bucket}/listing"),
+    ]
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return buffer.getvalue()
 
 
 def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: S3Server) -> None:
@@ -82,6 +130,10 @@ def test_the_whole_walk_on_s3(make_config: MakeConfig, spark: SparkSession, s3: 
     assert not doomed & set(_keys(s3, live_bucket))
     scan = lifecycle.scan_orphans("db.t")
     assert [row["path"] for row in scan.files().collect()] == [f"s3://{live_bucket}/{orphan}"]
+    for listing in _written_down(s3, live_bucket, lifecycle):
+        assert [row["path"] for row in lifecycle.scan_orphans("db.t", listing=listing).files().collect()] == [
+            f"s3://{live_bucket}/{orphan}"
+        ]
     assert lifecycle.delete_orphans(scan).deleted == 1
     assert orphan not in _keys(s3, live_bucket)
 

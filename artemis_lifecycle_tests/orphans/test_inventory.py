@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
-from pyspark.sql import SparkSession
 
 from artemis_lifecycle.errors import BadInput, StorageError
 from artemis_lifecycle.orphans.inventory import read_inventory
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.stores import Stores
 
 OLD = datetime(2026, 1, 1, 12, 30, 15, tzinfo=UTC)
@@ -89,37 +87,39 @@ def written(file_format: str, objects: list[tuple[str, int | None, bool, bool]])
     return buffer.getvalue()
 
 
+def read(manifest: str, scheme: str = "s3") -> list[dict[str, Any]]:
+    found = read_inventory(Stores(), manifest)
+    reader = found.reader(Stores(), scheme)
+    return [row for file in found.files for batch in reader(file) for row in batch.to_pylist()]
+
+
 @pytest.mark.parametrize("file_format", ["CSV", "ORC", "Parquet"])
-def test_the_objects_that_are_there_are_listed(spark: SparkSession, tmp_path: Path, file_format: str) -> None:
-    found = read_inventory(Stores(), report(tmp_path / "inventory", file_format))
+def test_the_objects_that_are_there_are_listed(tmp_path: Path, file_format: str) -> None:
+    manifest = report(tmp_path / "inventory", file_format)
+    found = read_inventory(Stores(), manifest)
     assert (found.bucket, found.begun_at) == ("lake", BEGUN)
-    rows = {
-        row["path"]: row
-        for row in found.listing(spark, Stores(), "s3a")
-        .selectExpr("path", "size_in_bytes", "unix_millis(last_modified) AS at")
-        .collect()
-    }
-    assert {path: row["size_in_bytes"] for path, row in rows.items()} == {
+    rows = read(manifest, "s3a")
+    assert {row["path"]: row["size_in_bytes"] for row in rows} == {
         f"s3a://lake/{key}": size for key, size, latest, marker in OBJECTS if latest and not marker
     }
-    assert {row["at"] for row in rows.values()} == {int(OLD.timestamp() * 1000)}
+    assert {row["last_modified"] for row in rows} == {OLD}
 
 
-def test_what_is_not_whole_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_not_whole_is_an_error(tmp_path: Path) -> None:
     manifest = report(tmp_path / "cut", "Parquet")
     part = tmp_path / "cut" / "part-1.parquet"
     part.write_bytes(part.read_bytes()[:-7])
-    with pytest.raises(StorageError, match="checksum"), worker_errors():
-        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+    with pytest.raises(StorageError, match="checksum"):
+        read(manifest)
     part.unlink()
-    with pytest.raises(StorageError, match="absent"), worker_errors():
-        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+    with pytest.raises(StorageError, match="absent"):
+        read(manifest)
     garbage = b"not parquet"
     files = [{"key": "garbage", "MD5checksum": hashlib.md5(garbage).hexdigest()}]
     manifest = report(tmp_path / "none", "Parquet", files=files)
     (tmp_path / "none" / "garbage").write_bytes(garbage)
-    with pytest.raises(StorageError, match="cannot be read"), worker_errors():
-        read_inventory(Stores(), manifest).listing(spark, Stores()).collect()
+    with pytest.raises(StorageError, match="cannot be read"):
+        read(manifest)
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from artemis_lifecycle.errors import BadInput, LocationConflict, NaiveDatetime, StorageError
+from artemis_lifecycle.errors import LocationConflict, StorageError
 from artemis_lifecycle.orphans import listing as listing_module
-from artemis_lifecycle.orphans.listing import Listing, given_listing, list_table, listed_files
-from artemis_lifecycle.orphans.listing_tasks import Below
+from artemis_lifecycle.orphans.listing import Listing, list_table, listed_files
 from artemis_lifecycle.storage import frames as frames_module
 from artemis_lifecycle.storage import local as local_module
-from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalise
+from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.types import Span
 from artemis_lifecycle_tests.deletion.world import World
 from artemis_lifecycle_tests.storage.s3_server import S3Server
@@ -168,93 +164,3 @@ def test_a_prefix_that_cannot_be_listed_fails_the_whole_listing(world: World, tm
 def test_a_whole_bucket_or_file_system_is_never_a_tables_location(world: World, location: str) -> None:
     with pytest.raises(LocationConflict):
         _list(world, location)
-
-
-def _given(world: World, ddl: str, rows: list[tuple[object, ...]], taken_at: datetime) -> Listing:
-    return given_listing(
-        world.spark,
-        world.stores,
-        world.spark.createDataFrame(rows, ddl),
-        ["file:///warehouse/t"],
-        taken_at=taken_at,
-        root=world.root,
-        clock=world.operations.clock.now,
-        rules=DEFAULT_RULES,
-    )
-
-
-def test_a_given_listing_keeps_what_is_under_the_table_and_each_path_once(world: World) -> None:
-    taken_at = world.operations.clock.now() - timedelta(hours=3)
-    old, young = datetime(2024, 1, 1), datetime(2024, 2, 1)
-    listing = _given(
-        world,
-        "path string, last_modified timestamp, size_in_bytes bigint, etag string",
-        [
-            ("file:/warehouse/t/data/a", old, 1, "e"),
-            ("file:/warehouse/t/data/a", young, 2, "e"),
-            ("/warehouse/t/data/b", old, 3, "e"),
-            ("/warehouse/t/data/b", None, 3, "e"),
-            ("file:///warehouse/t2/data/c", old, 4, "e"),
-            ("file:///warehouse/t/../t2/d", old, 5, "e"),
-        ],
-        taken_at,
-    )
-    rows = {row["path"]: row for row in listed_files(world.spark, world.stores, listing).collect()}
-    assert set(rows) == {"file:/warehouse/t/data/a", "/warehouse/t/data/b"}
-    assert rows["file:/warehouse/t/data/a"]["last_modified"] == young
-    assert rows["/warehouse/t/data/b"]["last_modified"] is None
-    assert listing.started_at == taken_at
-    # Metadata must be newer than the moment at which the rows were really read.
-    assert listing.finished_at > taken_at + timedelta(hours=2)
-
-
-def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -> None:
-    at = datetime(2024, 1, 1)
-    paths = ["file:/warehouse/t/data/a", "file:///warehouse/t/data/b", "file:///warehouse/t//c", "/warehouse/t/.d"]
-    rows = [(path, at, number) for number, path in enumerate([*paths, "file:///warehouse/t2/e", "s3://b/t/f"])]
-    listing = _given(
-        world,
-        "path string, last_modified timestamp, size_in_bytes int",
-        rows,
-        world.operations.clock.now() - timedelta(hours=3),
-    )
-    found = listed_files(world.spark, world.stores, listing).collect()
-    assert sorted(tuple(row) for row in found) == sorted(rows[:4])
-    assert (listing.files, listing.bytes) == (4, 6)
-
-
-@given(
-    folder=st.sampled_from(["file:///w/t", "file:/w/t", "/w/t", "file:///w/.h/t", "s3://b//t", "s3://b/w/..t"]),
-    paths=st.lists(
-        st.tuples(
-            st.sampled_from(
-                ["", "file:///w/t", "file:/w/t", "/w/t", "file:///w/.h/t", "s3://b//t", "s3://b/w/..t", "/w/./t", "/w"]
-            ),
-            st.lists(st.sampled_from(["/", "a", ".", "..", "t", "é", "x.parquet", "/.", "//"]), max_size=6).map(
-                "".join
-            ),
-        ).map("".join),
-        min_size=1,
-        max_size=40,
-    ),
-)
-def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
-    root = normalise(folder, DEFAULT_RULES)
-    batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
-    kept = Below([folder], DEFAULT_RULES)(batch).column("path").to_pylist()
-    assert kept == [path for path in paths if is_under(path, root, DEFAULT_RULES)]
-
-
-def test_a_given_listing_of_another_shape_is_refused(world: World) -> None:
-    now = world.operations.clock.now()
-    with pytest.raises(BadInput, match="last_modified is bigint"):
-        _given(world, "path string, last_modified bigint, size_in_bytes bigint", [("a", 1, 1)], now)
-    with pytest.raises(BadInput, match="size_in_bytes is nothing"):
-        _given(world, "path string, last_modified timestamp", [("a", None)], now)
-    columns = "path string, last_modified timestamp, size_in_bytes bigint"
-    with pytest.raises(BadInput, match="without a path"):
-        _given(world, columns, [(None, None, 1)], now)
-    with pytest.raises(BadInput, match="was taken at"):
-        _given(world, columns, [], now + timedelta(hours=1))
-    with pytest.raises(NaiveDatetime):
-        _given(world, columns, [], datetime(2024, 1, 1))
