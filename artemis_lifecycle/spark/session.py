@@ -20,6 +20,9 @@ from artemis_lifecycle.local.java import export_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WORKER_DAEMON = "artemis_lifecycle.worker_daemon"
+"""What Spark forks Python workers from in a session on this machine; a session of one's own may be given it too."""
+
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _log = logging.getLogger(__name__)
@@ -58,6 +61,8 @@ def session_conf(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "2g",
+            # A cluster's executors may get this package after their daemon has started.
+            "spark.python.daemon.module": WORKER_DAEMON,
             # The default of 200 is for clusters; here each costs a task and no more is gained.
             "spark.sql.shuffle.partitions": str(max(2, cores)),
         }
