@@ -12,7 +12,7 @@ BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classi
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
-# More for pytest: `make test ARGS="-k postgres"`.
+# More for pytest: `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
 ARGS ?=
 
 # The first interpreter that runs and is of a version that all parts know.
@@ -70,7 +70,7 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 
 .PHONY: test
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 .PHONY: soak
 soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).

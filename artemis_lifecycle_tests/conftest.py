@@ -1,4 +1,4 @@
-"""What the tests of every room stand on: one Postgres and one Spark session per run, fresh catalogs per test.
+"""What the tests of every room stand on: one Postgres and one Spark session per process, fresh catalogs per test.
 
 - `postgres`: the server (EmbeddedPostgres); `postgres_uri`: a fresh database of it per test module.
 - `spark`: the session. It starts with no catalog; each `config` brings its own.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,14 +26,44 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle_tests import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from artemis_lifecycle.lifecycle import Lifecycle
+
+
+def pytest_configure() -> None:
+    """What is drawn anew in each run is drawn once for all its processes; `$ARTEMIS_SEED` of a failure repeats it."""
+    os.environ.setdefault("ARTEMIS_SEED", str(random.SystemRandom().randrange(1, 10**6)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["told"] = told.TABLES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    told.take(getattr(node, "workeroutput", {}).get("told", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for title, rows in told.lines():
+        terminalreporter.section(title)
+        for row in rows:
+            terminalreporter.line(row)
+
+
+# How long an example takes, or is made, decides nothing: the machine may be shared.
+settings.register_profile("artemis", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("artemis")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MakeConfig = Callable[..., LifecycleConfig]

@@ -21,6 +21,7 @@ COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",
     "artemis_lifecycle.metadata.scan_kernels",
     "artemis_lifecycle.reachability.index.kernels",
+    "artemis_lifecycle.orphans.kernels",
 )
 """By name: the rooms that they belong to are above this one."""
 

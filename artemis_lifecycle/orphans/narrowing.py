@@ -200,15 +200,8 @@ def _not_beginning(
     """Those of `rows` that do not begin with `spelled` as their scheme and authority."""
     import numpy as np
 
-    if not len(rows):
-        return rows
+    from artemis_lifecycle.orphans.kernels import not_beginning
+
     wanted = np.frombuffer(spelled + b"/", np.uint8)
-    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
-    bare = spelled.endswith(b":")
-    same = lengths > len(wanted) if bare else lengths >= len(wanted)
-    last = len(data) - 1
-    for place, byte in enumerate(wanted.tolist()):
-        same &= data[np.minimum(starts + place, last)] == byte
-    if bare:
-        same &= data[np.minimum(starts + len(wanted), last)] != ord("/")
-    return rows[~same]
+    left: NDArray[np.int64] = not_beginning(data, offsets, rows, wanted, spelled.endswith(b":"))
+    return left

@@ -29,7 +29,7 @@ def _seeds() -> list[int]:
     if "ARTEMIS_HISTORY" in os.environ:
         return [int(os.environ["ARTEMIS_HISTORY"])]
     # Not the same ones every time; the number of a failure repeats it.
-    first = random.SystemRandom().randrange(10**9)
+    first = int(os.environ["ARTEMIS_SEED"])
     return [first + number for number in range(int(os.environ.get("ARTEMIS_SOAK", "1")))]
 
 

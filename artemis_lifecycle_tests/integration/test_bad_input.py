@@ -57,6 +57,7 @@ from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.reachability.answers import examples
 from artemis_lifecycle_tests.reachability.avro_by_hand import long as avro_long
 from artemis_lifecycle_tests.reachability.avro_by_hand import text as avro_text
+from artemis_lifecycle_tests.told import tell_lines
 
 POLICY: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}}
 SECRET = "hush-hush/+%41 x"
@@ -71,7 +72,7 @@ def _require_clear(case: str, error: LifecycleError) -> None:
 
 
 class Told:
-    """What became of each case: printed as one table at the end."""
+    """What became of each case: counted by group at the end of the run, and listed where `-rP` asks for what passed."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str]] = []
@@ -101,9 +102,12 @@ class Told:
             return plain if len(plain) <= width else plain[: width - 1] + "…"
 
         lines = [f"{group:<22} {shown(case, 58):<58} {shown(outcome, 100)}" for group, case, outcome in self.rows]
+        return "\n".join(lines)
+
+    def counts(self) -> Iterator[str]:
         counts = Counter(group for group, _, _ in self.rows)
-        lines += ["", *(f"{group:<22} {count:>4}" for group, count in counts.items())]
-        return "\n".join([*lines, f"{'all':<22} {len(self.rows):>4}"])
+        for group, count in (*counts.items(), ("all", len(self.rows))):
+            yield f"{group:<22} {count:>4}"
 
 
 @pytest.fixture(scope="module")
@@ -1483,5 +1487,6 @@ def test_no_error_says_a_secret(
 def test_at_least_two_hundred_cases_were_told(told: Told, request: pytest.FixtureRequest) -> None:
     ran = {item.originalname for item in request.session.items if item.path == request.path}  # type: ignore[attr-defined]
     print("\n" + told.table())
+    tell_lines("bad input: cases, each a clear error or passed over", told.counts())
     if ran == {name for name in vars(sys.modules[__name__]) if name.startswith("test_")}:
         assert len(told.rows) >= 200

@@ -39,10 +39,11 @@ from artemis_lifecycle_tests.deletion.world import make_old
 from artemis_lifecycle_tests.durable import When, Write, Writes
 from artemis_lifecycle_tests.integration.crash_world import ARCHIVED, Disk, Saved, plain, rows_of, stamps, state_of
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 WHOLE = "ARTEMIS_SOAK" in os.environ
-SEED = int(os.environ.get("ARTEMIS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+SEED = int(os.environ["ARTEMIS_SEED"])
 MORE = 10
 """Deaths of the sample beyond one for each kind of write in each step."""
 WALKED_ON = 2
@@ -392,9 +393,7 @@ def told(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterat
 
 
 @pytest.mark.timeout(0 if WHOLE else 1800)
-def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(
-    walk: Walk, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(walk: Walk) -> None:
     began = time.monotonic()
     for step in STEPS:
         walk.record(step)
@@ -411,9 +410,8 @@ def test_dying_at_any_durable_write_the_same_command_ends_in_the_same_state(
         died[place] += 1
         if found:
             wrong[f"{recorded.step.name}, {when} {number} (again at {again}): {recorded.writes[number]}"] = found
-    with capsys.disabled():
-        print(f"\nDeath at the durable writes of the walk ({'all' if WHOLE else 'a sample'}):")
-        print(*told(walk, died, len(further), time.monotonic() - began), sep="\n")
+    title = f"death at the durable writes of the walk ({'all' if WHOLE else 'a sample'})"
+    tell_lines(title, told(walk, died, len(further), time.monotonic() - began))
     assert not wrong, "\n".join(f"{where}\n    {'; '.join(each)[:2000]}" for where, each in wrong.items())
 
 

@@ -32,6 +32,7 @@ from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.deletion.world import local, make_old
 from artemis_lifecycle_tests.expiration.aged import make_table
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.told import tell_lines
 
 POLICY: dict[str, Any] = {
     **AT_ONCE,
@@ -161,7 +162,7 @@ def test_a_deletion_of_a_dropped_table_that_dies_anywhere_ends_the_same(lifecycl
         if len(died) == before:
             break
     assert {"known_tables.decide:before", "scans.mark.done:after", "receipt.part:after"} <= died
-    print(f"died at {len(died)} points")
+    tell_lines("deletion of a dropped table", [f"died at {len(died)} points"])
 
 
 def test_a_renamed_table_is_not_dropped(lifecycle: Lifecycle) -> None:

@@ -39,11 +39,13 @@ from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.integration.crash_world import plain
 from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
 STEPS = 12 if "ARTEMIS_SOAK" not in os.environ else 300
 """How many steps each machine has to bring to a good end."""
-SEED = int(os.environ.get("ARTEMIS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+# A machine loads this module as well, and is told its own.
+SEED = int(os.environ.get("ARTEMIS_SEED", "0"))
 TABLES = ("db.a", "db.b")
 
 TRY_LATER = (Busy, PlanStateError, StalePlan)
@@ -205,9 +207,7 @@ class Writer:
 
 
 @pytest.mark.timeout(1800)
-def test_two_machines_do_everything_at_once(
-    make_config: MakeConfig, spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_machines_do_everything_at_once(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(defaults=AT_ONCE, tables={"db.*": {}})
     live = config.catalogs.live
     spark.sql(f"CREATE NAMESPACE {live.name}.db")
@@ -225,11 +225,14 @@ def test_two_machines_do_everything_at_once(
                 time.sleep(dice.random())
             seconds, done = time.monotonic() - began, end()
         met = [error for each in done for error in each.errors]
-        with capsys.disabled():
-            steps = sum((each.steps for each in done), Counter[str]())
-            print(f"\nTwo machines, {seconds:.0f} s (ARTEMIS_SEED={SEED}), {len(writer.read)} commits of a writer:")
-            print("  done:", ", ".join(f"{count} {step}" for step, count in sorted(steps.items())))
-            print("  met:", ", ".join(f"{count} {kind}" for kind, count in Counter(each[1] for each in met).items()))
+        steps = sum((each.steps for each in done), Counter[str]())
+        tell_lines(
+            f"two machines, {seconds:.0f} s (ARTEMIS_SEED={SEED}), {len(writer.read)} commits of a writer",
+            (
+                f"done: {', '.join(f'{count} {step}' for step, count in sorted(steps.items()))}",
+                f"met: {', '.join(f'{count} {kind}' for kind, count in Counter(each[1] for each in met).items())}",
+            ),
+        )
         assert [error for error in met if not error[3]] == []
         _nothing_twice(lifecycle)
         for table in TABLES:

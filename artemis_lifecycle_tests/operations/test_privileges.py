@@ -31,6 +31,7 @@ from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.told import tell_lines
 
 ROLES = (LIFECYCLE, INGEST, ANALYST)
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -64,7 +65,7 @@ INGESTS: dict[str, set[str]] = {"heartbeats": WORKED, "holds": READ, "alembic_ve
 
 
 class Told:
-    """Every case, printed at the end of the module."""
+    """Every case: counted at the end of the run, and listed where `-rP` asks for what passed."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[str, str, str, str]] = []
@@ -73,10 +74,12 @@ class Told:
         self.rows.append((group, role, " ".join(case.split()), outcome))
 
     def table(self) -> str:
-        lines = [f"{g:<12} {r:<18} {c[:88]:<88} {o}" for g, r, c, o in self.rows]
+        return "\n".join(f"{g:<12} {r:<18} {c[:88]:<88} {o}" for g, r, c, o in self.rows)
+
+    def counts(self) -> Iterator[str]:
         counts = Counter((g, r) for g, r, _, _ in self.rows)
-        lines += ["", *(f"{g:<12} {r:<18} {n:>4}" for (g, r), n in counts.items()), f"all {len(self.rows)}"]
-        return "\n".join(lines)
+        for (group, role), count in (*counts.items(), (("all", ""), len(self.rows))):
+            yield f"{group:<12} {role:<18} {count:>4}"
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +87,7 @@ def told() -> Iterator[Told]:
     kept = Told()
     yield kept
     print("\n" + kept.table())
+    tell_lines("privileges: statements and steps", kept.counts())
 
 
 @pytest.fixture(scope="module")

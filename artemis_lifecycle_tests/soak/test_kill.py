@@ -29,9 +29,10 @@ from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
 from artemis_lifecycle_tests.conftest import REPOSITORY
-from artemis_lifecycle_tests.soak import told
+from artemis_lifecycle_tests.soak import machine
 from artemis_lifecycle_tests.soak.dying import kill_all
-from artemis_lifecycle_tests.soak.told import machine, tell
+from artemis_lifecycle_tests.soak.machine import alone
+from artemis_lifecycle_tests.told import tell
 
 pytestmark = [
     pytest.mark.timeout(3600),
@@ -196,16 +197,16 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    if told.HOME is not None:
-        kept = World(Path(told.HOME))
-        with machine():
+    if machine.HOME is not None:
+        kept = World(Path(machine.HOME))
+        with alone():
             kept.take_up()
         yield kept
         return
     # Not under pytest's own folder, which root's Postgres user could not reach.
     made = World(Path(tempfile.mkdtemp(prefix="artemis-soak-")))
     try:
-        with machine():
+        with alone():
             made.prepare()
         yield made
     finally:
@@ -258,7 +259,7 @@ def again(world: World, tables: Sequence[str], died: tuple[str, str, str]) -> No
 def test_a_walk_that_was_killed_in_a_step_ends_the_same_when_it_is_run_again(
     world: World, table: str, death: str
 ) -> None:
-    with machine():
+    with alone():
         world.put_back()
         note = world.home / "note"
         note.unlink(missing_ok=True)
@@ -273,7 +274,7 @@ def test_a_walk_that_was_killed_in_a_step_ends_the_same_when_it_is_run_again(
 def test_a_walk_that_was_killed_at_any_time_ends_the_same_when_it_is_run_again(world: World, seed: int) -> None:
     dice = random.Random(seed)
     table = TABLES[seed % len(TABLES)]
-    with machine():
+    with alone():
         world.put_back()
         deaths = []
         # One in two is killed again while it goes on from the first death.

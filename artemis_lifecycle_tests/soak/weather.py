@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import _forget
 from artemis_lifecycle_tests.soak import judge, storm
-from artemis_lifecycle_tests.soak.told import tell
 from artemis_lifecycle_tests.storage import s3_server
+from artemis_lifecycle_tests.told import tell
 
 TITLE = "the storm"
 

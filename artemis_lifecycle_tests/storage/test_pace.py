@@ -24,6 +24,7 @@ from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
+from artemis_lifecycle_tests.told import tell_lines
 
 
 class _Time:
@@ -113,7 +114,8 @@ def _keeps_to_the_share(counted: list[_Asked]) -> None:
     assert times[-1].at - times[0].at > 10
     windows = [[asked.size for asked in times if first.at <= asked.at < first.at + 10] for first in times]
     most, carried = max(map(len, windows)), max(map(sum, windows))
-    print(f"at most {most} requests and {carried:,} bytes in 10 s, of {RATE * 10:g} and {BYTES * 10:,}")
+    said = f"at most {most} requests and {carried:,} bytes in 10 s, of {RATE * 10:g} and {BYTES * 10:,}"
+    tell_lines("the pace of several workers at once", [said])
     assert most <= RATE * 10
     assert carried <= BYTES * 10
     assert max(most / (RATE * 10), carried / (BYTES * 10)) > 0.6
@@ -159,7 +161,8 @@ def test_a_compaction_and_a_worker_keep_to_the_share(
         rows = spark.table(f"{config.catalogs.live.name}.db.small").collect()
     assert sorted(row.id for row in rows) == list(range(FILES))
     by_the_jvm = [asked for asked in counted if "aws-sdk-java" in asked.by]
-    print(f"{len(by_the_jvm)} of {len(counted)} requests were Iceberg's own")
+    said = f"beside a compaction, {len(by_the_jvm)} of {len(counted)} requests were Iceberg's own:"
+    tell_lines("the pace of several workers at once", [said])
     assert len(by_the_jvm) > 20
     _keeps_to_the_share(counted)
 
