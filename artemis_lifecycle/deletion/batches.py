@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
@@ -27,9 +26,9 @@ from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, read_table
-from artemis_lifecycle.storage.instants import of_microseconds
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import NO_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,17 +68,6 @@ class DeletionJob:
     files_location: str
     files: int
     snapshot_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class DoomedFile:
-    """One file of a batch. `last_modified` is what a listing saw; None where the file was never listed."""
-
-    path: str
-    kind: str
-    size_in_bytes: int
-    reason: str
-    last_modified: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -210,9 +198,11 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
     return threaded(read, parts, stores.readers(batches.folder, _READERS))
 
 
-def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]:
-    """The files of one batch. Raises StorageError when the part is missing or differs from its seal."""
+def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
+    """The files of one batch, as `BATCH`; `last_modified` in microseconds since 1970 (NO_TIME for a file that no
+    listing saw), and an unknown size is 0. Raises StorageError when the part is missing or differs from its seal."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     part = batches.parts.get(batch)
     if part is None:
@@ -223,36 +213,29 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> list[DoomedFile]
             do="plan or scan again",
         )
     rows = _read_part(stores, f"{batches.folder}/{part.name}", part.sha256)
-    # Microseconds since 1970, where Arrow would look up a time zone for each.
-    modified = rows.column("last_modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-    columns = [rows.column(name).to_pylist() for name in ("path", "kind", "size_in_bytes", "reason")]
-    return [
-        DoomedFile(path, kind, size or 0, reason, None if since is None else of_microseconds(since))
-        for path, kind, size, reason, since in zip(*columns, modified, strict=True)
-    ]
+    modified = rows.column("last_modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    changed = {
+        "size_in_bytes": pc.fill_null(rows.column("size_in_bytes"), 0),
+        "last_modified": pc.fill_null(modified, NO_TIME),
+    }
+    return pa.table({name: changed.get(name, rows.column(name)) for name in rows.column_names}).combine_chunks()
 
 
-def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: Sequence[FileOutcome]) -> None:
-    """Store the outcomes of a batch, whole, in the place of any earlier attempt's."""
-    import pyarrow as pa
+def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: pa.Table) -> None:
+    """Store the outcomes of a batch (columns: `OUTCOMES`), whole, in the place of any earlier attempt's."""
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    schema = arrow_schema(OUTCOMES)
-    columns = [[getattr(outcome, name) for outcome in outcomes] for name in schema.names]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd")
+    pq.write_table(outcomes, buffer, compression="zstd")
     stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
 
 
-def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> list[FileOutcome]:
-    """What an earlier attempt at the batch recorded; empty when it recorded nothing."""
-    import pyarrow.parquet as pq
-
+def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Table:
+    """What an earlier attempt at the batch recorded (columns: `OUTCOMES`); empty when it recorded nothing."""
     path = _outcome_path(root, job_id, batch)
     if stores.head(path) is None:
-        return []
-    return [FileOutcome(**row) for row in pq.read_table(io.BytesIO(stores.read(path))).to_pylist()]
+        return arrow_schema(OUTCOMES).empty_table()
+    return _outcome_table(stores, path)
 
 
 def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
@@ -264,12 +247,8 @@ def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutc
 
 def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
     """The outcomes of each batch of a job that has any, in the order of its batches (columns: `OUTCOMES`)."""
-    import pyarrow.parquet as pq
-
-    def read(path: str) -> pa.Table:
-        return pq.read_table(io.BytesIO(stores.read(path))).cast(arrow_schema(OUTCOMES))
-
-    return threaded(read, outcome_parts(stores, root, job_id), stores.readers(root, _READERS, 0))
+    parts = outcome_parts(stores, root, job_id)
+    return threaded(lambda path: _outcome_table(stores, path), parts, stores.readers(root, _READERS, 0))
 
 
 def outcome_pieces(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
@@ -378,6 +357,12 @@ def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str
             untouched="all files of the job",
             do="plan or scan again; the stored list was damaged",
         )
+
+
+def _outcome_table(stores: Stores, path: str) -> pa.Table:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(io.BytesIO(stores.read(path))).cast(arrow_schema(OUTCOMES))
 
 
 def _outcome_path(root: str, job_id: str, batch: int) -> str:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.deletion.absence import Absence
-from artemis_lifecycle.deletion.batches import Batches, DeletionJob, DoomedFile, batch_paths
+from artemis_lifecycle.deletion.batches import Batches, DeletionJob, batch_paths
 from artemis_lifecycle.deletion.ownership import (
     Neighbour,
     Neighbours,
@@ -40,15 +41,16 @@ from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.local import is_text
 from artemis_lifecycle.storage.location import (
     FOLDERS_KEPT,
     LocationRules,
-    Locations,
     folder_and_name,
     is_under,
     normalise,
 )
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, hash_location
+from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -186,6 +188,22 @@ class Grounds:
             self._folders[folder] = self._why(path)
         return self._folders[folder]
 
+    def of(self, paths: pa.Array) -> dict[int, str]:
+        """`why` of each of many paths: the rows that stay, with the reason. Most share their folders."""
+        import numpy as np
+
+        files = ByFolder.of(paths)
+        reasons: dict[int, str] = {}
+        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
+            folder = files.folder(low)
+            why = self.why(paths[low].as_py() if folder is None else f"{folder}/x")
+            if why is not None:
+                reasons.update(dict.fromkeys(range(low, high), why))
+        for row in np.flatnonzero(files.cut).tolist():
+            if (why := self.why(paths[row].as_py())) is not None:
+                reasons[row] = why
+        return reasons
+
     def _why(self, path: str) -> str | None:
         if not owned(path, self.own, self.rules, self._links):
             return NOT_OWNED
@@ -220,6 +238,14 @@ def hash_subjects(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     return hash_column(subject_array(paths), rules)
 
 
+def _hashes(locations: Iterable[str], rules: LocationRules) -> NDArray[np.uint64]:
+    import pyarrow as pa
+
+    # What is no text can be no path of a job either.
+    texts = [location for location in locations if location.isascii() or is_text(location)]
+    return distinct(hash_column(pa.array(texts, pa.string()), rules))
+
+
 def _among(hashes: NDArray[np.uint64], one: int) -> bool:
     place = int(hashes.searchsorted(hashes.dtype.type(one)))
     return place < len(hashes) and int(hashes[place]) == one
@@ -239,6 +265,7 @@ class TableLook:
         self._loaded: set[int] = set()
         self._new: set[str] = set()
         self._needed: set[str] = set()
+        self._later: list[tuple[str, NDArray[np.uint64]]] | None = None
         self.table = table
         self.table_uuid = table_uuid
         self.metadata: TableMetadata | None = None
@@ -275,6 +302,7 @@ class TableLook:
         self._seen = {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
         self._seen_manifests, self._loaded, self._new = set(), set(), set()
         self._needed = metadata_files(metadata, self._sight.rules)
+        self._later = None
 
     def refresh(self) -> bool:
         """Read what the pointer brought since the last look; False when that is more than the driver should read.
@@ -308,6 +336,7 @@ class TableLook:
         self._seen_manifests |= set(unread)
         self._seen |= {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
         self._needed |= metadata_files(metadata, self._sight.rules)
+        self._later = None
         self.metadata = metadata
         return True
 
@@ -316,11 +345,13 @@ class TableLook:
         """Locations of what the metadata itself needs, beside its snapshots."""
         return self._needed
 
-    def why(self, location: str) -> str | None:
-        """Why the file stays, by what came after the full look."""
-        if location in self._new:
-            return self.reason
-        return CURRENT_METADATA if location in self._needed else None
+    def later(self) -> Sequence[tuple[str, NDArray[np.uint64]]]:
+        """Reasons with the sorted hashes of the files that stay for them: what came after the full look, and what the
+        metadata itself needs."""
+        if self._later is None:
+            rules = self._sight.rules
+            self._later = [(self.reason, _hashes(self._new, rules)), (CURRENT_METADATA, _hashes(self._needed, rules))]
+        return self._later
 
     def _load_parent(self, metadata: TableMetadata, parent: int | None) -> None:
         # A snapshot differs from its parent by few manifests, and the parent's were walked in the full look.
@@ -387,7 +418,6 @@ class LastLook:
         # Hashes, sorted, of the job's files that a table reached at the last full look, by the table's name.
         self._reached: dict[str, NDArray[np.uint64]] = {}
         self._own_roots: tuple[str, ...] = ()
-        self._locations = Locations(sight.rules)
 
     def full(self) -> None:
         """Look at everything: hold the job's batches against all that the tables reach."""
@@ -448,13 +478,12 @@ class LastLook:
         self._own_roots = own_locations(self._own.metadata, self._sight.rules)
         return set(self._neighbours()) == set(self._others) and enough
 
-    def kept(self, files: Sequence[DoomedFile]) -> dict[str, str]:
-        """The paths among `files` that stay, each with its reason. Reads holds and heartbeats now, then the pointers.
+    def kept(self, paths: pa.Array) -> dict[int, str]:
+        """The rows among `paths` that stay, each with its reason. Reads holds and heartbeats now, then the pointers.
 
         Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
         """
         import numpy as np
-        import pyarrow as pa
 
         self.require_no_hold()
         # Heartbeats before pointers: a writer that stops in between has committed, and the pointer shows it.
@@ -463,25 +492,16 @@ class LastLook:
         grounds = self._grounds(heartbeats)
         undeleted = self._brought_back()
         looks = (self._own, *self._others.values())
-        paths = [file.path for file in files]
-        hashed = hash_subjects(pa.array(paths, pa.string()), self._sight.rules)
+        alive = [(look.reason, self._reached[look.table]) for look in looks]
+        alive += [later for look in looks for later in look.later()]
+        alive += [(UNDELETED, hashes) for hashes in undeleted]
+        hashed = hash_subjects(paths, self._sight.rules)
         # Of several reasons the first one written here is told.
-        reasons: dict[str, str] = {}
-        for look in looks:
-            for row in np.flatnonzero(among(self._reached[look.table], hashed)).tolist():
-                reasons.setdefault(paths[row], look.reason)
-        for path in paths:
-            location = self._locations.of(subject(path))
-            for look in looks:
-                if (why := look.why(location)) is not None:
-                    reasons.setdefault(path, why)
-        for hashes in undeleted:
+        reasons: dict[int, str] = {}
+        for reason, hashes in alive:
             for row in np.flatnonzero(among(hashes, hashed)).tolist():
-                reasons.setdefault(paths[row], UNDELETED)
-        for path in paths:
-            if path not in reasons and (why := grounds.why(path)) is not None:
-                reasons[path] = why
-        return reasons
+                reasons.setdefault(row, reason)
+        return grounds.of(paths) | reasons
 
     def require_no_hold(self) -> None:
         """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""

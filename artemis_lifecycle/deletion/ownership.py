@@ -113,10 +113,11 @@ def subject_column(path: Column) -> Column:
     return F.regexp_replace(path, r"/\.([^/]+)\.crc\z", "/$1")
 
 
-def sidecar(path: str) -> str:
-    """Where Hadoop's local file system keeps the checksums of a file."""
-    folder, _, name = path.rpartition("/")
-    return f"{folder}/.{name}.crc"
+def sidecar_array(paths: pa.Array) -> pa.Array:
+    """Where Hadoop's local file system keeps the checksums of files."""
+    import pyarrow.compute as pc
+
+    return pc.replace_substring_regex(paths, r"/([^/]*)\z", r"/.\1.crc")
 
 
 def outermost(roots: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.absence import Absence
@@ -19,8 +19,6 @@ from artemis_lifecycle.deletion.batches import (
     OUTCOMES,
     Batches,
     DeletionJob,
-    DoomedFile,
-    FileOutcome,
     Outcome,
     outcome_frame,
     outcomes_of_job,
@@ -32,7 +30,7 @@ from artemis_lifecycle.deletion.batches import (
     write_outcomes,
 )
 from artemis_lifecycle.deletion.last_look import LastLook, Sight, Verdicts
-from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog, sidecar
+from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog, sidecar_array
 from artemis_lifecycle.deletion.quarantine import (
     QUARANTINED,
     QuarantinePlace,
@@ -53,12 +51,15 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.pace import TokenBucket
-from artemis_lifecycle.storage.stores import StoredFile, Stores, is_local
+from artemis_lifecycle.storage.stores import Stores, are_local
+from artemis_lifecycle.storage.types import ABSENT, NO_TIME, REMOVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 CHANGED = "changed_since_listing"
@@ -74,9 +75,12 @@ _DELETES_LAST = 30.0
 
 _MOST_PER_BATCH = 5_000
 
-_CLOCK_GRAIN = timedelta(seconds=1)  # S3 tells modification times by the second, inventories by the millisecond.
+_CLOCK_GRAIN = 1_000_000  # Microseconds. S3 tells modification times by the second, inventories by the millisecond.
 
-GONE = ("deleted", QUARANTINED)
+_NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed")
+_NOT_TOLD = "the store did not say what became of it"
+
+GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
 """The outcomes of files that a job took from their paths."""
 
 
@@ -319,37 +323,41 @@ class _Run:
 
     def _batch(self, look: LastLook, batches: Batches, record: BatchRecord) -> str | None:
         """Take one batch, piece by piece; what a pause said between two pieces, after which the next run goes on."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         sight, job, batch = self.sight, self.job, record.batch
         files = read_batch(sight.stores, batches, batch)
-        earlier = read_outcomes(sight.stores, sight.root, job.job_id, batch)
-        settled = {outcome.path: outcome for outcome in earlier if outcome.outcome != "failed"}
-        todo = [file for file in files if file.path not in settled]
+        settled = read_outcomes(sight.stores, sight.root, job.job_id, batch)
+        settled = settled.filter(pc.not_equal(settled.column("outcome"), "failed"))
+        todo = files
+        if settled.num_rows:
+            todo = files.filter(pc.invert(pc.is_in(files.column("path"), settled.column("path").combine_chunks())))
         # A batch that was being deleted when its worker died may have lost files whose outcome nobody wrote down.
         interrupted = record.state == BatchState.DELETING
         size = self.bucket.piece
-        pieces = [todo[start : start + size] for start in range(0, len(todo), size)] or [[]]
-        for number, piece in enumerate(pieces):
-            if number and (why := self.pause()) is not None:
+        for start in range(0, max(1, todo.num_rows), size):
+            piece = todo.slice(start, size).combine_chunks()
+            if start and (why := self.pause()) is not None:
                 return why
-            self.bucket.take(len(piece))
+            self.bucket.take(piece.num_rows)
             aside = None
             if self.folder is not None:
                 # A copy takes its time, and harms nothing: before the lock is taken.
-                self.bucket.take(len(piece))
-                aside = set_aside(sight.stores, self.folder, [file.path for file in piece])
+                self.bucket.take(piece.num_rows)
+                aside = set_aside(sight.stores, self.folder, piece.column("path").to_pylist())
             look.look_around()
             with table_lock(sight.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
-                if number == 0:
+                if start == 0:
                     sight.operations.journal.start_batch(job.job_id, batch, self.lease.token)
-                for outcome in self._piece(look, lock, piece, aside, interrupted):
-                    settled[outcome.path] = outcome
+                settled = pa.concat_tables([settled, self._piece(look, lock, piece, aside, interrupted)])
                 self.lease.check()
-                outcomes = [settled[file.path] for file in files if file.path in settled]
                 with around("deletion.write_outcomes"):
-                    write_outcomes(sight.stores, sight.root, job.job_id, batch, outcomes)
-        count = Counter(outcome.outcome for outcome in outcomes)
-        errors = [outcome.reason for outcome in outcomes if outcome.outcome == "failed"]
+                    write_outcomes(sight.stores, sight.root, job.job_id, batch, settled)
+        totals = settled.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+        count = Counter({row["outcome"]: row["path_count"] for row in totals})
+        errors = settled.filter(pc.equal(settled.column("outcome"), "failed")).column("reason")
         sight.operations.journal.finish_batch(
             job.job_id,
             batch,
@@ -358,8 +366,8 @@ class _Run:
             absent=count["absent"],
             kept=count["kept"],
             failed=count["failed"],
-            deleted_bytes=sum(outcome.size_in_bytes for outcome in outcomes if outcome.outcome in GONE),
-            error=errors[0] if errors else None,
+            deleted_bytes=sum(row["size_in_bytes_sum"] for row in totals if row["outcome"] in GONE),
+            error=errors[0].as_py() if len(errors) else None,
         )
         return None
 
@@ -367,18 +375,21 @@ class _Run:
         self,
         look: LastLook,
         lock: TableLock,
-        files: Sequence[DoomedFile],
+        files: pa.Table,
         aside: Mapping[str, str | None] | None,
         interrupted: bool,
-    ) -> list[FileOutcome]:
-        """Look and delete, under the table's lock. `aside`: what is in quarantine by now (None), or why it is not; only
-        those files may go."""
-        if not files:
-            return []
-        changed, gone = self._as_listed(files)
+    ) -> pa.Table:
+        """Look and delete, under the table's lock; the outcomes (columns: `OUTCOMES`). `aside`: what is in quarantine
+        by now (None), or why it is not; only those files may go."""
+        import numpy as np
+
+        if not files.num_rows:
+            return arrow_schema(OUTCOMES).empty_table()
+        paths = files.column("path").combine_chunks()
+        changed, gone = self._as_listed(files, paths)
         for _ in range(_LOOKS):
             began = time.monotonic()
-            kept = look.kept(files)
+            kept = look.kept(paths)
             lock.check()
             self.lease.check()
             # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
@@ -391,42 +402,34 @@ class _Run:
                 untouched="all files of the job that were not deleted before",
                 do="delete again when Postgres and the store answer faster",
             )
-        kept = dict.fromkeys(changed, CHANGED) | kept
-        going = [file for file in files if file.path not in kept and file.path not in gone]
-        refused: dict[str, str] = {}
+        kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | kept
+        staying = np.zeros(len(paths), np.bool_)
+        staying[list(kept)] = True
+        going = ~(staying | gone)
+        moved: list[int] = []
+        refused: dict[int, str] = {}
         if aside is not None:
-            refused = {path: why for path, why in aside.items() if why is not None}
-            going = [file for file in going if file.path in aside and file.path not in refused]
+            rows = list(enumerate(paths.to_pylist()))
+            refused = {row: why for row, path in rows if (why := aside.get(path)) is not None}
+            # An interrupted attempt moved them; alive again or not, an undelete is what brings them back.
+            moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
+            going &= np.array([path in aside and row not in refused for row, path in rows])
             # Only copies of what stands at its path now: of what an interrupted attempt moved, it is the only one.
-            self._take_out([path for path in kept if path in aside and path not in refused])
+            self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
+        asked = np.flatnonzero(going)
         with around("deletion.delete_files"):
-            answers = self.sight.stores.delete([file.path for file in going], within_seconds=_DELETES_LAST)
-        by_path = {answer.path: answer for answer in answers}
-        outcomes = []
-        for file in files:
-            if aside is not None and file.path not in aside and self._is_aside(file.path):
-                # An interrupted attempt moved it; alive again or not, an undelete is what brings it back.
-                outcomes.append(_outcome(file, QUARANTINED, file.reason))
-                continue
-            if file.path in kept:
-                outcomes.append(_outcome(file, "kept", kept[file.path]))
-                continue
-            answer = by_path.get(file.path)
-            absent = file.path in gone or (aside is not None and file.path not in aside)
-            if file.path in refused:
-                outcomes.append(_outcome(file, "failed", refused[file.path]))
-            elif answer is None and not absent:
-                outcomes.append(_outcome(file, "failed", "the store did not say what became of it"))
-            elif answer is not None and answer.outcome == "failed":
-                outcomes.append(_outcome(file, "failed", answer.error or "the store refused"))
-            elif answer is not None and answer.outcome == "deleted":
-                outcomes.append(_outcome(file, "deleted" if aside is None else QUARANTINED, file.reason))
-            else:
-                why = "; an interrupted attempt may have deleted it" if interrupted else ""
-                outcomes.append(_outcome(file, "absent", file.reason + why))
+            removals = self.sight.stores.remove(paths.take(asked), within_seconds=_DELETES_LAST)
+        told = _Outcomes(files)
+        told.put(np.flatnonzero(~going), "absent")
+        told.put(asked[removals.outcomes == ABSENT], "absent")
+        told.put(asked[removals.outcomes == REMOVED], "deleted" if aside is None else QUARANTINED)
+        told.put_each({int(asked[row]): why for row, why in removals.errors.items()}, "failed")
+        told.put_each(refused, "failed")
+        told.put_each(kept, "kept")
+        told.put(np.array(moved, np.int64), QUARANTINED)
         # Also of files that an interrupted attempt took away, and died.
-        self._remove_sidecars([outcome.path for outcome in outcomes if outcome.outcome in (*GONE, "absent")])
-        return outcomes
+        self._remove_sidecars(paths.filter(told.are(*GONE, "absent")))
+        return told.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
     def _is_aside(self, path: str) -> bool:
         return self.folder is not None and is_aside(self.sight.stores, self.folder, path)
@@ -436,32 +439,76 @@ class _Run:
         if self.folder is not None and paths:
             self.sight.stores.delete([place_of(self.folder, path) for path in paths], within_seconds=_DELETES_LAST)
 
-    def _remove_sidecars(self, paths: Sequence[str]) -> None:
+    def _remove_sidecars(self, paths: pa.Array) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
-        local = self.sight.stores.present([sidecar(path) for path in paths if is_local(path)])
-        if local:
-            self.sight.stores.delete(local, within_seconds=_DELETES_LAST)
+        import pyarrow as pa
 
-    def _as_listed(self, files: Sequence[DoomedFile]) -> tuple[set[str], set[str]]:
+        beside = sidecar_array(paths.filter(are_local(paths)))
+        there = beside.filter(pa.array(self.sight.stores.there(beside)))
+        if len(there):
+            self.sight.stores.remove(there, within_seconds=_DELETES_LAST)
+
+    def _as_listed(self, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of files that a listing saw: those that are not what was listed, and those that are gone."""
-        listed = [file for file in files if file.last_modified is not None]
-        if not listed:
-            return set(), set()
-        found = self.sight.stores.heads([file.path for file in listed])
-        pairs = list(zip(listed, found, strict=True))
-        changed = {file.path for file, now in pairs if now is not None and _differs(file, now)}
-        return changed, {file.path for file, now in pairs if now is None}
+        import numpy as np
+
+        sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
+        changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
+        rows = np.flatnonzero(modified != NO_TIME)
+        if len(rows):
+            now = self.sight.stores.looks(paths.take(rows))
+            another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
+            another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
+            changed[rows], gone[rows] = now.found & another, ~now.found
+        return changed, gone
 
 
-def _differs(listed: DoomedFile, found: StoredFile) -> bool:
-    assert listed.last_modified is not None
-    if found.size_in_bytes != listed.size_in_bytes or found.last_modified is None:
-        return True
-    return abs(found.last_modified - listed.last_modified) > _CLOCK_GRAIN
+class _Outcomes:
+    """The outcomes of a piece's files, by row; what is put later replaces what was put before. A row of which nothing
+    is put failed: the store did not say what became of it."""
 
+    def __init__(self, files: pa.Table) -> None:
+        import numpy as np
 
-def _outcome(file: DoomedFile, outcome: Outcome, reason: str) -> FileOutcome:
-    return FileOutcome(file.path, file.kind, file.size_in_bytes, outcome, reason)
+        self._files = files
+        self._codes = np.full(files.num_rows, -1, np.int8)
+        self._reasons: dict[int, str] = {}
+
+    def put(self, rows: NDArray[np.int64], outcome: Outcome) -> None:
+        """These have this outcome, and the reason for which they were doomed."""
+        self._codes[rows] = _NAMES.index(outcome)
+        for row in set(self._reasons).intersection(rows.tolist()):
+            del self._reasons[row]
+
+    def put_each(self, reasons: Mapping[int, str], outcome: Outcome) -> None:
+        """These have this outcome, each with a reason of its own."""
+        self._codes[list(reasons)] = _NAMES.index(outcome)
+        self._reasons.update(reasons)
+
+    def are(self, *outcomes: Outcome) -> pa.Array:
+        """Which rows have one of these outcomes."""
+        import numpy as np
+        import pyarrow as pa
+
+        return pa.array(np.isin(self._codes, [_NAMES.index(outcome) for outcome in outcomes]))
+
+    def table(self, why_absent: str) -> pa.Table:
+        """The rows as `OUTCOMES`; `why_absent` is put behind the reasons of those that were absent."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        self.put_each(dict.fromkeys(np.flatnonzero(self._codes < 0).tolist(), _NOT_TOLD), "failed")
+        reasons = self._files.column("reason")
+        if why_absent:
+            absent = pa.array(self._codes == _NAMES.index("absent"))
+            reasons = pc.if_else(absent, pc.binary_join_element_wise(reasons, why_absent, ""), reasons)
+        if self._reasons:
+            own = pa.array([self._reasons.get(row) for row in range(len(self._codes))], pa.string())
+            reasons = pc.coalesce(own, reasons)
+        names = pa.DictionaryArray.from_arrays(pa.array(self._codes), pa.array(_NAMES)).cast(pa.string())
+        files = {each: self._files.column(each) for each in ("path", "kind", "size_in_bytes")}
+        return pa.table({**files, "outcome": names, "reason": reasons}).cast(arrow_schema(OUTCOMES))
 
 
 def _report(

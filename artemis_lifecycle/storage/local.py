@@ -16,26 +16,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.instants import microseconds, of_microseconds
 from artemis_lifecycle.storage.location import folder_and_name, normalise, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
+    REMOVED,
     ArchiveState,
     Children,
     DeleteOutcome,
     Heads,
+    Looks,
     Outcomes,
-    Paths,
+    Removals,
     StoredFile,
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 _ASIDE = ".deep-archive"
 """The folder that stands for an archive class: what is in it is listed where it came from, and not readable there."""
 _UNTIL = ".until"
 _BATCH = 50_000
+COMPILED_FROM = 256
+"""Files of a call from which on it goes through compiled loops, in threads: numba takes half a second to load."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -76,9 +83,28 @@ class LocalStore:
         with _Folder() as folder:
             return [folder.head(path) or self.head(path) for path in paths]
 
-    def present(self, paths: Sequence[str]) -> Paths:
+    def looks(self, paths: pa.Array) -> Looks:
+        """As `Stores.looks`, of paths on this machine."""
+        if not _at_once(paths):
+            return Looks.of(self.heads(paths.to_pylist()))
+        import numpy as np
+
+        answers = Looks(*many_files.looks(paths, lambda folder: _opened(folder)[1]))
+        for row in np.flatnonzero(~answers.found).tolist():
+            answers.put(row, self.head(paths[row].as_py()))
+        return answers
+
+    def there(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """As `Stores.there`."""
+        import numpy as np
+
+        found = np.full(len(paths), -1, np.int8)
+        if _at_once(paths):
+            found = many_files.there(paths, lambda folder: _opened(folder)[1])
         with _Folder() as folder:
-            return [path for path in paths if folder.has(path)]
+            for row in np.flatnonzero(found < 0).tolist():
+                found[row] = folder.has(paths[row].as_py())
+        return np.asarray(found == 1)
 
     def open(self, path: str) -> BinaryIO:
         try:
@@ -164,11 +190,33 @@ class LocalStore:
         outcomes: Outcomes = []
         with _Folder() as folder:
             for path in paths:
-                if end is not None and time.monotonic() >= end:
-                    outcomes.append(DeleteOutcome(path, "failed", "not tried: the time for this call was over"))
-                else:
-                    outcomes.append(folder.delete(path))
+                over = end is not None and time.monotonic() >= end
+                outcomes.append(_not_tried(path) if over else folder.delete(path))
         return outcomes
+
+    def remove(self, paths: pa.Array, *, within_seconds: float | None) -> Removals:
+        """As `Stores.remove`, of paths on this machine."""
+        if not _at_once(paths):
+            return Removals.of(self.delete(paths.to_pylist(), within_seconds=within_seconds))
+        import numpy as np
+
+        until = float("inf") if within_seconds is None else time.monotonic() + within_seconds
+
+        def opened(folder: str) -> int | None:
+            where, descriptor = _opened(folder)
+            if descriptor is not None and _archives(where):
+                os.close(descriptor)
+                return None
+            return descriptor
+
+        done = many_files.unlink(paths, opened, until)
+        removals = Removals(np.full(len(paths), REMOVED, np.int8))
+        # Of what the system did not simply take away, a look at each says why.
+        for row in np.flatnonzero(done != many_files.DELETED).tolist():
+            path = paths[row].as_py()
+            tried = done[row] != many_files.NOT_TRIED and time.monotonic() < until
+            removals.put(row, _delete(path) if tried else _not_tried(path))
+        return removals
 
     def touch(self, path: str, last_modified: datetime) -> None:
         since = microseconds(last_modified) * 1000
@@ -337,7 +385,7 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
     try:
         with os.scandir(local_path(folder)) as entries:
             for entry in entries:
-                if not _is_text(entry.name):
+                if not is_text(entry.name):
                     continue  # No metadata can name it: paths are UTF-8 there.
                 if entry.is_dir(follow_symlinks=False):
                     yield f"{root}{entry.name}/"
@@ -371,14 +419,14 @@ def _batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
                 name = entry.name
                 if entry.is_dir(follow_symlinks=False):
                     archive = archive or name == _ASIDE
-                    if name != _ASIDE and _is_text(name):
+                    if name != _ASIDE and is_text(name):
                         below.append(f"{root}{name}/")
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:  # Gone since the folder was read.
                     continue
-                if stat.S_ISREG(status.st_mode) and (name.isascii() or _is_text(name)):
+                if stat.S_ISREG(status.st_mode) and (name.isascii() or is_text(name)):
                     names.append(name)
                     times.append(status.st_mtime_ns // 1000)
                     sizes.append(status.st_size)
@@ -465,7 +513,8 @@ def _is_name(path: str) -> bool:
         return False
 
 
-def _is_text(name: str) -> bool:
+def is_text(name: str) -> bool:
+    """Whether the name can be written in UTF-8, as all paths in metadata and in frames are."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -523,7 +572,6 @@ class _Folder:
 
     def __init__(self) -> None:
         self._path: str | None = None
-        self._where = ""
         self._open: int | None = None
         self._archives = False
 
@@ -576,20 +624,39 @@ class _Folder:
         if parts[0] != self._path:
             self._close()
             self._path = parts[0]
-            try:
-                self._where = local_path(f"{parts[0]}/x")[:-2]
-                # Without a right to read the folder, too: O_PATH.
-                flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-                self._open = os.open(self._where or "/", flags)
-                self._archives = os.path.lexists(f"{self._where}/{_ASIDE}")
-            except (OSError, StorageError, ValueError):
-                self._open = None
+            where, self._open = _opened(parts[0])
+            self._archives = self._open is not None and _archives(where)
         return parts[1]
 
     def _close(self) -> None:
         if self._open is not None:
             os.close(self._open)
         self._path, self._open = None, None
+
+
+def _opened(folder: str) -> tuple[str, int | None]:
+    """The folder of a path for the operating system, and its descriptor; None where it is not there, or no folder."""
+    try:
+        where = local_path(f"{folder}/x")[:-2]
+        # Without a right to read the folder, too: O_PATH.
+        flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+        return where, os.open(where or "/", flags)
+    except (OSError, StorageError, ValueError):
+        return "", None
+
+
+def _archives(where: str) -> bool:
+    """Whether files of the folder may be archived."""
+    return os.path.lexists(f"{where}/{_ASIDE}")
+
+
+def _at_once(paths: pa.Array) -> bool:
+    """Whether so many are asked for that it is worth to load the compiled loops, where there are some."""
+    return len(paths) >= COMPILED_FROM and many_files.usable()
+
+
+def _not_tried(path: str) -> DeleteOutcome:
+    return DeleteOutcome(path, "failed", "not tried: the time for this call was over")
 
 
 def _delete(path: str) -> DeleteOutcome:

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
-from artemis_lifecycle.storage.local import LocalStore, missing
+from artemis_lifecycle.storage.local import COMPILED_FROM, LocalStore, missing
 from artemis_lifecycle.storage.location import normalise, split
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import (
@@ -24,8 +24,9 @@ from artemis_lifecycle.storage.types import (
     CopyOutcome,
     DeleteOutcome,
     Heads,
+    Looks,
     Outcomes,
-    Paths,
+    Removals,
     Span,
     Spans,
     Store,
@@ -33,7 +34,9 @@ from artemis_lifecycle.storage.types import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from artemis_lifecycle.storage.s3 import S3Store
 
@@ -50,6 +53,13 @@ def is_local(path: str) -> bool:
     """Whether `path` is on this machine's file system."""
     # Nearly all paths begin in one of these ways; a pattern need not be matched for each.
     return path.startswith(("file:/", "/")) or split(path).scheme in _LOCAL
+
+
+def are_local(paths: pa.Array) -> pa.Array:
+    """`is_local` of an Arrow array of strings, as booleans; not of relative paths, which name no file."""
+    import pyarrow.compute as pc
+
+    return pc.match_substring_regex(paths, r"(?i)\A(file:)?/")
 
 
 class Stores:
@@ -130,10 +140,17 @@ class Stores:
             found += self._store(several[0]).heads(several)
         return found
 
-    def present(self, paths: Sequence[str]) -> Paths:
-        """Those of these paths on this machine's disk at which something stands. Where most have nothing this is much
-        cheaper than looks, or deletes, that say so of each."""
-        return self._local.present(paths)
+    def looks(self, paths: pa.Array) -> Looks:
+        """`heads` of an Arrow array of strings, without an object of Python for each; many on this machine's disk are
+        looked at side by side."""
+        if _many_here(paths):
+            return self._local.looks(paths)
+        return Looks.of(self.heads(paths.to_pylist()))
+
+    def there(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """At which of these paths on this machine's disk something stands. Where most have nothing this is much cheaper
+        than looks, or deletes, that say so of each."""
+        return self._local.there(paths)
 
     def open(self, path: str) -> BinaryIO:
         """The file as a seekable stream that holds little in memory. Raises MissingFile, a StorageError, if absent."""
@@ -274,6 +291,13 @@ class Stores:
                 outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
+    def remove(self, paths: pa.Array, *, within_seconds: float | None = None) -> Removals:
+        """`delete` of an Arrow array of strings, without an object of Python for each; many on this machine's disk go
+        side by side."""
+        if _many_here(paths):
+            return self._local.remove(paths, within_seconds=within_seconds)
+        return Removals.of(self.delete(paths.to_pylist(), within_seconds=within_seconds))
+
     def touch(self, path: str, last_modified: datetime) -> None:
         """Set a local file's modification time (timezone-aware); a store that keeps its own raises StorageError."""
         if last_modified.tzinfo is None:
@@ -334,6 +358,13 @@ class Stores:
 
             self._s3 = S3Store(self.settings, self._s3_client_factory)
         return self._s3
+
+
+def _many_here(paths: pa.Array) -> bool:
+    """Whether all of these are on this machine, and so many that there is something to gain."""
+    import pyarrow.compute as pc
+
+    return len(paths) >= COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
+
+from artemis_lifecycle.storage.instants import microseconds
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes of S3 whose objects are not readable until they were thawed (restored, in S3's words)."""
@@ -70,7 +76,65 @@ class Span:
 Outcomes = list[DeleteOutcome]
 Spans = list[Span]
 Heads = list[StoredFile | None]
-Paths = list[str]
+
+NO_TIME = -(2**63)
+"""Stands for a time that the store does not tell."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What stores say of many files, a row each: whether it was `found`, its size in bytes and its last modification in
+    microseconds since 1970 (NO_TIME where the store does not tell); numbers of what was not found mean nothing."""
+
+    found: NDArray[np.bool_]
+    sizes: NDArray[np.int64]
+    modified: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, heads: Sequence[StoredFile | None]) -> Self:
+        """The same from one answer each."""
+        import numpy as np
+
+        answers = cls(
+            np.zeros(len(heads), np.bool_), np.zeros(len(heads), np.int64), np.full(len(heads), NO_TIME, np.int64)
+        )
+        for row, head in enumerate(heads):
+            answers.put(row, head)
+        return answers
+
+    def put(self, row: int, head: StoredFile | None) -> None:
+        """What was found for one row."""
+        self.found[row] = head is not None
+        if head is not None:
+            self.sizes[row] = head.size_in_bytes
+            self.modified[row] = NO_TIME if head.last_modified is None else microseconds(head.last_modified)
+
+
+REMOVED, ABSENT, FAILED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Removals:
+    """What became of many paths, a row each: REMOVED, ABSENT or FAILED. `errors` say why a row's failed."""
+
+    outcomes: NDArray[np.int8]
+    errors: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answers: Sequence[DeleteOutcome]) -> Self:
+        """The same from one answer each."""
+        import numpy as np
+
+        removals = cls(np.zeros(len(answers), np.int8))
+        for row, answer in enumerate(answers):
+            removals.put(row, answer)
+        return removals
+
+    def put(self, row: int, answer: DeleteOutcome) -> None:
+        """What became of one row."""
+        self.outcomes[row] = {"deleted": REMOVED, "absent": ABSENT, "failed": FAILED}[answer.outcome]
+        if answer.outcome == "failed":
+            self.errors[row] = answer.error or "the store refused"
 
 
 class Store(Protocol):

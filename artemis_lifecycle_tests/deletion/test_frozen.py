@@ -7,14 +7,18 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 from sqlalchemy import text
 
@@ -27,6 +31,7 @@ from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError, Refused
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
 from artemis_lifecycle_tests.deletion.world import local as on_disk
 
@@ -254,3 +259,53 @@ def test_frozen_in_a_call_to_the_store_it_goes_no_further(world: World, another:
     assert outcomes(report)[_name(files[0])][0] == "absent"
     assert (report.deleted + report.already_absent, report.kept, report.failed) == (job.files - 1, 1, 0)
     assert len(world.rows(table)) == 2
+
+
+def _removing(paths: Sequence[str], pipe: Connection) -> None:
+    """Takes many files away, and is stopped when one of the first is gone."""
+    stores, wanted = Stores(), pa.array(paths)
+    assert stores.there(wanted).all()
+
+    def watch() -> None:
+        while os.path.exists(paths[50]):
+            pass
+        _stop()
+
+    threading.Thread(target=watch, daemon=True).start()
+    removals = stores.remove(wanted, within_seconds=2.0)
+    pipe.send(Counter(removals.errors.get(row, "gone") for row in range(len(paths))))
+
+
+def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_path: Path) -> None:
+    """In the compiled loops: each thread is stopped somewhere between its look at the clock and the next file's."""
+    paths = [f"{tmp_path}/{number % 8}/{number}" for number in range(12_000)]
+    for folder in range(8):
+        (tmp_path / str(folder)).mkdir()
+    for path in paths:
+        os.close(os.open(path, os.O_CREAT))
+    paths.sort()
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_removing, args=(paths, there))
+    process.start()
+    try:
+        known, end = psutil.Process(process.pid), time.monotonic() + 60
+        while known.status() != psutil.STATUS_STOPPED:
+            assert not here.poll() and process.is_alive() and time.monotonic() < end, "it did not stop there"
+            time.sleep(0.005)
+        left = sum(map(os.path.exists, paths))
+        time.sleep(2.1)
+        known.send_signal(signal.SIGCONT)
+        assert here.poll(60), "it says nothing"
+        told = here.recv()
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(process.pid).send_signal(signal.SIGCONT)
+        process.join(20)
+        process.kill()
+        process.join()
+    after = sum(map(os.path.exists, paths))
+    assert 0 < left < len(paths)
+    # One file a thread, at most, of which it had just asked whether there is time.
+    assert left - after <= 2 * (os.cpu_count() or 1)
+    assert told == {"gone": len(paths) - after, "not tried: the time for this call was over": after}

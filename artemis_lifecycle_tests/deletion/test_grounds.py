@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,10 @@ def test_what_is_remembered_of_a_folder_is_what_each_file_is_told(parts: list[tu
     # The same folders with plain names first, which is what is remembered.
     paths = [*(f"{path.rpartition('/')[0]}/z" for path in paths), *paths]
     remembering = grounds()
-    assert [remembering.why(path) for path in paths] == [grounds()._why(path) for path in paths]
+    alone = [grounds()._why(path) for path in paths]
+    assert [remembering.why(path) for path in paths] == alone
+    together = grounds().of(pa.array(paths))
+    assert [together.get(row) for row in range(len(paths))] == alone
 
 
 def test_a_name_that_engines_cut_is_nobodys_in_a_folder_that_is_owned() -> None:

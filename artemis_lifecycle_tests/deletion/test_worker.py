@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.ownership import sidecar
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
@@ -334,6 +333,12 @@ def _reported(world: World, job: DeletionJob) -> DeletionReport:
 
 class _Crash(Exception):  # noqa: N818
     pass
+
+
+def sidecar(path: str) -> str:
+    """Where Hadoop's local file system keeps the checksums of a file."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.crc"
 
 
 def _without_sidecars(paths: Sequence[str]) -> list[str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scans import ScanState
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.types import Removals
 from artemis_lifecycle_tests.deletion.world import World, make_old, outcomes
 
 OLD = timedelta(days=20)
@@ -119,6 +122,76 @@ def test_a_file_written_again_since_the_listing_is_another_file(world: World, ta
     assert outcomes(report)["gone.parquet"][0] == "absent"
     assert rewritten.exists()
     assert touched.exists()
+
+
+class _Died(BaseException):
+    pass
+
+
+class _DyingStores(Stores):
+    """Takes half of what it is told to, and dies."""
+
+    def remove(self, paths: pa.Array, *, within_seconds: float | None = None) -> Removals:
+        super().remove(paths.slice(0, len(paths) // 2), within_seconds=within_seconds)
+        raise _Died
+
+
+def test_many_files_of_a_batch_have_each_their_own_fate_and_so_after_a_death(
+    world: World, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many that compiled loops look at them and take them away; one revived, others not what was listed."""
+    snapshot = world.current_snapshot(table)
+    revived = world.data_file(table, snapshot)
+    world.overwrite(table, 9)
+    world.expire(table, snapshot)
+    data = world.place(table) / "data"
+    for number in range(700):
+        (data / f"day={number % 7}").mkdir(exist_ok=True)
+        (data / f"day={number % 7}" / f"{number:03}.parquet").write_bytes(b"PAR1" * (number % 3 + 1))
+    world.age_all(table)
+    orphans = {path.name: path for path in sorted(data.glob("day=*/*"))}
+    scan = world.scan(table)
+    found = scan.files().count()
+    assert found >= 701
+
+    world.java(table).newFastAppend().appendFile(revived).commit()
+    orphans["111.parquet"].write_bytes(b"longer than it was")
+    make_old(orphans["111.parquet"], OLD)
+    make_old(orphans["222.parquet"], timedelta(hours=1))
+    orphans["333.parquet"].unlink()
+    orphans["444.parquet"].unlink()
+    orphans["444.parquet"].mkdir()
+    beside = [path.parent / f".{path.name}.crc" for path in orphans.values() if path.name.endswith("5.parquet")]
+    for path in beside:
+        path.write_bytes(b"crc")
+    name = revived.location().rpartition("/")[2]
+    kept = {
+        name: ("kept", "reachable"),
+        f".{name}.crc": ("kept", "reachable"),
+        "111.parquet": ("kept", "changed_since_listing"),
+        "222.parquet": ("kept", "changed_since_listing"),
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "stores", _DyingStores())
+        with pytest.raises(_Died):
+            world.delete_scan(scan)
+    half = [path for path in orphans.values() if path.is_file()]
+    assert 0 < len(half) < 400
+
+    report = world.delete_scan(scan)
+    told = outcomes(report)
+    assert {each: told[each] for each in told if told[each][0] == "kept"} == kept
+    gone = {each: told[each] for each in orphans if each not in kept}
+    assert {each for each, (outcome, _) in gone.items() if outcome == "deleted"} == {
+        path.name for path in half if path.name not in kept
+    }
+    died = "listed, and no snapshot, plan or writer has it; an interrupted attempt may have deleted it"
+    assert {what for what in gone.values() if what[0] != "deleted"} == {("absent", died)}
+    assert report.deleted + report.already_absent == found - 4 and not report.failed
+    assert report.bytes == sum(row["size_in_bytes"] for row in report.files().where("outcome = 'deleted'").collect())
+    assert {path.name for path in data.glob("day=*/*")} == {"111.parquet", "222.parquet", "444.parquet"}
+    assert not [path for path in beside if path.exists()]
+    assert world.rows(table) == [1, 2, 9]
 
 
 def test_a_hold_on_the_table_stops_it_and_one_on_snapshots_does_not(world: World, table: str) -> None:

@@ -114,9 +114,6 @@ class FaultyStores(Stores):
     def heads(self, paths: Sequence[str]) -> list[StoredFile | None]:
         return [self.head(path) for path in paths]
 
-    def present(self, paths: Sequence[str]) -> list[str]:
-        return self.inner.present(paths)
-
     def open(self, path: str) -> BinaryIO:
         fault = self._begin("read", path)
         answer = self.inner.open(path)

@@ -15,11 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
 from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage import stores as stores_module
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
+from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, Looks
 
 
 @pytest.fixture
@@ -340,8 +343,13 @@ def test_a_refused_delete_is_told_and_stops_no_other(
     assert outcomes[1].error == "Permission denied"
 
 
-def test_many_deletes_and_looks_are_those_one_by_one(stores: Stores, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_many_deletes_and_looks_are_those_one_by_one(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
+) -> None:
     """Folder by folder and mixed, in every spelling, with folders, links, archived files and absent ones among them."""
+    if compiled:
+        _compiled_always(monkeypatch)
 
     def made(root: Path) -> list[str]:
         for folder in ("a", "a/b", "c d", "away", "kept"):
@@ -375,11 +383,70 @@ def test_many_deletes_and_looks_are_those_one_by_one(stores: Stores, tmp_path: P
         for path in asked
         if os.path.exists(local.local_path(path)) and path.rpartition("/")[2] not in ("", ".", "..")
     ]
-    assert [path for path in stores.present(asked) if path in set(there)] == there
-    assert all(os.path.lexists(local.local_path(path)) for path in stores.present(asked))
-    assert told(stores.delete(several), one) == told([stores.delete([path])[0] for path in single], other)
+    assert _as_looks(stores.looks(pa.array(asked))) == _as_looks(Looks.of(stores.heads(asked)))
+    present = pa.array(asked).filter(pa.array(stores.there(pa.array(asked)))).to_pylist()
+    assert [path for path in present if path in set(there)] == there
+    assert all(os.path.lexists(local.local_path(path)) for path in present)
+    alone = told([stores.delete([path])[0] for path in single], other)
+    if compiled:
+        # Arrow has no text with half of a surrogate pair, and what is removed so comes from Parquet.
+        alone = [answer for path, answer in zip(several, alone, strict=True) if path.isascii()]
+        several = [path for path in several if path.isascii()]
+        here, elsewhere = (
+            [path for path in several if (path.lower().startswith(("/", "file:/"))) is wanted]
+            for wanted in (True, False)
+        )
+        answers = [
+            (path.replace(str(one), ""), ("deleted", "absent", "failed")[code], removals.errors.get(row))
+            for some in (here, elsewhere)
+            for removals in [stores.remove(pa.array(some))]
+            for row, (path, code) in enumerate(zip(some, removals.outcomes.tolist(), strict=True))
+        ]
+        assert sorted(answers, key=str) == sorted(alone, key=str)
+    else:
+        assert told(stores.delete(several), one) == alone
     left = [sorted(str(path.relative_to(root)) for path in root.rglob("*")) for root in (one, other)]
     assert left[0] == left[1] and "kept/1" in left[0] and "away/3" in left[0]
+
+
+def _compiled_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (local, stores_module):
+        monkeypatch.setattr(module, "COMPILED_FROM", 1)
+
+
+def _as_looks(looks: Looks) -> list[tuple[int, int] | None]:
+    rows = zip(looks.found.tolist(), looks.sizes.tolist(), looks.modified.tolist(), strict=True)
+    return [(size, modified) if found else None for found, size, modified in rows]
+
+
+def test_many_files_in_many_folders_go_side_by_side_and_no_other_does(stores: Stores, tmp_path: Path) -> None:
+    """More folders than are open at a time, one folder with more files than a thread takes; the names of what goes
+    begin, or end, as those of what stays."""
+    folders = [f"{number:03d}" for number in range(200)]
+    names = {folder: ["a", "ab", "b", ".a.crc"] for folder in folders} | {"large": [f"{n}" for n in range(3_000)]}
+    for folder, some in names.items():
+        (tmp_path / folder).mkdir()
+        for name in some:
+            (tmp_path / folder / name).write_bytes(b"1" * len(name))
+    every = [f"{tmp_path}/{folder}/{name}" for folder, some in names.items() for name in some]
+    going = [path for path in every if path.endswith("/ab") or (path.rpartition("/")[2].isdigit() and path[-1] in "37")]
+    gone_before = [f"{tmp_path}/{folder}/gone" for folder in folders[::2]]
+    asked = sorted([*(f"file://{path}" for path in going), *gone_before])
+
+    looks = stores.looks(pa.array(asked))
+    assert looks.found.tolist() == [path not in gone_before for path in asked]
+    assert {*looks.sizes[looks.found].tolist()} == {2, 1, 3, 4}
+    assert stores.there(pa.array(asked)).tolist() == looks.found.tolist()
+
+    late = stores.remove(pa.array(asked), within_seconds=0)
+    assert {*late.outcomes.tolist()} == {FAILED} and all("not tried" in late.errors[row] for row in range(len(asked)))
+    assert sorted(_names(stores, tmp_path)) == sorted(path.removeprefix(f"{tmp_path}/") for path in every)
+
+    removals = stores.remove(pa.array(asked), within_seconds=600)
+    assert removals.outcomes.tolist() == [ABSENT if path in gone_before else REMOVED for path in asked]
+    assert not removals.errors
+    left = {path.removeprefix(f"{tmp_path}/") for path in every} - {path.removeprefix(f"{tmp_path}/") for path in going}
+    assert {*_names(stores, tmp_path)} == left
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")

@@ -1,0 +1,161 @@
+"""Many files of this machine's disk, asked about and taken away by compiled loops in a few threads. Belongs here: how
+their folders are opened and the work is cut. Does not belong: what a file is that did not simply answer (`local`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Self
+
+from artemis_lifecycle.storage.location_hash import text_buffers
+from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_OPEN = 128
+"""Folders that are open at a time, at most."""
+
+_SLICE = 500
+"""Files that a thread takes at a time, at least."""
+
+_THREADS_PER_CORE = 2
+
+DELETED, REFUSED, NOT_TRIED = 1, 0, -1
+"""What `unlink` says of a row. Of one that was refused it does not say why; it may have been gone before."""
+
+
+@cache
+def usable() -> bool:
+    """Whether this machine has what the compiled loops call, and names files in UTF-8 as metadata does."""
+    if sys.platform != "linux" or sys.maxsize <= 2**32 or sys.byteorder != "little":
+        return False
+    here = ctypes.CDLL(None)
+    return all(hasattr(here, name) for name in ("statx", "faccessat", "unlinkat", "clock_gettime")) and (
+        sys.getfilesystemencoding().lower() in ("utf-8", "utf8")
+    )
+
+
+@dataclass(frozen=True)
+class ByFolder:
+    """Paths as they lie in memory, and where the name of each begins in it: -1 for one whose name and folder cannot be
+    told apart (`location.folder_and_name`). `starts` are the rows at which another folder begins; `cut` are those with
+    `?` or `#` in their names."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    names: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    cut: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, paths: pa.Array) -> Self:
+        """Of an Arrow array of strings without nulls."""
+        import numpy as np
+
+        from artemis_lifecycle.storage.folder_kernels import by_folder
+
+        offsets, data = text_buffers(paths)
+        rows = len(offsets) - 1
+        names, first, cut = np.empty(rows, np.int64), np.empty(rows, np.bool_), np.empty(rows, np.bool_)
+        by_folder(data, offsets, names, first, cut)
+        return cls(data, offsets, names, np.flatnonzero(first), cut)
+
+    def folder(self, row: int) -> str | None:
+        """The folder of a path, without its last slash; None where it cannot be told apart."""
+        name = int(self.names[row])
+        return None if name < 0 else self.data[int(self.offsets[row]) : name - 1].tobytes().decode()
+
+
+def looks(
+    paths: pa.Array, opened: Callable[[str], int | None]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Which of the paths are plain files, as far as a look tells at once, with their sizes and times (microseconds).
+    `opened` gives a folder's descriptor, or None where it is not to be worked in so."""
+    import numpy as np
+
+    from artemis_lifecycle.storage import disk_kernels
+
+    found = np.zeros(len(paths), np.int8)
+    sizes, modified = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
+
+    def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
+        disk_kernels.look(files.data, files.names, files.offsets[1:], folders, low, high, found, sizes, modified)
+
+    _through(paths, opened, work)
+    return found == 1, sizes, modified
+
+
+def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.int8]:
+    """1 where something stands at a path, 0 where nothing does, -1 where the loop could not ask."""
+    import numpy as np
+
+    from artemis_lifecycle.storage import disk_kernels
+
+    found = np.full(len(paths), -1, np.int8)
+
+    def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
+        disk_kernels.there(files.data, files.names, files.offsets[1:], folders, low, high, found)
+
+    _through(paths, opened, work)
+    return found
+
+
+def unlink(paths: pa.Array, opened: Callable[[str], int | None], until: float) -> NDArray[np.int8]:
+    """DELETED, REFUSED or NOT_TRIED for each path; none is tried any more once `time.monotonic()` is `until`."""
+    import numpy as np
+
+    from artemis_lifecycle.storage import disk_kernels
+
+    done = np.full(len(paths), NOT_TRIED, np.int8)
+
+    def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
+        disk_kernels.unlink(files.data, files.names, files.offsets[1:], folders, low, high, until, done)
+
+    _through(paths, opened, work)
+    return done
+
+
+def _through(
+    paths: pa.Array,
+    opened: Callable[[str], int | None],
+    work: Callable[[ByFolder, NDArray[np.int64], int, int], None],
+) -> None:
+    """Have all rows worked on, in slices, with the descriptors of their folders (-1: none)."""
+    import numpy as np
+
+    files = ByFolder.of(paths)
+    folders = np.full(len(paths), -1, np.int64)
+    cores = len(os.sched_getaffinity(0))
+    for rows in _windows(files.starts, len(paths)):
+        descriptors: list[int] = []
+        try:
+            for low, high in pairwise(rows):
+                folder = files.folder(low)
+                descriptor = None if folder is None else opened(folder)
+                if descriptor is not None:
+                    descriptors.append(descriptor)
+                    folders[low:high] = descriptor
+            low, high = rows[0], rows[-1]
+            size = max(_SLICE, -(-(high - low) // (cores * _THREADS_PER_CORE)))
+            slices = [(start, min(start + size, high)) for start in range(low, high, size)]
+            for _ in threaded(lambda piece: work(files, folders, *piece), slices, cores * _THREADS_PER_CORE):
+                pass
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _windows(starts: NDArray[np.int64], rows: int) -> Iterator[list[int]]:
+    """The first rows of so many folders as may be open at once, and the row behind the last of them."""
+    for first in range(0, len(starts), _OPEN):
+        behind = int(starts[first + _OPEN]) if first + _OPEN < len(starts) else rows
+        yield [*starts[first : first + _OPEN].tolist(), behind]
