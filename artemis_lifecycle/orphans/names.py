@@ -8,9 +8,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
+from artemis_lifecycle.deletion.ownership import subject
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.instants import microseconds, of_microseconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CRASHED_WRITER = "crashed_writer"
 """A file of a write that never got as far as a commit, or of a task whose write was committed without it."""
@@ -29,7 +35,8 @@ _METADATA = re.compile(rf"(?:v(\d+)|(\d+)-{_UUID})(?:\.gz)?\.metadata\.json(?:\.
 _LIST = re.compile(rf"snap-(\d+)-\d+-({_UUID})\.avro", re.IGNORECASE)
 _MANIFEST = re.compile(rf"({_UUID})-m\d+\.avro", re.IGNORECASE)
 _BARE_MANIFEST = re.compile(r".*-m\d+\.avro", re.IGNORECASE)
-_WRITTEN = re.compile(rf"\d+-\d+-{_UUID}-\d+.*|.*{_UUID}.*", re.IGNORECASE)
+_WRITTEN = re.compile(_UUID, re.IGNORECASE)
+_NO_PLAIN_DATA = r"(?i)(-deletes\.parquet|(\A|/)partition-stats-[^/]*)\z"
 
 
 def kind_by_name(path: str) -> str:
@@ -49,6 +56,18 @@ def kind_by_name(path: str) -> str:
         return kinds.PARTITION_STATISTICS
     stem = name.rpartition(".")[0]
     return kinds.POSITION_DELETES if stem.endswith("-deletes") else kinds.DATA
+
+
+def kinds_by_name(paths: pa.Array) -> pa.Array:
+    """`kind_by_name` of the file that each path of an Arrow array is about. Most are plain data files."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = pc.and_not(pc.ends_with(paths, ".parquet"), pc.match_substring_regex(paths, _NO_PLAIN_DATA))
+    if pc.all(plain).as_py() is not False:
+        return pa.repeat(kinds.DATA, len(paths))
+    rows = zip(plain.to_pylist(), paths.to_pylist(), strict=True)
+    return pa.array([kinds.DATA if known else kind_by_name(subject(path)) for known, path in rows], pa.string())
 
 
 @dataclass(frozen=True)
@@ -107,5 +126,32 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
             start <= last_modified <= end for start, end in history.failed_compactions
         ):
             return INTERRUPTED_COMPACTION
-        return CRASHED_WRITER if _WRITTEN.fullmatch(name) else UNKNOWN
+        return CRASHED_WRITER if _WRITTEN.search(name) else UNKNOWN
     return UNKNOWN
+
+
+def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, history: Known) -> pa.Array:
+    """`origin_of` the file that each path of an Arrow array is about; `found` are their kinds, `last_modified` instants
+    in microseconds, null where a listing does not tell."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    content = pc.is_in(found, pa.array(sorted(kinds.CONTENT_KINDS)))
+    origins = pc.if_else(pc.match_substring_regex(paths, rf"(?i){_UUID}[^/]*\z"), CRASHED_WRITER, UNKNOWN)
+    for start, end in history.failed_compactions:
+        inside = pc.and_(
+            pc.greater_equal(last_modified, microseconds(start)), pc.less_equal(last_modified, microseconds(end))
+        )
+        origins = pc.if_else(pc.fill_null(inside, False), INTERRUPTED_COMPACTION, origins)
+    if pc.all(content).as_py() is not False:
+        return origins
+    rows = zip(*(column.to_pylist() for column in (content, origins, paths, found, last_modified)), strict=True)
+    return pa.array(
+        [
+            origin
+            if is_content
+            else origin_of(subject(path), kind, None if since is None else of_microseconds(since), history)
+            for is_content, origin, path, kind, since in rows
+        ],
+        pa.string(),
+    )

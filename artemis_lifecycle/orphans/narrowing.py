@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.last_look import hash_subjects
-from artemis_lifecycle.deletion.ownership import subject
-from artemis_lifecycle.orphans.verdicts import split_location
+from artemis_lifecycle.orphans.verdicts import split_location, split_paths
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import DamagedIndex
 from artemis_lifecycle.storage.frames import map_parts
-from artemis_lifecycle.storage.location import LocationRules, Locations, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, normalise, split
 from artemis_lifecycle.storage.location_hash import distinct, hash_column, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
@@ -125,22 +124,23 @@ class Known:
         found = frozenset(prefix for _, prefixes in parts for prefix in prefixes.found)
         return cls(reason, lambda hashes: np.isin(hashes, known), found)
 
-    def beside(self, keys: Sequence[str], rules: LocationRules) -> Iterator[tuple[str, str]]:
+    def beside(self, keys: pa.Array, rules: LocationRules) -> Iterator[tuple[str, str]]:
         """(location, reason) of the known files whose location ends in one of `keys` behind its authority."""
-        import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         for prefix in sorted(self.prefixes):
-            locations = [f"{prefix}{key}" for key in keys]
-            there = self.has(hash_column(pa.array(locations, pa.string()), rules))
-            yield from ((locations[row], self.reason) for row in np.flatnonzero(there).tolist())
+            locations = pc.binary_join_element_wise(pa.scalar(prefix), keys, "")
+            there = locations.filter(pa.array(self.has(hash_column(locations, rules))))
+            yield from ((location, self.reason) for location in there.to_pylist())
 
 
-def keys_of(files: pa.Table, rules: LocationRules) -> list[str]:
-    """What follows scheme and authority in the locations that `files` are about, each once."""
-    paths = files.column("path").to_pylist()
-    locations = Locations(rules)
-    return sorted({split_location(locations.of(subject(path)))[1] for path in paths})
+def keys_of(files: pa.Table, rules: LocationRules) -> pa.Array:
+    """What follows scheme and authority in the locations that `files` are about, each once, as Arrow text."""
+    import pyarrow as pa
+
+    _, keys = split_paths(files.column("path").combine_chunks(), rules)
+    return pa.array(list(dict.fromkeys(keys)), pa.string())
 
 
 def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:

@@ -33,7 +33,6 @@ from artemis_lifecycle.deletion.ownership import (
     nested_locations,
     own_locations,
     require_collectable,
-    subject,
 )
 from artemis_lifecycle.deletion.quarantine import UNDELETED
 from artemis_lifecycle.errors import (
@@ -54,7 +53,7 @@ from artemis_lifecycle.operations.scans import ScanKind, ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import Listing, listed_files
 from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
-from artemis_lifecycle.orphans.names import known, origin_of
+from artemis_lifecycle.orphans.names import known, origins_of
 from artemis_lifecycle.orphans.narrowing import CANDIDATES_HERE, Known, keys_of, listed_hashes, unreached
 from artemis_lifecycle.orphans.verdicts import (
     OPEN_PLAN,
@@ -476,7 +475,7 @@ class Kept:
         sources: list[Callable[[], Known | None]] = []
         sources += [partial(Known.reached_by, view, reason) for view, reason in self.tables]
         sources += [partial(Known.sealed_in, folder, stores, reason, rules) for folder, reason in self.frames]
-        for source in sources if keys else ():
+        for source in sources if len(keys) else ():
             files = source()
             if files is None:
                 return None
@@ -554,22 +553,15 @@ class Origins:
         import pyarrow as pa
 
         for batch in batches:
-            rows = zip(*(batch.column(name).to_pylist() for name in ("path", "kind", "last_modified")), strict=True)
-            history = self.history
-            origins = [
-                self.origin if history is None else origin_of(subject(path), kind, modified, history)
-                for path, kind, modified in rows
-            ]
+            path, kind, modified = (batch.column(name) for name in ("path", "kind", "last_modified"))
             count = batch.num_rows
+            if self.history is None:
+                origins = pa.repeat(self.origin, count)
+            else:
+                origins = origins_of(path, kind, modified.cast(pa.int64()), self.history)
+            reasons = pa.repeat(self.reason, count)
             yield pa.RecordBatch.from_arrays(
-                [
-                    batch.column("path"),
-                    batch.column("kind"),
-                    batch.column("size_in_bytes"),
-                    batch.column("last_modified"),
-                    pa.array([self.reason] * count, pa.string()),
-                    pa.array(origins, pa.string()),
-                ],
+                [path, kind, batch.column("size_in_bytes"), modified, reasons, origins],
                 ["path", "kind", "size_in_bytes", "last_modified", "reason", "origin"],
             )
 

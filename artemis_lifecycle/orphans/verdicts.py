@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.last_look import (
@@ -22,10 +23,12 @@ from artemis_lifecycle.deletion.last_look import (
 from artemis_lifecycle.deletion.ownership import subject, subject_column
 from artemis_lifecycle.errors import PrefixMismatch
 from artemis_lifecycle.metadata import kinds
-from artemis_lifecycle.orphans.names import kind_by_name
+from artemis_lifecycle.orphans.names import kinds_by_name
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.location import LocationRules, Locations, normalise_column
+from artemis_lifecycle.storage.instants import microseconds
+from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.many_files import ByFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +55,8 @@ JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind strin
 
 _PREFIX = re.compile(r"\A[A-Za-z][A-Za-z0-9+.\-]*://[^/]*")
 """Scheme and authority of a location, in the syntax that Python and Spark share."""
+
+_VERDICTS = (ORPHAN, TOO_YOUNG, UNKNOWN_AGE, IN_FLIGHT, PREFIX_MISMATCH, NOT_OWNED, OTHER_TABLE, RECEIPT)
 
 _WEIGHTS = {REACHABLE: 3, CURRENT_METADATA: 2, OPEN_PLAN: 1}
 _PAIRS_SHOWN = 10
@@ -127,9 +132,8 @@ def classified_here(
             strongest = reason
         by_key[key] = (min(first, prefix), max(last, prefix), strongest)
     rows, knowns, twins = [], [], []
-    locations = Locations(rules)
-    for row, path in enumerate(listed.column("path").to_pylist()):
-        prefix, key = split_location(locations.of(subject(path)))
+    paths = listed.column("path").combine_chunks()
+    for row, (prefix, key) in enumerate(zip(*split_paths(paths, rules), strict=True)):
         first, last, known = by_key.get(key, (prefix, prefix, ""))
         twin = None
         if prefix not in (first, last):
@@ -154,6 +158,29 @@ def split_location(location: str) -> tuple[str, str]:
     match = _PREFIX.match(location)
     prefix = match[0] if match else ""
     return prefix, location[len(prefix) :]
+
+
+def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[str]]:
+    """`split_location` of the location that each path of an Arrow array is about: the first parts, and the second."""
+    import pyarrow.compute as pc
+
+    files, texts = ByFolder.of(paths), paths.to_pylist()
+    prefixes: list[str] = []
+    keys: list[str] = []
+    for low, high in pairwise([*files.starts.tolist(), len(texts)]):
+        folder = files.folder(low)
+        if folder is None:
+            prefix, key = split_location(normalise(texts[low], rules))
+            prefixes.append(prefix)
+            keys.append(key)
+            continue
+        prefix, key = split_location(normalise(f"{folder}/x", rules)[:-1])
+        behind = len(folder) + 1
+        prefixes += [prefix] * (high - low)
+        keys += [key + text[behind:] for text in texts[low:high]]
+    for row in pc.indices_nonzero(pc.ends_with(paths, ".crc")).to_pylist():
+        prefixes[row], keys[row] = split_location(normalise(subject(texts[row]), rules))
+    return prefixes, keys
 
 
 def _keyed(files: DataFrame) -> DataFrame:
@@ -182,49 +209,34 @@ class _Judge:
         self.limits = limits
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
+        limits = self.limits
         for batch in batches:
-            paths = batch.column("path").to_pylist()
-            modified = batch.column("last_modified")
-            found = [kind_by_name(subject(path)) for path in paths]
-            verdicts = [
-                self._verdict(*row)
-                for row in zip(
-                    paths,
-                    found,
-                    modified.to_pylist(),
-                    batch.column("_known").to_pylist(),
-                    batch.column("twin").to_pylist(),
-                    strict=True,
-                )
-            ]
+            paths, modified, known, twin = (batch.column(name) for name in ("path", "last_modified", "_known", "twin"))
+            found = kinds_by_name(paths)
+            of_metadata = pc.equal(found, kinds.METADATA).to_numpy(zero_copy_only=False)
+            cutoffs = np.where(of_metadata, microseconds(limits.metadata_cutoff), microseconds(limits.cutoff))
+            since = pc.fill_null(modified.cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 0).to_numpy()
+            # What is put later speaks before what was put earlier.
+            verdicts = np.where(since >= cutoffs, _VERDICTS.index(TOO_YOUNG), _VERDICTS.index(ORPHAN)).astype(np.int8)
+            verdicts[modified.is_null().to_numpy(zero_copy_only=False)] = _VERDICTS.index(UNKNOWN_AGE)
+            places = self.grounds.of(paths)
+            for row, place in places.items():
+                if place == IN_FLIGHT:
+                    verdicts[row] = _VERDICTS.index(place)
+            if not limits.mismatches_go:
+                verdicts[twin.is_valid().to_numpy(zero_copy_only=False)] = _VERDICTS.index(PREFIX_MISMATCH)
+            for row, place in places.items():
+                if place != IN_FLIGHT:
+                    verdicts[row] = _VERDICTS.index(place)
+            told = pa.DictionaryArray.from_arrays(pa.array(verdicts), pa.array(_VERDICTS)).cast(pa.string())
             yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(paths, pa.string()),
-                    batch.column("size_in_bytes"),
-                    modified,
-                    pa.array(found, pa.string()),
-                    pa.array(verdicts, pa.string()),
-                    batch.column("twin"),
-                ],
+                [paths, batch.column("size_in_bytes"), modified, found, pc.coalesce(known, told), twin],
                 ["path", "size_in_bytes", "last_modified", "kind", "verdict", "twin"],
             )
-
-    def _verdict(self, path: str, kind: str, modified: datetime | None, known: str | None, twin: str | None) -> str:
-        if known is not None:
-            return known
-        place = self.grounds.why(path)
-        if place in (NOT_OWNED, OTHER_TABLE, RECEIPT):
-            return place
-        if twin is not None and not self.limits.mismatches_go:
-            return PREFIX_MISMATCH
-        if place == IN_FLIGHT:
-            return place
-        if modified is None:
-            return UNKNOWN_AGE
-        cutoff = self.limits.metadata_cutoff if kind == kinds.METADATA else self.limits.cutoff
-        return TOO_YOUNG if modified >= cutoff else ORPHAN
 
 
 def refuse_mismatches(judged: DataFrame | pa.Table, table: str) -> None:

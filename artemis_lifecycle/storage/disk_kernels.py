@@ -25,6 +25,8 @@ _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.
 _LONGEST = 255  # Bytes of a name, on every file system of Linux.
 _CLOCK_MONOTONIC = 1
 _STATX_BASIC_STATS = 0x7FF
+FOLLOW, NO_FOLLOW = 0, 0x100
+"""Whether a look at a symbolic link is one at what it leads to."""
 _MODE, _SIZE, _MTIME, _MTIME_NS = 28, 40, 112, 120  # struct statx, in bytes; statx(2).
 _S_IFMT, _S_IFREG = 0o170000, 0o100000
 
@@ -52,19 +54,30 @@ def _number(data: Any, at: Any, size: Any) -> Any:
 
 
 @njit(
-    types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, _ANSWERS, _OUT, _OUT), cache=True, nogil=True
+    types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, types.int64, _ANSWERS, _OUT, _OUT),
+    cache=True,
+    nogil=True,
 )
 def look(
-    data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, found: Any, sizes: Any, modified: Any
+    data: Any,
+    names: Any,
+    ends: Any,
+    folders: Any,
+    low: Any,
+    high: Any,
+    flags: Any,
+    found: Any,
+    sizes: Any,
+    modified: Any,
 ) -> None:
-    """Of the rows from `low` to `high`: 1 in `found` for a plain file (or what a link leads to, if it is one), with its
-    size in bytes and its time of modification in microseconds since 1970; 0 for all else."""
+    """Of the rows from `low` to `high`: 1 in `found` for a plain file, with its size in bytes and its time of
+    modification in microseconds since 1970; 0 for all else. `flags` are those of statx(2): FOLLOW or NO_FOLLOW."""
     name, answer = np.empty(_LONGEST + 1, np.uint8), np.empty(256, np.uint8)
     for row in range(low, high):
         found[row] = 0
         if folders[row] < 0 or not _spelled(data, names[row], ends[row], name):
             continue
-        if _statx(folders[row], name.ctypes, 0, _STATX_BASIC_STATS, answer.ctypes) != 0:
+        if _statx(folders[row], name.ctypes, flags, _STATX_BASIC_STATS, answer.ctypes) != 0:
             continue
         if _number(answer, _MODE, 2) & _S_IFMT != _S_IFREG:
             continue

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage import many_files
@@ -403,8 +403,7 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
 def _batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
     """The files of one folder as `_with_archived` has them, in Arrow; the folders in it are put into `below`."""
     root = folder.rstrip("/") + "/"
-    columns: tuple[list[str], list[int], list[int]] = ([], [], [])
-    names, times, sizes = columns
+    names: list[str] = []
     archive = False
     try:
         # By the open folder: each look at a file then goes by its name alone.
@@ -417,42 +416,55 @@ def _batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name = entry.name
+                if not (name.isascii() or is_text(name)):
+                    continue
                 if entry.is_dir(follow_symlinks=False):
                     archive = archive or name == _ASIDE
-                    if name != _ASIDE and is_text(name):
+                    if name != _ASIDE:
                         below.append(f"{root}{name}/")
                     continue
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # Gone since the folder was read.
-                    continue
-                if stat.S_ISREG(status.st_mode) and (name.isascii() or is_text(name)):
-                    names.append(name)
-                    times.append(status.st_mtime_ns // 1000)
-                    sizes.append(status.st_size)
-                    if len(names) >= _BATCH:
-                        yield _batch(root, *columns)
-                        for column in columns:
-                            column.clear()
+                names.append(name)
+                if len(names) >= _BATCH:
+                    yield _looked_at(descriptor, root, names)
+                    names = []
+        if names:
+            yield _looked_at(descriptor, root, names)
     except OSError as error:
         _fail("A folder cannot be listed", folder, error)
     finally:
         os.close(descriptor)
-    for file in _archived_below(root) if archive else ():
-        assert file.last_modified is not None
-        names.append(file.path[len(root) :])
-        times.append(microseconds(file.last_modified))
-        sizes.append(file.size_in_bytes)
-    if names:
-        yield _batch(root, *columns)
+    archived = [*_archived_below(root)] if archive else []
+    if archived:
+        times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
+        yield _batch([file.path for file in archived], times, [file.size_in_bytes for file in archived])
 
 
-def _batch(root: str, names: Sequence[str], times: Sequence[int], sizes: Sequence[int]) -> pa.RecordBatch:
+def _looked_at(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
+    """The plain files among these names of an open folder. A name that is gone by now is left out; raises OSError where
+    one cannot be looked at."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    texts = pa.array(names, pa.string())
+    found = np.zeros(len(names), np.bool_)
+    sizes, times = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    if _at_once(texts):
+        found, sizes, times = many_files.looks_in(folder, texts)
+    for row in np.flatnonzero(~found).tolist():
+        with suppress(FileNotFoundError):
+            status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
+    files = texts.filter(pa.array(found))
+    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found])
+
+
+def _batch(paths: Any, times: Any, sizes: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
     columns = [
-        pc.binary_join_element_wise(pa.scalar(root), pa.array(names, pa.string()), ""),
+        pa.array(paths, pa.string()),
         pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
         pa.array(sizes, pa.int64()),
     ]

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
@@ -88,9 +88,30 @@ def looks(
     sizes, modified = np.zeros(len(paths), np.int64), np.zeros(len(paths), np.int64)
 
     def work(files: ByFolder, folders: NDArray[np.int64], low: int, high: int) -> None:
-        disk_kernels.look(files.data, files.names, files.offsets[1:], folders, low, high, found, sizes, modified)
+        disk_kernels.look(
+            files.data, files.names, files.offsets[1:], folders, low, high, disk_kernels.FOLLOW, found, sizes, modified
+        )
 
     _through(paths, opened, work)
+    return found == 1, sizes, modified
+
+
+def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """`looks` at names in the open folder of this descriptor, at symbolic links themselves."""
+    import numpy as np
+
+    from artemis_lifecycle.storage import disk_kernels
+
+    offsets, data = text_buffers(names)
+    found, folders = np.zeros(len(names), np.int8), np.full(len(names), folder, np.int64)
+    sizes, modified = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+
+    def work(low: int, high: int) -> None:
+        disk_kernels.look(
+            data, offsets[:-1], offsets[1:], folders, low, high, disk_kernels.NO_FOLLOW, found, sizes, modified
+        )
+
+    _sliced(0, len(names), work)
     return found == 1, sizes, modified
 
 
@@ -134,7 +155,6 @@ def _through(
 
     files = ByFolder.of(paths)
     folders = np.full(len(paths), -1, np.int64)
-    cores = len(os.sched_getaffinity(0))
     for rows in _windows(files.starts, len(paths)):
         descriptors: list[int] = []
         try:
@@ -144,14 +164,19 @@ def _through(
                 if descriptor is not None:
                     descriptors.append(descriptor)
                     folders[low:high] = descriptor
-            low, high = rows[0], rows[-1]
-            size = max(_SLICE, -(-(high - low) // (cores * _THREADS_PER_CORE)))
-            slices = [(start, min(start + size, high)) for start in range(low, high, size)]
-            for _ in threaded(lambda piece: work(files, folders, *piece), slices, cores * _THREADS_PER_CORE):
-                pass
+            _sliced(rows[0], rows[-1], partial(work, files, folders))
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+
+def _sliced(low: int, high: int, work: Callable[[int, int], None]) -> None:
+    """Have the rows from `low` to `high` worked on by a few threads."""
+    threads = len(os.sched_getaffinity(0)) * _THREADS_PER_CORE
+    size = max(_SLICE, -(-(high - low) // threads))
+    slices = [(start, min(start + size, high)) for start in range(low, high, size)]
+    for _ in threaded(lambda piece: work(*piece), slices, threads):
+        pass
 
 
 def _windows(starts: NDArray[np.int64], rows: int) -> Iterator[list[int]]:

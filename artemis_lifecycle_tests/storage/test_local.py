@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
-from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage import local, many_files
 from artemis_lifecycle.storage import stores as stores_module
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, Looks
@@ -102,8 +103,10 @@ def test_a_listing_in_arrow_is_the_listing(
         os.close(os.open(os.fsencode(tmp_path) + b"/a/\xff", os.O_CREAT))
         os.mkdir(os.fsencode(tmp_path) + b"/\xff")
     prefix = spelling.format(tmp_path)
-    for rows in (1, 2, 50_000):
+    for rows in (1, 2, 50_000, 50_001):
         monkeypatch.setattr(local, "_BATCH", rows)
+        if rows > 50_000:
+            _compiled_always(monkeypatch)
         found = [row for batch in stores.batches(prefix) for row in batch.to_pylist()]
         assert sorted((row["path"], row["size_in_bytes"], row["last_modified"]) for row in found) == sorted(
             (file.path, file.size_in_bytes, file.last_modified) for file in stores.list(prefix)
@@ -111,6 +114,35 @@ def test_a_listing_in_arrow_is_the_listing(
     assert list(stores.batches(f"{tmp_path}/none")) == []
     with pytest.raises(StorageError, match="cannot be listed"):
         list(stores.batches(f"{tmp_path}/top"))
+
+
+def test_a_file_that_cannot_be_looked_at_stops_the_listing(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is gone by then does not."""
+    for name in "abc":
+        stores.write(f"{tmp_path}/{name}", b"1")
+    look = os.stat
+
+    def failing(path: Any, **options: Any) -> os.stat_result:
+        if path == "b":
+            raise error
+        return look(path, **options)
+
+    def told_nothing(_: int, names: pa.Array) -> tuple[Any, Any, Any]:
+        return np.zeros(len(names), np.bool_), np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+
+    monkeypatch.setattr(os, "stat", failing)
+    for compiled in (False, True):
+        if compiled:
+            _compiled_always(monkeypatch)
+            monkeypatch.setattr(many_files, "looks_in", told_nothing)
+        error: OSError = OSError(errno.EIO, "Input/output error")
+        with pytest.raises(StorageError, match="cannot be listed: Input/output error"):
+            list(stores.batches(str(tmp_path)))
+        error = FileNotFoundError(errno.ENOENT, "No such file")
+        (batch,) = stores.batches(str(tmp_path))
+        assert sorted(batch.column("path").to_pylist()) == [f"{tmp_path}/a", f"{tmp_path}/c"]
 
 
 def test_an_unreadable_folder_stops_the_listing(
