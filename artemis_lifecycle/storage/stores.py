@@ -296,6 +296,8 @@ class Stores:
         side by side."""
         if _many_here(paths):
             return self._local.remove(paths, within_seconds=within_seconds)
+        if _all_in_s3(paths):
+            return self._s3_store().remove(paths, within_seconds=within_seconds)
         return Removals.of(self.delete(paths.to_pylist(), within_seconds=within_seconds))
 
     def touch(self, path: str, last_modified: datetime) -> None:
@@ -365,6 +367,12 @@ def _many_here(paths: pa.Array) -> bool:
     import pyarrow.compute as pc
 
     return len(paths) >= COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
+
+
+def _all_in_s3(paths: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, r"\A(?i)s3[an]?:/")).as_py())
 
 
 class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `copy`)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
@@ -17,6 +18,7 @@ from artemis_lifecycle.config import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
+from artemis_lifecycle.storage.types import FAILED, REMOVED, Removals
 from artemis_lifecycle_tests.storage.s3_server import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -432,6 +434,46 @@ def test_a_bulk_delete_takes_a_thousand_keys_at_a_time(s3: S3Server, bucket: str
     assert {outcome.outcome for outcome in outcomes} == {"deleted"}
     assert injected.requests.count("DeleteObjects") == 3
     assert _paths(stores, f"s3://{bucket}") == [f"s3://{bucket}/t/kept"]
+
+
+def test_paths_in_columns_meet_the_fate_that_each_of_them_has_alone(s3: S3Server, bucket: str) -> None:
+    names = ["a b", " outer", "outer ", "a%20b", "é", "q?x", "&<>\"'", "//x", "tab\tin", "cr\rhere", "bell\x07", 
+             "\u2003wide", "n" * 1024, "n" * 1025, "", "~", "!", "plain", "denied"]  # fmt: skip
+    stems = [f"s3://{bucket}", f"s3a://{bucket}", f"S3N://{bucket}", "s3://no-such-bucket-of-ours", "s3:/"]
+    paths = [f"{stem}/{name}" for name in names for stem in stems] + [f"s3://{bucket}", f"s3://{bucket}/plain"]
+    written = [f"s3://{bucket}/{name}" for name in names if 0 < len(name) <= 1024]
+    kept = f"s3://{bucket}/outer"
+    stores, injected = _injected(s3, attempts=2)
+    denied = {"Key": "denied", "Code": "AccessDenied", "Message": "no"}
+    asked: list[str] = []
+    injected.answer("DeleteObjects", lambda request: asked.append(request.body.decode()))
+    injected.after("DeleteObjects", lambda parsed: parsed.update(Errors=[denied] * (">denied<" in asked[-1])))
+    answers = []
+    for in_columns in (False, True):
+        for path in [*written, kept]:
+            stores.write(path, b"", overwrite=True)
+        removals = stores.remove(pa.array(paths)) if in_columns else Removals.of(stores.delete(paths))
+        answers.append((removals.outcomes.tolist(), removals.errors))
+        assert _paths(stores, f"s3://{bucket}") == [kept]
+    assert answers[0] == answers[1]
+    assert {reason for _, reason in answers[1][1].items() if "AccessDenied" in reason} == {"AccessDenied: no"}
+
+
+def test_a_server_that_tells_all_that_went_is_asked_no_more_of_it(s3: S3Server, bucket: str) -> None:
+    """Though asked to be quiet. What it could not delete is heard all the same, wherever it stands."""
+    stores, injected = _injected(s3)
+    body = (
+        "<DeleteResult><Deleted><Key>a</Key></Deleted>"
+        "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not &lt;Deleted&gt;</Message></Error>"
+        "<Deleted>\n<Key>c</Key>\n</Deleted></DeleteResult>"
+    )
+    told: list[dict[str, Any]] = []
+    injected.answer("DeleteObjects", lambda _: reply(200, {"content-type": "application/xml"}, body.encode()))
+    injected.after("DeleteObjects", told.append)
+    removals = stores.remove(pa.array([f"s3://{bucket}/{key}" for key in "abc"]))
+    assert removals.outcomes.tolist() == [REMOVED, FAILED, REMOVED]
+    assert removals.errors == {1: "AccessDenied: not <Deleted>"}
+    assert "Deleted" not in told[0]
 
 
 def test_a_delete_that_fails_for_some_keys_tells_which(s3: S3Server, bucket: str) -> None:
