@@ -70,7 +70,7 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 
 .PHONY: test
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
-	@$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: soak
 soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).

@@ -61,6 +61,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.line(row)
 
 
+_LONG = (
+    "cold_tier/test_handoff.py",
+    "integration/test_crash_matrix.py",
+    "integration/test_short_storm.py",
+    "defs/test_walk.py",
+    "local/test_postgres.py",
+    "integration/test_browser.py",
+    "reachability/test_exactness.py",
+    "integration/test_two_machines.py",
+    "storage/test_pace.py",
+    "defs/test_resources.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: begun last, one of them would keep one process busy while the other has nothing left."""
+    rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
 # How long an example takes, or is made, decides nothing: the machine may be shared.
 settings.register_profile("artemis", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("artemis")
