@@ -43,6 +43,8 @@ _UNTIL = ".until"
 _BATCH = 50_000
 COMPILED_FROM = 256
 """Files of a call from which on it goes through compiled loops, in threads: numba takes half a second to load."""
+_LONGEST_PATH, _LONGEST_NAME = 4096, 1023
+"""Bytes: of a path that Linux looks at, its NUL included; and of one name, on the file system that allows most."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -358,7 +360,16 @@ def _status(path: str, where: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and _names_nothing(where):
+            return None
         _fail("A file cannot be looked at", path, error)
+
+
+def _names_nothing(where: str) -> bool:
+    """Whether a path that the kernel finds too long has a name in it that no file can have. A path of many short names
+    may be one of a file all the same, reached folder by folder."""
+    path = os.fsencode(where)
+    return len(path) < _LONGEST_PATH or max(map(len, path.split(b"/"))) > _LONGEST_NAME
 
 
 def _with_archived(folder: str) -> Iterator[StoredFile | str]:

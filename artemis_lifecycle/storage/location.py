@@ -27,7 +27,7 @@ from artemis_lifecycle.errors import ConfigError
 if TYPE_CHECKING:
     from artemis_lifecycle.config import Orphans
 
-NORMALISER_VERSION = 1
+NORMALISER_VERSION = 2
 """Raised whenever `normalise` answers differently for any path: what was hashed under another version is rebuilt."""
 
 DEFAULT_SCHEMES = {"s3a": "s3", "s3n": "s3"}
@@ -139,9 +139,10 @@ def normalise(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
         return path
     if "//" in rest:
         rest = _SLASHES.sub("/", rest)
-    if scheme == "file" and "/." in rest and _DOTS.search(rest):
+    spelled, scheme = scheme, rules.equal_schemes.get(scheme, scheme)
+    # Of a scheme that stands for file, or the other way round, too: a location is its own location.
+    if "/." in rest and "file" in (spelled, scheme) and _DOTS.search(rest):
         rest = _resolve_dots(rest)
-    scheme = rules.equal_schemes.get(scheme, scheme)
     authority = rules.equal_authorities.get(authority, authority)
     return f"{scheme}://{authority}{rest}"
 
@@ -212,11 +213,13 @@ def normalise_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
             .otherwise(sf.concat(done, sf.array(segment)))
         ),
     )
+    settled = _mapped_column(scheme, rules.equal_schemes)
     resolved = sf.when(
-        (scheme == "file") & single.rlike(r"/\.\.?(?:/|\z)"), sf.concat(sf.lit("/"), sf.array_join(kept, "/"))
+        ((scheme == "file") | (settled == "file")) & single.rlike(r"/\.\.?(?:/|\z)"),
+        sf.concat(sf.lit("/"), sf.array_join(kept, "/")),
     ).otherwise(single)
     location = sf.concat(
-        _mapped_column(scheme, rules.equal_schemes),
+        settled,
         sf.lit("://"),
         _mapped_column(authority, rules.equal_authorities),
         resolved,

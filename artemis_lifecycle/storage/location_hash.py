@@ -128,9 +128,8 @@ def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
         return None, "", False
     spelled = path[: len(path) - len(rest)]
     settled = normalise(f"{spelled}/x", rules)[: -len("/x")]
-    # Dots are resolved by the scheme as spelled: what equal schemes make of it comes after.
-    scheme = split(f"{spelled}/x").scheme
-    return spelled, settled, scheme in ("", "file")
+    schemes = {split(f"{spelled}/x").scheme, split(f"{settled}/x").scheme}
+    return spelled, settled, not schemes.isdisjoint(("", "file"))
 
 
 def _bytes(text: str) -> NDArray[np.uint8]:

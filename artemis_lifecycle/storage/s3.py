@@ -141,8 +141,10 @@ def _own_pace(rate: float | None) -> TokenBucket:
         return _paces.setdefault((rate, os.getpid()), TokenBucket(rate))
 
 
-def _paced(client: Any, settings: StoreSettings) -> Any:
-    """`client`, each of whose requests (a page, a part, a try again) and bytes waits for its turn."""
+def _prepared(client: Any, settings: StoreSettings) -> Any:
+    """`client`, each of whose requests (a page, a part, a try again) and bytes waits for its turn. Of the answer to a
+    bulk delete it leaves out what some servers put there though asked not to, the keys that went: of a thousand files
+    they take as long to parse as the request to make."""
     if getattr(client.meta, "artemis_pace", None) == (settings.pace, settings.requests_per_second):
         return client
     rate, shared = settings.requests_per_second, settings.pace
@@ -160,22 +162,15 @@ def _paced(client: Any, settings: StoreSettings) -> Any:
         if shared is not None and response_dict is not None and response_dict.get("body") is not None:
             shared_pace(shared, rate).carry(int(response_dict["headers"].get("content-length") or 0))
 
-    client.meta.events.register("before-send.s3", ask, unique_id="artemis-pace")
-    client.meta.events.register("response-received.s3", answered, unique_id="artemis-pace-bytes")
-    client.meta.artemis_pace = (settings.pace, settings.requests_per_second)
-    return client
-
-
-def _quiet(client: Any) -> Any:
-    """`client`, which leaves out of the answer to a bulk delete what some servers put there though asked not to: the
-    keys that went. Of a thousand files they take as long to parse as the request to make."""
-
     def shorten(response_dict: dict[str, Any], **_: Any) -> None:
         body = response_dict.get("body")
         if isinstance(body, bytes) and b"<Deleted>" in body:
             response_dict["body"] = _DELETED.sub(b"", body)
 
     client.meta.events.register("before-parse.s3.DeleteObjects", shorten, unique_id="artemis-quiet")
+    client.meta.events.register("before-send.s3", ask, unique_id="artemis-pace")
+    client.meta.events.register("response-received.s3", answered, unique_id="artemis-pace-bytes")
+    client.meta.artemis_pace = (settings.pace, settings.requests_per_second)
     return client
 
 
@@ -314,7 +309,7 @@ class S3Store:
             _silence_credentials()
             try:
                 made = shared_client(self._settings) if self._factory is None else self._factory()
-                self._made = _quiet(_paced(made, self._settings))
+                self._made = _prepared(made, self._settings)
             except (BotoCoreError, ValueError) as error:
                 self._fail("There is no client for S3", None, error)
         return self._made
@@ -429,7 +424,7 @@ class S3Store:
                     return None
                 raise
 
-        if not address.key:
+        if _refusal(address.key) is not None:
             return None
         found = self._call("An object cannot be looked at", path, look)
         if found is None:

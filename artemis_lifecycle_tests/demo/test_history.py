@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -19,6 +20,7 @@ from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+from artemis_lifecycle_tests.defs.conftest import no_checksum_files
 
 STORES = Stores(StoreSettings())
 NOW = datetime.now(UTC)
@@ -37,10 +39,11 @@ def _few(table: str, now: datetime) -> tuple[Event, ...]:
 
 
 @pytest.fixture(scope="module")
-def histories(module_config: LifecycleConfig, spark: SparkSession) -> dict[str, TableHistory]:
-    with pytest.MonkeyPatch.context() as patch:
+def histories(module_config: LifecycleConfig, spark: SparkSession) -> Iterator[dict[str, TableHistory]]:
+    # Writing them turns the session's checksum files off.
+    with pytest.MonkeyPatch.context() as patch, no_checksum_files(spark):
         patch.setattr(written, "events", _few)
-        return {history.table: history for history in write_histories(spark, module_config, NOW)}
+        yield {history.table: history for history in write_histories(spark, module_config, NOW)}
 
 
 def _metadata(config: LifecycleConfig, table: str) -> TableMetadata:

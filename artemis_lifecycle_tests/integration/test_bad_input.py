@@ -1226,6 +1226,8 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
             "a file of 2^63-1 bytes": (f"file://{orphans[0]}-5", old, 2**63 - 1),
             "a file of 1970": (f"file://{orphans[0]}-6", datetime(1970, 1, 1, tzinfo=UTC), 4),
             "a file that is not there": (f"{here}/data/none.parquet", old, 4),
+            "a name of 300 bytes": (f"{here}/data/{LONG[:300]}", old, 4),
+            "a name of 10 KB, among orphans": (f"{here}/data/{LONG}", old, 4),
         }
         rows = [*hostile.values(), *((f"file://{path}", old, 4) for path in orphans)]
         rows.append((f"file://{orphans[0]}", soon, 4))  # said twice: its youngest counts

@@ -23,7 +23,7 @@ from artemis_lifecycle.storage.frames import (
     write_frame,
     write_table,
 )
-from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise
+from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
 
@@ -122,15 +122,18 @@ PATHS = st.lists(
 )
 
 
-@given(paths=PATHS)
-def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(paths: list[str]) -> None:
+@given(paths=PATHS, equal_schemes=st.sampled_from([{}, {"hdfs": "file"}, {"file": "hdfs"}]))
+def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(
+    paths: list[str], equal_schemes: dict[str, str]
+) -> None:
     import numpy as np
 
     encoded = [path.encode() for path in paths]
     lengths = np.array([len(path) for path in encoded], np.int64)
     data = np.frombuffer(b"".join(encoded), np.uint8)
-    found = hash_paths(data, np.cumsum(lengths) - lengths, lengths, DEFAULT_RULES)
-    assert found.tolist() == [hash_location(normalise(path)) for path in paths]
+    rules = LocationRules({**DEFAULT_RULES.equal_schemes, **equal_schemes})
+    found = hash_paths(data, np.cumsum(lengths) - lengths, lengths, rules)
+    assert found.tolist() == [hash_location(normalise(path, rules)) for path in paths]
 
 
 def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> None:

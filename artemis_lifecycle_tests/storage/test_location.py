@@ -24,6 +24,8 @@ from artemis_lifecycle.storage.location import (
 )
 
 OWN_RULES = LocationRules({"s3a,s3n": "s3", "wasb": "abfs", "s3x": "s3n"}, {"nn1,nn2:8020": "cluster", "old": "nn1"})
+FILE_RULES = LocationRules({"hdfs": "file"}), LocationRules({"file": "hdfs"})
+ALL_RULES = (DEFAULT_RULES, OWN_RULES, *FILE_RULES)
 
 _segments = st.one_of(
     st.sampled_from(
@@ -76,12 +78,20 @@ def test_names_that_only_look_alike_are_different_files(other: str) -> None:
 
 
 @settings(max_examples=300)
-@given(st.lists(paths, max_size=30), st.sampled_from([DEFAULT_RULES, OWN_RULES]))
+@given(st.lists(paths, max_size=30), st.sampled_from(ALL_RULES))
 def test_many_locations_at_once_are_those_one_by_one(texts: list[str], rules: LocationRules) -> None:
     # Each folder with several names behind it, so that what is remembered of the folder is used.
     texts = [*texts, *(f"{text.rpartition('/')[0]}/{name}" for text in texts for name in ("x", "..", "", "a?b", ".h"))]
     locations = Locations(rules)
     assert [locations.of(text) for text in texts] == [normalise(text, rules) for text in texts]
+
+
+def test_dots_in_what_stands_for_file_are_resolved() -> None:
+    """Or a live file known as `file:/w/t/../x` would be another than the listed `/w/x`."""
+    to_file, from_file = FILE_RULES
+    assert normalise("hdfs:/w/t/../x", to_file) == normalise("/w/x", to_file) == "file:///w/x"
+    assert normalise("file:/w/t/../x", from_file) == normalise("/w/x", from_file) == "hdfs:///w/x"
+    assert normalise("hdfs:/w/t/../x", from_file) == "hdfs:///w/t/../x"
 
 
 def test_unicode_forms_of_one_letter_are_different_files() -> None:
@@ -90,7 +100,7 @@ def test_unicode_forms_of_one_letter_are_different_files() -> None:
 
 @given(paths)
 def test_normalising_again_changes_nothing(path: str) -> None:
-    for rules in (DEFAULT_RULES, OWN_RULES):
+    for rules in ALL_RULES:
         location = normalise(path, rules)
         assert normalise(location, rules) == location
 
@@ -105,7 +115,7 @@ def test_the_spark_form_is_the_python_form(request: pytest.FixtureRequest, spark
     spark.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY")
     request.addfinalizer(lambda: spark.conf.set("spark.sql.codegen.factoryMode", interpreted))
     rows = spark.createDataFrame([(text,) for text in [*texts, None]], "path string")
-    for rules in (DEFAULT_RULES, OWN_RULES):
+    for rules in ALL_RULES:
         answered = rows.select("path", normalise_column(sf.col("path"), rules).alias("location")).collect()
         for row in answered:
             assert row["location"] == (None if row["path"] is None else normalise(row["path"], rules))
