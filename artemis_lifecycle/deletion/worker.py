@@ -87,7 +87,7 @@ GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
 @dataclass(frozen=True)
 class DeletionSettings:
     """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
-    `files_per_batch` of a small job; of one of more than 10,000 files up to 5,000.
+    `files_per_batch` of a small job; of one of more files a quarter of them, up to 5,000.
     With a `quarantine` files are moved there, not deleted. `remove_empty_folders`: on a disk, those that the deletion
     left empty go when it is over."""
 
@@ -241,8 +241,8 @@ class _Run:
         known = journal.job(job.job_id)
         paused = None
         if known is None or known.finished_at is None:
-            # What a batch costs beside its files is paid some ten times, and not for each thousand of many.
-            per_batch = max(self.settings.files_per_batch, min(_MOST_PER_BATCH, job.files // 10))
+            # What a batch costs beside its files is paid a few times, and not for each thousand of many.
+            per_batch = max(self.settings.files_per_batch, min(_MOST_PER_BATCH, job.files // 4))
             batches = seal_batches(sight.spark, sight.stores, job, sight.root, per_batch)
             if known is None:
                 self._begin(batches)
