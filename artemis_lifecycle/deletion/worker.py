@@ -65,15 +65,16 @@ if TYPE_CHECKING:
 CHANGED = "changed_since_listing"
 """An orphan job's file is not the one that was listed: it has another size, or was written again."""
 
-_LOOK_LASTS = 10.0
-"""Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
+_LOOK_LASTS, _LISTED_LASTS = 10.0, 60.0
+"""Seconds after which a look at what is reachable, and one at the files themselves (on S3 a request each), no longer
+count: a worker that was frozen meanwhile looks again."""
 
 _LOOKS = 5
 
 _DELETES_LAST = 30.0
-"""Seconds after which no delete request is begun any more: well inside a lease."""
+"""Seconds from the look at what is reachable on, after which no delete request goes out: well inside a lease."""
 
-_MOST_PER_BATCH = 5_000
+_MANY, _MOST_PER_BATCH = 4_000, 5_000
 
 _CLOCK_GRAIN = 1_000_000  # Microseconds. S3 tells modification times by the second, inventories by the millisecond.
 
@@ -87,7 +88,7 @@ GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
 @dataclass(frozen=True)
 class DeletionSettings:
     """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
-    `files_per_batch` of a small job; of one of more files a quarter of them, up to 5,000.
+    `files_per_batch` of a job of up to 4,000 files; of a larger one a quarter of them, up to 5,000.
     With a `quarantine` files are moved there, not deleted. `remove_empty_folders`: on a disk, those that the deletion
     left empty go when it is over."""
 
@@ -241,8 +242,10 @@ class _Run:
         known = journal.job(job.job_id)
         paused = None
         if known is None or known.finished_at is None:
-            # What a batch costs beside its files is paid a few times, and not for each thousand of many.
-            per_batch = max(self.settings.files_per_batch, min(_MOST_PER_BATCH, job.files // 4))
+            per_batch = self.settings.files_per_batch
+            if job.files > _MANY:
+                # What a batch costs beside its files is paid a few times, and not for each thousand of many.
+                per_batch = max(per_batch, min(_MOST_PER_BATCH, job.files // 4))
             batches = seal_batches(sight.spark, sight.stores, job, sight.root, per_batch)
             if known is None:
                 self._begin(batches)
@@ -386,14 +389,16 @@ class _Run:
         if not files.num_rows:
             return arrow_schema(OUTCOMES).empty_table()
         paths = files.column("path").combine_chunks()
-        changed, gone = self._as_listed(files, paths)
         for _ in range(_LOOKS):
             began = time.monotonic()
+            changed, gone = self._as_listed(files, paths)
+            looked = time.monotonic()
             kept = look.kept(paths)
             lock.check()
             self.lease.check()
             # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
-            if time.monotonic() - began < _LOOK_LASTS:
+            now = time.monotonic()
+            if now - looked < _LOOK_LASTS and now - began < _LISTED_LASTS:
                 break
         else:
             raise Busy(
@@ -408,17 +413,19 @@ class _Run:
         going = ~(staying | gone)
         moved: list[int] = []
         refused: dict[int, str] = {}
+        rows = [] if aside is None else list(enumerate(paths.to_pylist()))
         if aside is not None:
-            rows = list(enumerate(paths.to_pylist()))
             refused = {row: why for row, path in rows if (why := aside.get(path)) is not None}
+            going &= np.array([path in aside and row not in refused for row, path in rows])
+        asked = np.flatnonzero(going)
+        # From the look on, and not from now: the process may be stopped in between as well.
+        with around("deletion.delete_files"):
+            removals = self.sight.stores.remove(paths.take(asked), until=looked + _DELETES_LAST)
+        if aside is not None:
             # An interrupted attempt moved them; alive again or not, an undelete is what brings them back.
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
-            going &= np.array([path in aside and row not in refused for row, path in rows])
             # Only copies of what stands at its path now: of what an interrupted attempt moved, it is the only one.
             self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
-        asked = np.flatnonzero(going)
-        with around("deletion.delete_files"):
-            removals = self.sight.stores.remove(paths.take(asked), within_seconds=_DELETES_LAST)
         told = _Outcomes(files)
         told.put(np.flatnonzero(~going), "absent")
         told.put(asked[removals.outcomes == ABSENT], "absent")
@@ -437,7 +444,8 @@ class _Run:
     def _take_out(self, paths: Sequence[str]) -> None:
         """What stays at its path needs no copy in quarantine."""
         if self.folder is not None and paths:
-            self.sight.stores.delete([place_of(self.folder, path) for path in paths], within_seconds=_DELETES_LAST)
+            until = time.monotonic() + _DELETES_LAST
+            self.sight.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
     def _remove_sidecars(self, paths: pa.Array) -> None:
         """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
@@ -446,7 +454,7 @@ class _Run:
         beside = sidecar_array(paths.filter(are_local(paths)))
         there = beside.filter(pa.array(self.sight.stores.there(beside)))
         if len(there):
-            self.sight.stores.remove(there, within_seconds=_DELETES_LAST)
+            self.sight.stores.remove(there, until=time.monotonic() + _DELETES_LAST)
 
     def _as_listed(self, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Of files that a listing saw: those that are not what was listed, and those that are gone."""

@@ -104,8 +104,8 @@ def there(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, f
 )
 def unlink(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, until: Any, done: Any) -> None:
     """Unlink the files of the rows from `low` to `high`: 1 in `done` for one that is gone by this, 0 for one that the
-    system did not take away, -1 for one that was not tried. None is tried once the monotonic clock is past `until`
-    (seconds): a process may be stopped between any two of them."""
+    system did not take away or was not asked to, -1 for one whose turn came too late. None is tried once the monotonic
+    clock is past `until` (seconds): a process may be stopped between any two of them."""
     name, now = np.empty(_LONGEST + 1, np.uint8), np.empty(2, np.int64)
     for row in range(low, high):
         done[row] = -1

@@ -187,22 +187,21 @@ class LocalStore:
             with suppress(OSError):
                 temporary.unlink()
 
-    def delete(self, paths: Sequence[str], *, within_seconds: float | None) -> Outcomes:
-        end = None if within_seconds is None else time.monotonic() + within_seconds
+    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
         outcomes: Outcomes = []
         with _Folder() as folder:
             for path in paths:
-                over = end is not None and time.monotonic() >= end
+                over = until is not None and time.monotonic() >= until
                 outcomes.append(_not_tried(path) if over else folder.delete(path))
         return outcomes
 
-    def remove(self, paths: pa.Array, *, within_seconds: float | None) -> Removals:
+    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
         """As `Stores.remove`, of paths on this machine."""
         if not _at_once(paths):
-            return Removals.of(self.delete(paths.to_pylist(), within_seconds=within_seconds))
+            return Removals.of(self.delete(paths.to_pylist(), until=until))
         import numpy as np
 
-        until = float("inf") if within_seconds is None else time.monotonic() + within_seconds
+        end = float("inf") if until is None else until
 
         def opened(folder: str) -> int | None:
             where, descriptor = _opened(folder)
@@ -211,12 +210,12 @@ class LocalStore:
                 return None
             return descriptor
 
-        done = many_files.unlink(paths, opened, until)
+        done = many_files.unlink(paths, opened, end)
         removals = Removals(np.full(len(paths), REMOVED, np.int8))
         # Of what the system did not simply take away, a look at each says why.
         for row in np.flatnonzero(done != many_files.DELETED).tolist():
             path = paths[row].as_py()
-            tried = done[row] != many_files.NOT_TRIED and time.monotonic() < until
+            tried = done[row] != many_files.NOT_TRIED and time.monotonic() < end
             removals.put(row, _delete(path) if tried else _not_tried(path))
         return removals
 
@@ -695,6 +694,8 @@ def _delete(path: str) -> DeleteOutcome:
     except StorageError as error:
         return DeleteOutcome(path, "failed", error.what)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and _names_nothing(where):
+            return DeleteOutcome(path, "absent")
         # macOS answers EPERM for a folder.
         return DeleteOutcome(path, "failed", error.strerror or str(error))
     return DeleteOutcome(path, "deleted")

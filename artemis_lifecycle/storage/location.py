@@ -147,28 +147,6 @@ def normalise(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
     return f"{scheme}://{authority}{rest}"
 
 
-class Locations:
-    """`normalise` for many paths that share their folders: each folder is settled once, and a plain name behind it is
-    taken as it is."""
-
-    def __init__(self, rules: LocationRules = DEFAULT_RULES) -> None:
-        self._rules = rules
-        self._folders: dict[str, str] = {}
-
-    def of(self, path: str) -> str:
-        """The location of `path`."""
-        parts = folder_and_name(path)
-        if parts is None:
-            return normalise(path, self._rules)
-        folder, name = parts
-        known = self._folders.get(folder)
-        if known is None:
-            if len(self._folders) >= FOLDERS_KEPT:
-                self._folders.clear()
-            known = self._folders[folder] = normalise(f"{folder}/x", self._rules)[:-1]
-        return known + name
-
-
 FOLDERS_KEPT = 50_000
 """What is remembered of folders ends here: where each file has one of its own there is nothing to gain, and memory is
 to stay bounded."""

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
@@ -157,6 +157,15 @@ def _through(
     folders = np.full(len(paths), -1, np.int64)
     for rows in _windows(files.starts, len(paths)):
         descriptors: list[int] = []
+        at_work: set[tuple[int, int]] = set()
+
+        def noted(low: int, high: int, at_work: set[tuple[int, int]] = at_work) -> None:
+            at_work.add((low, high))
+            try:
+                work(files, folders, low, high)
+            finally:
+                at_work.discard((low, high))
+
         try:
             for low, high in pairwise(rows):
                 folder = files.folder(low)
@@ -164,10 +173,13 @@ def _through(
                 if descriptor is not None:
                     descriptors.append(descriptor)
                     folders[low:high] = descriptor
-            _sliced(rows[0], rows[-1], partial(work, files, folders))
+            _sliced(rows[0], rows[-1], noted)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            # An interrupt may leave while loops still run: the number of a folder that is closed under them would be
+            # that of the next one opened. Such folders stay open.
+            if not at_work:
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
 
 def _sliced(low: int, high: int, work: Callable[[int, int], None]) -> None:

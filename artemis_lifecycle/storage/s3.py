@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -56,6 +56,7 @@ from artemis_lifecycle.storage.types import (
 T = TypeVar("T")
 
 _DELETES_PER_REQUEST = 1000
+_NOT_TRIED = "not tried: the time for this call was over"
 _DELETERS = 4  # More at once, of a thousand keys each, is what S3 answers with 503.
 _HEADS = 16
 _PAGE = 1000
@@ -152,10 +153,11 @@ def _prepared(client: Any, settings: StoreSettings) -> Any:
     def ask(request: Any, **_: Any) -> None:
         if shared is None:
             _own_pace(rate).take(1)
-            return
-        pace = shared_pace(shared, rate)
-        pace.request()
-        pace.carry(int(request.headers.get("Content-Length") or 0))
+        else:
+            pace = shared_pace(shared, rate)
+            pace.request()
+            pace.carry(int(request.headers.get("Content-Length") or 0))
+        _require_time()
 
     def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
         # What comes back is known only now, and paid for by whoever asks next.
@@ -424,7 +426,7 @@ class S3Store:
                     return None
                 raise
 
-        if _refusal(address.key) is not None:
+        if _refusal(address.key) is not None or _is_too_long(address.key):
             return None
         found = self._call("An object cannot be looked at", path, look)
         if found is None:
@@ -668,7 +670,7 @@ class S3Store:
 
     # --- deleting
 
-    def delete(self, paths: Sequence[str], *, within_seconds: float | None) -> Outcomes:
+    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
         outcomes: dict[str, DeleteOutcome] = {}
         buckets: dict[str, dict[str, list[str]]] = {}
         for path in dict.fromkeys(paths):
@@ -680,65 +682,61 @@ class S3Store:
             refusal = _refusal(address.key)
             if refusal is not None:
                 outcomes[path] = DeleteOutcome(path, "failed", refusal)
+            elif _is_too_long(address.key):
+                outcomes[path] = DeleteOutcome(path, "absent")
             else:
                 # One key may have several spellings: s3://b/k and s3a://b/k.
                 buckets.setdefault(address.bucket, {}).setdefault(address.key, []).append(path)
-        end = _end(within_seconds)
         for bucket, spelled in buckets.items():
-            errors = self._delete_keys(bucket, list(spelled), end)
+            errors = self._delete_keys(bucket, list(spelled), until)
             for key, spellings in spelled.items():
                 reason = errors.get(key)
                 for path in spellings:
                     outcomes[path] = DeleteOutcome(path, "deleted" if reason is None else "failed", reason)
         return [outcomes[path] for path in paths]
 
-    def remove(self, paths: pa.Array, *, within_seconds: float | None) -> Removals:
+    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
         """`delete` of an Arrow array of strings, of whose plain keys Python makes no more objects than the requests
         need."""
         removals = Removals(np.zeros(len(paths), np.int8))
-        end = _end(within_seconds)
         parts = pc.extract_regex(paths, _PLAIN)
         keys, buckets = pc.struct_field(parts, "key"), pc.struct_field(parts, "bucket")
         plain = pc.fill_null(pc.less_equal(pc.binary_length(keys), _LONGEST_KEY), False)
         for bucket in pc.unique(buckets.filter(plain)).to_pylist():
             here = pc.and_(plain, pc.equal(buckets, bucket))
-            errors = self._delete_keys(bucket, pc.unique(keys.filter(here)).to_pylist(), end)
+            errors = self._delete_keys(bucket, pc.unique(keys.filter(here)).to_pylist(), until)
             if errors:
                 failed = pc.and_(here, pc.is_in(keys, pa.array(list(errors), pa.string())))
                 rows = np.flatnonzero(failed.to_numpy(zero_copy_only=False))
                 removals.outcomes[rows] = FAILED
                 removals.errors.update({int(row): errors[keys[row].as_py()] for row in rows})
         odd = np.flatnonzero(~plain.to_numpy(zero_copy_only=False))
-        left = None if end is None else max(0.0, end - time.monotonic())
-        for row, answer in zip(odd, self.delete(paths.take(odd).to_pylist(), within_seconds=left), strict=True):
+        for row, answer in zip(odd, self.delete(paths.take(odd).to_pylist(), until=until), strict=True):
             removals.put(int(row), answer)
         return removals
 
-    def _delete_keys(self, bucket: str, keys: Sequence[str], end: float | None) -> dict[str, str]:
-        """Delete different keys; the reason for each that stays. No request is begun after `end` (monotonic)."""
+    def _delete_keys(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
+        """Delete different keys; the reason for each of which it is not known that it went."""
         plain = [key for key in keys if _ALONE.search(key) is None]
         batches = [plain[i : i + _DELETES_PER_REQUEST] for i in range(0, len(plain), _DELETES_PER_REQUEST)]
         batches += [[key] for key in keys if _ALONE.search(key) is not None]
 
-        def ask(batch: Sequence[str]) -> dict[str, str]:
-            if end is not None and time.monotonic() >= end:
-                return dict.fromkeys(batch, "not tried: the time for this call was over")
-            return self._delete_batch(bucket, batch)
-
         errors: dict[str, str] = {}
-        for refused in threaded(ask, batches, _DELETERS):
+        for refused in threaded(lambda batch: self._delete_batch(bucket, batch, until), batches, _DELETERS):
             errors.update(refused)
         return errors
 
-    def _delete_batch(self, bucket: str, keys: Sequence[str]) -> dict[str, str]:
+    def _delete_batch(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
         """Delete up to a thousand keys; the reason for each that stays. Keys that the server was too busy for are asked
-        for again, and only those."""
+        for again, and only those. No request goes out once the monotonic clock is `until`: not after a wait for the
+        pace either, nor after one between two tries, in which a process may be stopped."""
         left = list(keys)
         reasons: dict[str, str] = {}
 
         def once() -> None:
             nonlocal left
-            refused = self._ask_to_delete(bucket, left)
+            with _only_until(until):
+                refused = self._ask_to_delete(bucket, left)
             for key in left:
                 reasons.pop(key, None)
             reasons.update({key: f"{code}: {message}".rstrip(": ") for key, (code, message) in refused.items()})
@@ -750,6 +748,10 @@ class S3Store:
             self._call("Objects cannot be deleted", f"s3://{bucket}", once)
         except _BusyKeys:
             pass  # Out of attempts; `reasons` has what the server said last.
+        except _TimeIsOver:
+            for key in left:
+                said = reasons.get(key)
+                reasons[key] = _NOT_TRIED if said is None else f"{_NOT_TRIED} (before: {said})"
         except StorageError as error:
             reasons.update(dict.fromkeys(left, error.what))
         return reasons
@@ -883,22 +885,47 @@ class S3Store:
         )
 
 
+class _TimeIsOver(Exception):  # noqa: N818  (control flow inside a delete)
+    """A request may not go out any more."""
+
+
+_limit = threading.local()
+
+
+@contextmanager
+def _only_until(end: float | None) -> Iterator[None]:
+    """Requests of this thread go out only until then (monotonic)."""
+    _limit.end = end
+    try:
+        _require_time()
+        yield
+    finally:
+        _limit.end = None
+
+
+def _require_time() -> None:
+    end = getattr(_limit, "end", None)
+    if end is not None and time.monotonic() >= end:
+        raise _TimeIsOver
+
+
 class _BusyKeys(Exception):  # noqa: N818  (control flow inside a bulk delete)
     """Some keys of a bulk delete are to be asked for again."""
-
-
-def _end(within_seconds: float | None) -> float | None:
-    return None if within_seconds is None else time.monotonic() + within_seconds
 
 
 def _refusal(key: str) -> str | None:
     if not key:
         return "it names a bucket and no object"
     try:
-        length = len(key.encode())
+        key.encode()
     except UnicodeEncodeError:
         return "its name is no Unicode text"
-    return f"its key has {length} bytes, and S3 has none over {_LONGEST_KEY}" if length > _LONGEST_KEY else None
+    return None
+
+
+def _is_too_long(key: str) -> bool:
+    """Whether S3 has no object under the key, whatever it answers to a question after it."""
+    return len(key.encode()) > _LONGEST_KEY
 
 
 def _class(storage_class: str | None) -> dict[str, str]:

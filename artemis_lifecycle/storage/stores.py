@@ -69,7 +69,8 @@ class Stores:
     dagster-aws' `S3Resource.get_client` does. It is not pickled: on a Spark executor the client is built from
     `settings`, which must therefore carry the same endpoint and credentials, or leave both to boto3's own chain.
 
-    All methods but `delete`, which reports it, raise StorageError for a scheme that no store here answers to.
+    All methods raise StorageError for a scheme that no store here answers to, but `delete` and `remove`, which report
+    it.
     """
 
     def __init__(self, settings: StoreSettings = _DEFAULTS, s3_client_factory: Callable[[], Any] | None = None) -> None:
@@ -269,11 +270,11 @@ class Stores:
         )
         return f"sha256:{digest.hexdigest()}"
 
-    def delete(self, paths: Sequence[str], *, within_seconds: float | None = None) -> Outcomes:
+    def delete(self, paths: Sequence[str], *, until: float | None = None) -> Outcomes:
         """Delete files, one outcome for each path in the order given; nothing raises for a path that cannot be deleted.
 
-        A symbolic link goes, not what it points to; a folder stays and is "failed". After `within_seconds` no further
-        request is begun, and paths not yet asked for are "failed" as not tried.
+        A symbolic link goes, not what it points to; a folder stays and is "failed". Once `time.monotonic()` is
+        `until`, no further request is begun, also none again after an error; paths not yet gone are "failed" then.
         """
         groups: dict[str, list[int]] = {"local": [], "s3": []}
         outcomes: dict[int, DeleteOutcome] = {}
@@ -287,18 +288,18 @@ class Stores:
         for group, indexes in groups.items():
             if indexes:
                 store: Store = self._local if group == "local" else self._s3_store()
-                done = store.delete([paths[index] for index in indexes], within_seconds=within_seconds)
+                done = store.delete([paths[index] for index in indexes], until=until)
                 outcomes.update(zip(indexes, done, strict=True))
         return [outcomes[index] for index in range(len(paths))]
 
-    def remove(self, paths: pa.Array, *, within_seconds: float | None = None) -> Removals:
+    def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
         """`delete` of an Arrow array of strings, without an object of Python for each; many on this machine's disk go
         side by side."""
         if _many_here(paths):
-            return self._local.remove(paths, within_seconds=within_seconds)
+            return self._local.remove(paths, until=until)
         if _all_in_s3(paths):
-            return self._s3_store().remove(paths, within_seconds=within_seconds)
-        return Removals.of(self.delete(paths.to_pylist(), within_seconds=within_seconds))
+            return self._s3_store().remove(paths, until=until)
+        return Removals.of(self.delete(paths.to_pylist(), until=until))
 
     def touch(self, path: str, last_modified: datetime) -> None:
         """Set a local file's modification time (timezone-aware); a store that keeps its own raises StorageError."""

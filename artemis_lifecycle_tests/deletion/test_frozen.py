@@ -40,6 +40,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 BETWEEN_PIECES, AFTER_THE_LOOK, BETWEEN_FILES = "between two pieces", "after the last look", "between two files"
+BEFORE_THE_CALL = "behind all that looks, before the store is called"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,18 @@ def _stopping_after(work: Callable[..., Any], ours: Callable[..., bool] = lambda
     return worked
 
 
+def _stopping_before(work: Callable[..., Any]) -> Callable[..., Any]:
+    """`work`, and a stop before it begins for the first time."""
+    calls = iter(range(10**6))
+
+    def worked(*args: Any, **options: Any) -> Any:
+        if next(calls) == 0:
+            _stop()
+        return work(*args, **options)
+
+    return worked
+
+
 def _worker(config: LifecycleConfig, pipe: Connection) -> None:
     """A process of its own, without Spark: the jobs are small. It tells how each order ended."""
     assert config.operations.uri is not None and config.operations.root is not None
@@ -90,6 +103,8 @@ def _carried_out(world: World, order: Order, patch: pytest.MonkeyPatch) -> str:
     patch.setattr(worker, "_DELETES_LAST", order.lasts)
     if order.place == AFTER_THE_LOOK:
         patch.setattr(LastLook, "kept", _stopping_after(LastLook.kept))
+    elif order.place == BEFORE_THE_CALL:
+        patch.setattr(Stores, "remove", _stopping_before(Stores.remove))
     elif order.place == BETWEEN_FILES:
         of_table = f"/{order.job.table.replace('.', '/')}/"
 
@@ -218,12 +233,15 @@ def test_frozen_between_two_pieces_it_finds_the_hold_that_came_meanwhile(world: 
     assert world.delete(job).deleted == job.files
 
 
+@pytest.mark.parametrize("place", [AFTER_THE_LOOK, BEFORE_THE_CALL])
 @pytest.mark.parametrize("taken", [True, False])
-def test_frozen_after_its_last_look_it_deletes_nothing_by_it(world: World, another: Another, taken: bool) -> None:
+def test_frozen_after_its_last_look_it_deletes_nothing_by_it(
+    world: World, another: Another, taken: bool, place: str
+) -> None:
     """What it saw is of no worth by then: its lease is lost; or it is not, and it looks again."""
-    table = f"frozen.look_{taken}".lower()
+    table = f"frozen.look_{taken}_{len(place)}".lower()
     job, files = _doomed(world, table)
-    with another.frozen(job, AFTER_THE_LOOK, lasts=3.0) as wake:
+    with another.frozen(job, place, lasts=3.0) as wake:
         assert len(_there(world, job)) == job.files
         # It was stopped inside the lock: a hold or a restore waits, and says so.
         with pytest.raises(Busy), table_lock(world.operations.engine, job.table_uuid, timeout=0.2):
@@ -231,7 +249,8 @@ def test_frozen_after_its_last_look_it_deletes_nothing_by_it(world: World, anoth
         # A writer asks nobody.
         world.java(table).newAppend().appendFile(files[0]).commit()
         with _taken_over(world, job) if taken else nullcontext():
-            time.sleep(0 if taken else 3.1)
+            # At the store's door the lease has been looked at; the time that is over is what stops it.
+            time.sleep(0 if taken and place == AFTER_THE_LOOK else 3.1)
         assert wake() == (LeaseLost.__name__ if taken else f"deleted {job.files - 1}, kept 1, failed 0")
     if taken:
         assert len(_there(world, job)) == job.files
@@ -272,7 +291,7 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
         _stop()
 
     threading.Thread(target=watch, daemon=True).start()
-    removals = stores.remove(wanted, within_seconds=2.0)
+    removals = stores.remove(wanted, until=time.monotonic() + 2.0)
     pipe.send(Counter(removals.errors.get(row, "gone") for row in range(len(paths))))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -474,7 +475,7 @@ class _Clock:
     offset = 0.0
 
     def monotonic(self) -> float:
-        return self.offset
+        return time.monotonic() + self.offset
 
 
 def _point(world: World, table: str, metadata_location: str) -> None:

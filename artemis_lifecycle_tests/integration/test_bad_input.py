@@ -12,6 +12,7 @@ import gzip
 import json
 import shutil
 import sys
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -1440,7 +1441,7 @@ def test_no_error_says_a_secret(
         _quiet(told.refused("secrets: errors", case, call))
     for store in (unreachable, unreachable.settings):
         assert SECRET not in repr(store) and SECRET not in str(store)
-    outcome = unreachable.delete(["s3://b/k"], within_seconds=1)
+    outcome = unreachable.delete(["s3://b/k"], until=time.monotonic() + 1)
     assert SECRET not in repr(outcome)
     told.add("secrets: errors", "S3 that is not there, delete", str(outcome[0].outcome))
     live = {"name": "live", "uri": _address(), "warehouse": "/w", "properties": keys}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from artemis_lifecycle.deletion import worker
+from artemis_lifecycle.deletion.last_look import LastLook
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
@@ -124,6 +128,36 @@ def test_a_file_written_again_since_the_listing_is_another_file(world: World, ta
     assert touched.exists()
 
 
+def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
+    world: World, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a writer that asks nobody. What the first look said of the file is as old as what it said of the table."""
+    orphan = world.drop_in(table, "data/orphan.parquet")
+    other = world.drop_in(table, "data/other.parquet")
+    scan = world.scan(table)
+    began, look = time.monotonic(), LastLook.kept
+    looks: list[int] = []
+
+    def slow(self: LastLook, paths: pa.Array) -> dict[int, str]:
+        looks.append(1)
+        if len(looks) == 1:
+            orphan.write_bytes(b"written again")
+        return look(self, paths)
+
+    # The first look takes twenty seconds; nobody waits for them.
+    clock = SimpleNamespace(monotonic=lambda: began + 20.0 * len(looks[:1]))
+    monkeypatch.setattr(LastLook, "kept", slow)
+    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
+
+    report = world.delete_scan(scan)
+
+    assert len(looks) > 1
+    assert outcomes(report)["orphan.parquet"] == ("kept", "changed_since_listing")
+    assert outcomes(report)["other.parquet"][0] == "deleted"
+    assert orphan.read_bytes() == b"written again" and not other.exists()
+
+
 class _Died(BaseException):
     pass
 
@@ -131,8 +165,8 @@ class _Died(BaseException):
 class _DyingStores(Stores):
     """Takes half of what it is told to, and dies."""
 
-    def remove(self, paths: pa.Array, *, within_seconds: float | None = None) -> Removals:
-        super().remove(paths.slice(0, len(paths) // 2), within_seconds=within_seconds)
+    def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
+        super().remove(paths.slice(0, len(paths) // 2), until=until)
         raise _Died
 
 

@@ -162,13 +162,13 @@ class FaultyStores(Stores):
         self._end(fault, source)
         return answer
 
-    def delete(self, paths: Sequence[str], *, within_seconds: float | None = None):  # type: ignore[no-untyped-def]
+    def delete(self, paths: Sequence[str], *, until: float | None = None):  # type: ignore[no-untyped-def]
         joined = "\n".join(paths)
         fault = self._begin("delete", joined)
         if fault is not None and fault.when == "partway":
             self.inner.delete(paths[: len(paths) // 2])
             self._strike(fault, joined)
-        answer: list[DeleteOutcome] = self.inner.delete(paths, within_seconds=within_seconds)
+        answer: list[DeleteOutcome] = self.inner.delete(paths, until=until)
         self._end(fault, joined)
         return answer
 

@@ -12,7 +12,6 @@ from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.storage.location import (
     DEFAULT_RULES,
     LocationRules,
-    Locations,
     ambiguity,
     is_under,
     normalise,
@@ -75,15 +74,6 @@ def test_a_path_has_this_location(path: str, location: str) -> None:
 )
 def test_names_that_only_look_alike_are_different_files(other: str) -> None:
     assert normalise(other) != normalise("/w/a b")
-
-
-@settings(max_examples=300)
-@given(st.lists(paths, max_size=30), st.sampled_from(ALL_RULES))
-def test_many_locations_at_once_are_those_one_by_one(texts: list[str], rules: LocationRules) -> None:
-    # Each folder with several names behind it, so that what is remembered of the folder is used.
-    texts = [*texts, *(f"{text.rpartition('/')[0]}/{name}" for text in texts for name in ("x", "..", "", "a?b", ".h"))]
-    locations = Locations(rules)
-    assert [locations.of(text) for text in texts] == [normalise(text, rules) for text in texts]
 
 
 def test_dots_in_what_stands_for_file_are_resolved() -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import threading
+import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -534,7 +535,8 @@ def test_an_error_for_a_key_that_was_not_asked_for_puts_all_in_doubt(s3: S3Serve
 def test_hopeless_keys_are_refused_without_asking(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
     paths = [f"s3://{bucket}/{'n' * 1025}", f"s3://{bucket}", f"s3://{bucket}/", f"s3://{bucket}/\ud800"]
-    assert {outcome.outcome for outcome in stores.delete(paths)} == {"failed"}
+    assert [outcome.outcome for outcome in stores.delete(paths)] == ["absent", "failed", "failed", "failed"]
+    assert stores.head(paths[0]) is None
     assert injected.requests == []
 
 
@@ -549,9 +551,35 @@ def test_one_key_in_two_spellings_is_deleted_once_and_told_twice(s3: S3Server, b
 
 def test_a_delete_whose_time_is_over_tries_no_more(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
-    (outcome,) = stores.delete([f"s3://{bucket}/x"], within_seconds=0)
+    (outcome,) = stores.delete([f"s3://{bucket}/x"], until=time.monotonic())
     assert outcome.outcome == "failed"
     assert injected.requests == []
+
+
+@pytest.mark.parametrize("waits_for", ["the pace", "a busy server", "a server that is busy for one key"])
+def test_no_request_goes_out_when_the_time_is_over_whatever_it_waited_for(
+    s3: S3Server, bucket: str, waits_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be stopped there, and what it was to delete may be alive when it goes on."""
+    stores, injected = _injected(s3)
+    s3.fill(bucket, list("ab"))
+    late: list[float] = []
+    # The time goes by during the wait, and not by it: no test waits.
+    monkeypatch.setattr("artemis_lifecycle.storage.s3.time", SimpleNamespace(monotonic=lambda: 100.0 if late else 0.0))
+    if waits_for == "the pace":
+        injected.answer("DeleteObjects", lambda _: late.append(1))
+    elif waits_for == "a busy server":
+        injected.answer("DeleteObjects", lambda _: late.append(1) or refusal(503, "SlowDown"))
+    else:
+        slow = {"Key": "b", "Code": "SlowDown", "Message": "slow"}
+        injected.after("DeleteObjects", lambda parsed: late.append(1) or parsed.update(Errors=[slow]))
+    removals = stores.remove(pa.array([f"s3://{bucket}/{key}" for key in "ab"]), until=50.0)
+    assert len(late) == 1
+    over = "not tried: the time for this call was over"
+    both = [None, f"{over} (before: SlowDown: slow)"] if "one key" in waits_for else [over, over]
+    assert [removals.errors.get(row) for row in range(2)] == both
+    if waits_for == "the pace":
+        assert _paths(s3.stores(), f"s3://{bucket}") == [f"s3://{bucket}/a", f"s3://{bucket}/b"]
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
