@@ -65,9 +65,11 @@ if TYPE_CHECKING:
 CHANGED = "changed_since_listing"
 """An orphan job's file is not the one that was listed: it has another size, or was written again."""
 
-_LOOK_LASTS, _LISTED_LASTS = 10.0, 60.0
-"""Seconds after which a look at what is reachable, and one at the files themselves (on S3 a request each), no longer
-count: a worker that was frozen meanwhile looks again."""
+_LOOK_LASTS = 10.0
+"""Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
+
+_LISTED_LASTS, _AND_EACH = 60.0, 0.1
+"""The same for a look at listed files themselves, and for each of them: on S3 a request, at the pace of the store."""
 
 _LOOKS = 5
 
@@ -398,7 +400,7 @@ class _Run:
             self.lease.check()
             # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
             now = time.monotonic()
-            if now - looked < _LOOK_LASTS and now - began < _LISTED_LASTS:
+            if now - looked < _LOOK_LASTS and now - began < _LISTED_LASTS + _AND_EACH * len(paths):
                 break
         else:
             raise Busy(
