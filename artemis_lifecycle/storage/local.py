@@ -21,6 +21,7 @@ from artemis_lifecycle.storage.instants import microseconds, of_microseconds
 from artemis_lifecycle.storage.location import folder_and_name, normalise, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
+    NOT_TRIED,
     REMOVED,
     ArchiveState,
     Children,
@@ -678,7 +679,7 @@ def _at_once(paths: pa.Array) -> bool:
 
 
 def _not_tried(path: str) -> DeleteOutcome:
-    return DeleteOutcome(path, "failed", "not tried: the time for this call was over")
+    return DeleteOutcome(path, "failed", NOT_TRIED)
 
 
 def _delete(path: str) -> DeleteOutcome:

@@ -42,6 +42,7 @@ from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
     CHUNK,
     FAILED,
+    NOT_TRIED,
     ArchiveState,
     Children,
     DeleteOutcome,
@@ -56,7 +57,6 @@ from artemis_lifecycle.storage.types import (
 T = TypeVar("T")
 
 _DELETES_PER_REQUEST = 1000
-_NOT_TRIED = "not tried: the time for this call was over"
 _DELETERS = 4  # More at once, of a thousand keys each, is what S3 answers with 503.
 _HEADS = 16
 _PAGE = 1000
@@ -717,10 +717,15 @@ class S3Store:
 
     def _delete_keys(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
         """Delete different keys; the reason for each of which it is not known that it went."""
-        plain = [key for key in keys if _ALONE.search(key) is None]
-        batches = [plain[i : i + _DELETES_PER_REQUEST] for i in range(0, len(plain), _DELETES_PER_REQUEST)]
-        batches += [[key] for key in keys if _ALONE.search(key) is not None]
-
+        together: list[str] = []
+        alone: list[list[str]] = []
+        for key in keys:
+            if _ALONE.search(key) is None:
+                together.append(key)
+            else:
+                alone.append([key])
+        batches = [together[i : i + _DELETES_PER_REQUEST] for i in range(0, len(together), _DELETES_PER_REQUEST)]
+        batches += alone
         errors: dict[str, str] = {}
         for refused in threaded(lambda batch: self._delete_batch(bucket, batch, until), batches, _DELETERS):
             errors.update(refused)
@@ -751,7 +756,7 @@ class S3Store:
         except _TimeIsOver:
             for key in left:
                 said = reasons.get(key)
-                reasons[key] = _NOT_TRIED if said is None else f"{_NOT_TRIED} (before: {said})"
+                reasons[key] = NOT_TRIED if said is None else f"{NOT_TRIED} (before: {said})"
         except StorageError as error:
             reasons.update(dict.fromkeys(left, error.what))
         return reasons

@@ -112,6 +112,9 @@ class Looks:
 
 REMOVED, ABSENT, FAILED = 0, 1, 2
 
+NOT_TRIED = "not tried: the time for this call was over"
+"""Why a path failed that a delete with a limit in time did not come to."""
+
 
 @dataclass(frozen=True)
 class Removals:
