@@ -77,6 +77,8 @@ class Catalog(_Model):
     """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
 
     `expected_latency` is what people are told to expect of an answer from this tier; nothing waits or fails by it.
+    `roots`: where orphans may be collected besides the warehouse. `isolated`: patterns of tables that read no files of
+    other tables; one of them that cannot be read stops no other table's deletions.
     """
 
     name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -86,6 +88,12 @@ class Catalog(_Model):
     storage_class: str | None = None
     expected_latency: Duration | None = None
     properties: dict[str, str] = {}
+    roots: tuple[str, ...] = ()
+    isolated: tuple[str, ...] = ()
+
+    def is_isolated(self, table: str) -> bool:
+        """Whether a person vouches that the table reads no files of other tables."""
+        return any(fnmatchcase(table, pattern) for pattern in self.isolated)
 
     @field_validator("warehouse")
     @classmethod
@@ -299,6 +307,8 @@ class Orphans(_Model):
     min_age_floor: Duration = timedelta(hours=24)
     prefix_mismatch: Literal["error", "ignore", "delete"] = "error"
     missing_files: Literal["error", "ignore"] = "error"
+    hidden: Literal["keep", "scan"] = "keep"
+    max_share: float = Field(default=0.1, ge=0, le=1)
     equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
     equal_authorities: dict[str, str] = {}
     scan_every: ScanEvery = ScanEvery()

@@ -173,10 +173,9 @@ def on_executors(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
     patch.setattr("artemis_lifecycle.deletion.batches._PARTS_HERE", 0)
     patch.setattr("artemis_lifecycle.deletion.batches._FILES_HERE", -1)
-    for module in ("storage.frames", "orphans.listing", "orphans.scan"):
+    for module in ("storage.frames", "orphans.listing"):
         patch.setattr(f"artemis_lifecycle.{module}.ROWS_HERE", -1)
-    for module in ("orphans.narrowing", "orphans.scan"):
-        patch.setattr(f"artemis_lifecycle.{module}.CANDIDATES_HERE", -1)
+    patch.setattr("artemis_lifecycle.orphans.scan._CANDIDATES_KEPT", -1)
 
 
 @pytest.fixture(params=["here", "executors"])
@@ -203,6 +202,8 @@ def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig
                 for tier in ("live", "cold")
             },
             "operations": {"uri": uri, "root": f"file://{home}/state"},
+            # Nearly every file of a test's tables may be an orphan.
+            "defaults": {"orphans": {"max_share": 1}},
             "spark": {"master": "local[2]"},
             "home": home,
         }

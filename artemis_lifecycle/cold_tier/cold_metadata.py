@@ -26,8 +26,8 @@ from artemis_lifecycle.cold_tier.cold_split import (
     log_between,
 )
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
+from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
 UNKNOWN_SNAPSHOT = 0
 """The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""

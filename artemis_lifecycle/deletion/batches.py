@@ -25,7 +25,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import arrow_schema, read_frame, read_table
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, read_table
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import NO_TIME
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 BATCH = "batch bigint, path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
 OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
 
-Outcome = Literal["deleted", "quarantined", "absent", "kept", "failed"]
+Outcome = Literal["deleted", "quarantined", "absent", "kept", "failed", "would_delete"]
 
 _ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "metadata")
 _PARTS_HERE = 50
@@ -201,9 +201,6 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
 def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
     """The files of one batch, as `BATCH`; `last_modified` in microseconds since 1970 (NO_TIME for a file that no
     listing saw), and an unknown size is 0. Raises StorageError when the part is missing or differs from its seal."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     part = batches.parts.get(batch)
     if part is None:
         raise StorageError(
@@ -212,7 +209,25 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
             untouched="the files of the batch",
             do="plan or scan again",
         )
-    rows = _read_part(stores, f"{batches.folder}/{part.name}", part.sha256)
+    return _numbered(_read_part(stores, f"{batches.folder}/{part.name}", part.sha256))
+
+
+def sealed_pieces(stores: Stores, job: DeletionJob, most: int) -> Iterator[pa.Table]:
+    """The job's list as `read_batch` gives it, in pieces of at most so many files, in the order of the list."""
+    import pyarrow as pa
+
+    for batch in frame_batches(job.files_location, stores):
+        _require_columns(job, batch.schema.names)
+        rows = pa.Table.from_batches([batch])
+        if "last_modified" not in rows.column_names:
+            rows = rows.append_column("last_modified", pa.nulls(rows.num_rows, pa.timestamp("us", "UTC")))
+        yield from (_numbered(rows.slice(start, most)) for start in range(0, rows.num_rows, most))
+
+
+def _numbered(rows: pa.Table) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     modified = rows.column("last_modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
     changed = {
         "size_in_bytes": pc.fill_null(rows.column("size_in_bytes"), 0),

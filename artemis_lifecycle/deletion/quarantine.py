@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from artemis_lifecycle.deletion.batches import FileOutcome, outcome_frame, outcomes_of_job
+from artemis_lifecycle.deletion.batches import DeletionJob, FileOutcome, outcome_frame, sealed_pieces
 from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -26,6 +28,7 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
@@ -33,11 +36,9 @@ T = TypeVar("T")
 QUARANTINED: Final = "quarantined"
 """The outcome of a file that left its path and stands in quarantine."""
 
-UNDELETED = "undeleted"
-"""The file was brought back from quarantine, and the undelete is not closed."""
-
 _THREADS = 8
 _FILES_AT_ONCE = 1_000
+_DELETES_LAST = 30.0  # Seconds; well inside a lease.
 _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -113,6 +114,7 @@ def put_back(
     stores: Stores,
     root: str,
     record: QuarantineRecord,
+    job: DeletionJob,
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Undeleted:
@@ -141,7 +143,7 @@ def put_back(
     counts: Counter[str] = Counter()
     size = 0
     problems: list[tuple[str, str]] = []
-    for piece in _pieces(moved_files(stores, root, record.job_id)):
+    for piece in _pieces(moved_files(stores, job, record)):
         check()
         with around("quarantine.put_back"):
             for outcome, moved, why in threaded(one, piece, _THREADS):
@@ -163,14 +165,19 @@ def put_back(
     )
 
 
-def moved_files(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
-    """What the job's deletion moved into quarantine, batch by batch."""
-    return (outcome for outcome in outcomes_of_job(stores, root, job_id) if outcome.outcome == QUARANTINED)
+def moved_files(stores: Stores, job: DeletionJob, record: QuarantineRecord) -> Iterator[FileOutcome]:
+    """The job's files that are in quarantine now, whatever was recorded of them: a worker that was killed after it
+    moved a batch recorded nothing."""
+    aside = {file.path.rpartition("/")[2] for file in stores.list(f"{record.folder}/files")}
+    for rows in sealed_pieces(stores, job, _FILES_AT_ONCE):
+        for row in rows.to_pylist():
+            if place_of(record.folder, row["path"]).rpartition("/")[2] in aside:
+                yield FileOutcome(row["path"], row["kind"], row["size_in_bytes"], QUARANTINED, row["reason"])
 
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge deleted from quarantine, or would delete. `failed` files make the next run try again."""
+    """What a purge deleted from quarantine, or would delete. `failed` and `kept` files make the next run try again."""
 
     job_id: str
     table: str
@@ -178,32 +185,44 @@ class Purged:
     failed: int
     bytes: int
     dry_run: bool = False
+    kept: int = 0
 
 
 def purge(
     stores: Stores,
     record: QuarantineRecord,
     *,
+    kept: Callable[[pa.Table], Mapping[int, str]],
+    lock: Callable[[], AbstractContextManager[object]],
     dry_run: bool = False,
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
 ) -> Purged:
-    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left."""
-    deleted = failed = size = 0
+    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left.
+
+    `kept` says which of some files (column path) stay, and why: a table may have been given a file in here. It is asked
+    under `lock`, and the files go under it.
+    """
+    import pyarrow as pa
+
+    deleted = failed = stayed = size = 0
     for piece in _pieces(stores.list(record.folder)):
         check()
-        sizes = {file.path: file.size_in_bytes for file in piece}
-        if dry_run:
-            deleted, size = deleted + len(piece), size + sum(sizes.values())
-            continue
-        take(len(piece))
-        with around("quarantine.purge"):
-            for answer in stores.delete(list(sizes)):
-                if answer.outcome == "failed":
-                    failed += 1
-                else:
-                    deleted, size = deleted + 1, size + sizes[answer.path]
-    return Purged(record.job_id, record.table, deleted, failed, size, dry_run)
+        take(0 if dry_run else len(piece))
+        with lock():
+            reasons = kept(pa.table({"path": pa.array([file.path for file in piece], pa.string())}))
+            stayed += len(reasons)
+            sizes = {file.path: file.size_in_bytes for row, file in enumerate(piece) if row not in reasons}
+            if dry_run:
+                deleted, size = deleted + len(sizes), size + sum(sizes.values())
+                continue
+            with around("quarantine.purge"):
+                for answer in stores.delete(list(sizes), until=time.monotonic() + _DELETES_LAST):
+                    if answer.outcome == "failed":
+                        failed += 1
+                    else:
+                        deleted, size = deleted + 1, size + sizes[answer.path]
+    return Purged(record.job_id, record.table, deleted, failed, size, dry_run, stayed)
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:

@@ -21,15 +21,13 @@ from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_pie
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
+from artemis_lifecycle.protection.places import RECEIPTS
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-RECEIPTS = "artemis-receipts"
-"""The folder in a table's metadata folder that receipts stand in."""
 
 _SAMPLE = 100
 _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")

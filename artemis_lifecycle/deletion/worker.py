@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import (
     OUTCOMES,
     Batches,
     DeletionJob,
     Outcome,
+    batch_paths,
     outcome_frame,
     outcomes_of_job,
     read_batch,
     read_outcomes,
     seal_batches,
-    sealed_files,
-    small_list,
+    sealed_pieces,
     write_outcomes,
 )
-from artemis_lifecycle.deletion.last_look import LastLook, Sight, Verdicts
-from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog, sidecar_array
 from artemis_lifecycle.deletion.quarantine import (
     QUARANTINED,
     QuarantinePlace,
@@ -46,17 +43,17 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
+from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.ownership import sidecar_array
+from artemis_lifecycle.protection.protection import WAITING, Considered, Protection
 from artemis_lifecycle.spark.readers import read_here
-from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import is_under, normalise
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import Stores, are_local
-from artemis_lifecycle.storage.types import ABSENT, NO_TIME, REMOVED
+from artemis_lifecycle.storage.types import ABSENT, NO_TIME, NOT_TRIED, REMOVED, Removals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -78,9 +75,12 @@ _DELETES_LAST = 30.0
 
 _MANY, _MOST_PER_BATCH = 4_000, 5_000
 
+_CHECKED_EVERY = 1.0
+"""Seconds for which deletes go out between two questions whether the table's lock is still held."""
+
 _CLOCK_GRAIN = 1_000_000  # Microseconds. S3 tells modification times by the second, inventories by the millisecond.
 
-_NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed")
+_NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed", "would_delete")
 _NOT_TOLD = "the store did not say what became of it"
 
 GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
@@ -109,8 +109,9 @@ class DeletionReport:
     """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
     Files that were moved into quarantine count as deleted: they are gone from the table; `quarantine` is the folder.
 
-    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. A dry
-    run leaves all counts but `kept` at 0 and tells `would_delete` and `would_delete_bytes` instead.
+    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. Of an
+    expiration, files that stay only for now (a writer, a hold of another table, an open plan, a missing archived copy)
+    are kept and pending. A dry run counts `would_delete` and `would_delete_bytes` in the place of the deleted.
     """
 
     job_id: str
@@ -165,54 +166,28 @@ class DeletionReport:
 
 
 def delete_job(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
+    context: DeletionContext,
     job: DeletionJob,
     *,
-    current: Callable[[], Pointer],
-    catalog: TablesOfCatalog,
     lease: Lease | None,
-    root: str,
-    rules: LocationRules,
     settings: DeletionSettings = DEFAULT_SETTINGS,
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
-    reserved: Sequence[str] = (),
-    rules_of: Callable[[str], LocationRules] | None = None,
-    dropped: Absence | None = None,
 ) -> DeletionReport:
     """Delete the files of `job`, or go on deleting them.
 
-    `current` reads the table's entry in the live catalog, `catalog` its other tables; `root` is `operations.root`;
     `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
-    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on. Nothing
-    goes that lies in a `reserved` location: the roots of the other tiers. `rules_of` are other tables' own rules, by
-    name (None: these). `dropped` is given of a table that the catalog has no more: then nothing of it is reachable, and
-    `current` is not asked.
+    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on. A dry
+    run asks for each file what the real run asks, and leaves it.
 
     Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
-    sight = Sight.around(
-        spark,
-        stores,
-        operations,
-        current,
-        catalog,
-        # The name of a dropped table may be another table's by now.
-        job.table if dropped is None else None,
-        root=root,
-        rules=rules,
-        reserved=reserved,
-        rules_of=rules_of,
-        dropped=dropped,
-    )
     if dry_run:
-        return _dry_run(sight, job)
+        return _dry_run(context, job)
     if lease is None:
         raise Refused("A deletion needs the table's lease", table=job.table, untouched="all files", do="take the lease")
-    return _Run(sight, job, lease, settings, pause).run()
+    return _Run(context, job, lease, settings, pause).run()
 
 
 def report_of(
@@ -222,16 +197,66 @@ def report_of(
     return _report(spark, stores, operations, job, root, paused=None)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """What was found of a piece's files, by row: which stay and why, which are gone; and when it was asked."""
+
+    kept: Mapping[int, str]
+    gone: NDArray[np.bool_]
+    asked_at: float
+    protected_at: float
+
+    @property
+    def going(self) -> NDArray[np.bool_]:
+        going: NDArray[np.bool_] = ~self.gone
+        going[list(self.kept)] = False
+        return going
+
+
+def _judge(
+    context: DeletionContext, protection: Protection, considered: Considered, files: pa.Table, *, look_up: bool = False
+) -> _Judged:
+    """Ask the store about files that a listing saw, then protection about all of them: the one question that a real run
+    and a dry run ask. `look_up`: also about the local files that no listing saw, which a real run finds absent when it
+    deletes them."""
+    import numpy as np
+
+    paths = files.column("path").combine_chunks()
+    asked_at = time.monotonic()
+    changed, gone = _as_listed(context.stores, files, paths)
+    if look_up:
+        rows = np.flatnonzero(np.asarray(are_local(paths)) & ~gone)
+        gone[rows] |= ~context.stores.looks(paths.take(rows)).found
+    protected_at = time.monotonic()
+    kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | protection.kept(files, considered)
+    return _Judged(kept, gone, asked_at, protected_at)
+
+
+def _as_listed(stores: Stores, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of files that a listing saw: those that are not what was listed, and those that are gone."""
+    import numpy as np
+
+    sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
+    changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
+    rows = np.flatnonzero(modified != NO_TIME)
+    if len(rows):
+        now = stores.looks(paths.take(rows))
+        another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
+        another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
+        changed[rows], gone[rows] = now.found & another, ~now.found
+    return changed, gone
+
+
 class _Run:
     def __init__(
         self,
-        sight: Sight,
+        context: DeletionContext,
         job: DeletionJob,
         lease: Lease,
         settings: DeletionSettings,
         pause: Callable[[], str | None],
     ) -> None:
-        self.sight = sight
+        self.context = context
         self.job = job
         self.lease = lease
         self.settings = settings
@@ -240,7 +265,7 @@ class _Run:
         self.folder: str | None = None
 
     def run(self) -> DeletionReport:
-        sight, job, journal = self.sight, self.job, self.sight.operations.journal
+        context, job, journal = self.context, self.job, self.context.operations.journal
         known = journal.job(job.job_id)
         paused = None
         if known is None or known.finished_at is None:
@@ -248,7 +273,7 @@ class _Run:
             if job.files > _MANY:
                 # What a batch costs beside its files is paid a few times, and not for each thousand of many.
                 per_batch = max(per_batch, min(_MOST_PER_BATCH, job.files // 4))
-            batches = seal_batches(sight.spark, sight.stores, job, sight.root, per_batch)
+            batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
             if known is None:
                 self._begin(batches)
             self._begin_quarantine()
@@ -256,85 +281,111 @@ class _Run:
             if not journal.unfinished(job.job_id):
                 if self.settings.remove_empty_folders:
                     self._remove_empty_folders()
-                sight.operations.quarantines.finish(job.job_id)
+                context.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
-        return _report(sight.spark, sight.stores, sight.operations, job, sight.root, paused)
+        return _report(context.spark, context.stores, context.operations, job, context.root, paused)
 
     def _begin(self, batches: Batches) -> None:
-        sight, job = self.sight, self.job
+        context, job = self.context, self.job
         record = JobRecord(
             job_id=job.job_id,
             kind=job.kind,
             table_uuid=job.table_uuid,
             table=job.table,
             files_location=job.files_location,
-            started_at=sight.operations.clock.now(),
+            started_at=context.operations.clock.now(),
             finished_at=None,
             batches=len(batches.parts),
             files=sum(files for files, _ in batches.sizes),
             bytes=sum(size for _, size in batches.sizes),
         )
-        sight.operations.journal.begin(record, batches.sizes)
+        context.operations.journal.begin(record, batches.sizes)
 
     def _remove_empty_folders(self) -> None:
         """Below the table's `data`: a writer may be about to use the metadata folder, and finds that there. Of a
         dropped table all of them, and the table's own."""
-        sight, job = self.sight, self.job
-        if sight.dropped is None:
-            location = read_table_metadata(sight.stores, sight.current().metadata_location).location
+        context, job = self.context, self.job
+        if context.dropped is None:
+            location = read_table_metadata(context.stores, context.entry().metadata_location).location
             top = f"{location}/data"
         else:
-            location = sight.dropped.metadata.location
+            location = context.dropped.metadata.location
             top = location.rstrip("/").rpartition("/")[0]
-        gone = (each for each in outcomes_of_job(sight.stores, sight.root, job.job_id) if each.outcome in GONE)
+        gone = (each for each in outcomes_of_job(context.stores, context.root, job.job_id) if each.outcome in GONE)
         folders = {each.path.rpartition("/")[0] for each in gone}
         for folder in sorted(folders, key=len, reverse=True):
-            if is_under(folder, normalise(top, sight.rules), sight.rules):
-                sight.stores.remove_empty(folder, top)
+            if is_under(folder, normalise(top, context.rules), context.rules):
+                context.stores.remove_empty(folder, top)
 
     def _begin_quarantine(self) -> None:
         """Write down where files will go, before the first goes, and put the plan's own metadata file beside them."""
-        place, sight, job = self.settings.quarantine, self.sight, self.job
-        begun = sight.operations.quarantines.find(job.job_id)
+        place, context, job = self.settings.quarantine, self.context, self.job
+        begun = context.operations.quarantines.find(job.job_id)
         if begun is not None or place is None:
             # A job that began to move files ends so, whatever the policy says by now.
             self.folder = None if begun is None else begun.folder
             return
         self.folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
         kept = None
-        if place.metadata_location is not None and sight.stores.head(place.metadata_location) is not None:
+        if place.metadata_location is not None and context.stores.head(place.metadata_location) is not None:
             kept = f"{self.folder}/{place.metadata_location.rpartition('/')[2]}"
-            sight.stores.copy(place.metadata_location, kept)
-        sight.operations.quarantines.begin(job.job_id, job.table_uuid, job.table, self.folder, place.retain, kept)
+            context.stores.copy(place.metadata_location, kept)
+        context.operations.quarantines.begin(job.job_id, job.table_uuid, job.table, self.folder, place.retain, kept)
 
     def _batches(self, batches: Batches) -> str | None:
         """Go through what is not done, failed batches again up to `rounds` times; what a pause said, or None."""
-        journal = self.sight.operations.journal
-        look = LastLook(self.sight, self.job, batches)
-        looked = False
+        journal = self.context.operations.journal
+        protection = Protection(self.context, self.job)
+
+        def considered() -> Iterator[pa.Array]:
+            return batch_paths(self.context.stores, batches)
+
+        began = False
+        tried: set[int] = set()
         for _ in range(self.settings.rounds):
-            todo = journal.unfinished(self.job.job_id)
+            # What waits for somebody else is not tried again at once.
+            todo = [
+                record
+                for record in journal.unfinished(self.job.job_id)
+                if record.batch not in tried or record.state != BatchState.WAITING
+            ]
             if not todo:
                 break
-            if not looked:
-                look.require_no_hold()
-                look.look_around()
-                look.full()
-                looked = True
+            if not began:
+                protection.require_no_hold()
+                protection.look_around()
+                protection.full(considered)
+                began = True
             for record in sorted(todo, key=lambda record: record.batch):
-                if (why := self.pause() or self._batch(look, batches, record)) is not None:
+                if (why := self.pause() or self._batch(protection, considered, batches, record)) is not None:
                     return why
-        return None
+                tried.add(record.batch)
+        return self._waits_for()
 
-    def _batch(self, look: LastLook, batches: Batches, record: BatchRecord) -> str | None:
+    def _waits_for(self) -> str | None:
+        """Why files of waiting batches stay for now."""
+        journal, stores, root = self.context.operations.journal, self.context.stores, self.context.root
+        reasons: Counter[str] = Counter()
+        for record in journal.unfinished(self.job.job_id):
+            if record.state == BatchState.WAITING:
+                settled = read_outcomes(stores, root, self.job.job_id, record.batch)
+                reasons.update(settled.filter(_waiting(settled)).column("reason").to_pylist())
+        told = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
+        return f"waits ({told})" if told else None
+
+    def _batch(
+        self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord
+    ) -> str | None:
         """Take one batch, piece by piece; what a pause said between two pieces, after which the next run goes on."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        sight, job, batch = self.sight, self.job, record.batch
-        files = read_batch(sight.stores, batches, batch)
-        settled = read_outcomes(sight.stores, sight.root, job.job_id, batch)
+        context, job, batch = self.context, self.job, record.batch
+        files = read_batch(context.stores, batches, batch)
+        settled = read_outcomes(context.stores, context.root, job.job_id, batch)
         settled = settled.filter(pc.not_equal(settled.column("outcome"), "failed"))
+        if job.kind == "expiration":
+            settled = settled.filter(pc.invert(_waiting(settled)))
         todo = files
         if settled.num_rows:
             todo = files.filter(pc.invert(pc.is_in(files.column("path"), settled.column("path").combine_chunks())))
@@ -350,20 +401,23 @@ class _Run:
             if self.folder is not None:
                 # A copy takes its time, and harms nothing: before the lock is taken.
                 self.bucket.take(piece.num_rows)
-                aside = set_aside(sight.stores, self.folder, piece.column("path").to_pylist())
-            look.look_around()
-            with table_lock(sight.operations.engine, job.table_uuid, table=job.table) as lock:
+                aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
+            protection.look_around()
+            with table_lock(context.operations.engine, job.table_uuid, table=job.table) as lock:
                 self.lease.check()
                 if start == 0:
-                    sight.operations.journal.start_batch(job.job_id, batch, self.lease.token)
-                settled = pa.concat_tables([settled, self._piece(look, lock, piece, aside, interrupted)])
+                    context.operations.journal.start_batch(job.job_id, batch, self.lease.token)
+                settled = pa.concat_tables(
+                    [settled, self._piece(protection, considered, lock, piece, aside, interrupted)]
+                )
                 self.lease.check()
                 with around("deletion.write_outcomes"):
-                    write_outcomes(sight.stores, sight.root, job.job_id, batch, settled)
+                    write_outcomes(context.stores, context.root, job.job_id, batch, settled)
+        waits = job.kind == "expiration" and bool(pc.any(_waiting(settled)).as_py())
         totals = settled.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
         count = Counter({row["outcome"]: row["path_count"] for row in totals})
         errors = settled.filter(pc.equal(settled.column("outcome"), "failed")).column("reason")
-        sight.operations.journal.finish_batch(
+        context.operations.journal.finish_batch(
             job.job_id,
             batch,
             self.lease.token,
@@ -373,12 +427,14 @@ class _Run:
             failed=count["failed"],
             deleted_bytes=sum(row["size_in_bytes_sum"] for row in totals if row["outcome"] in GONE),
             error=errors[0].as_py() if len(errors) else None,
+            waiting=waits,
         )
         return None
 
     def _piece(
         self,
-        look: LastLook,
+        protection: Protection,
+        considered: Considered,
         lock: TableLock,
         files: pa.Table,
         aside: Mapping[str, str | None] | None,
@@ -392,27 +448,22 @@ class _Run:
             return arrow_schema(OUTCOMES).empty_table()
         paths = files.column("path").combine_chunks()
         for _ in range(_LOOKS):
-            began = time.monotonic()
-            changed, gone = self._as_listed(files, paths)
-            looked = time.monotonic()
-            kept = look.kept(paths)
+            judged = _judge(self.context, protection, considered, files)
             lock.check()
             self.lease.check()
-            # Monotonic time runs on while a process is stopped: what it saw before may have come alive since.
+            # What was seen before the process was stopped may have come alive since.
             now = time.monotonic()
-            if now - looked < _LOOK_LASTS and now - began < _LISTED_LASTS + _AND_EACH * len(paths):
+            fresh = now - judged.protected_at < _LOOK_LASTS
+            if fresh and now - judged.asked_at < _LISTED_LASTS + _AND_EACH * len(paths):
                 break
         else:
             raise Busy(
-                f"A look at the table takes longer than the {_LOOK_LASTS:g} s for which it counts",
+                f"Reading what protects the files takes longer than the {_LOOK_LASTS:g} s for which it counts",
                 table=self.job.table,
                 untouched="all files of the job that were not deleted before",
                 do="delete again when Postgres and the store answer faster",
             )
-        kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | kept
-        staying = np.zeros(len(paths), np.bool_)
-        staying[list(kept)] = True
-        going = ~(staying | gone)
+        kept, going = judged.kept, judged.going
         moved: list[int] = []
         refused: dict[int, str] = {}
         rows = [] if aside is None else list(enumerate(paths.to_pylist()))
@@ -420,9 +471,9 @@ class _Run:
             refused = {row: why for row, path in rows if (why := aside.get(path)) is not None}
             going &= np.array([path in aside and row not in refused for row, path in rows])
         asked = np.flatnonzero(going)
-        # From the look on, and not from now: the process may be stopped in between as well.
+        # From the question on, and not from now: the process may be stopped in between as well.
         with around("deletion.delete_files"):
-            removals = self.sight.stores.remove(paths.take(asked), until=looked + _DELETES_LAST)
+            removals = self._remove(paths.take(asked), lock, judged.protected_at + _DELETES_LAST)
         if aside is not None:
             # An interrupted attempt moved them; alive again or not, an undelete is what brings them back.
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
@@ -437,40 +488,52 @@ class _Run:
         told.put_each(kept, "kept")
         told.put(np.array(moved, np.int64), QUARANTINED)
         # Also of files that an interrupted attempt took away, and died.
-        self._remove_sidecars(paths.filter(told.are(*GONE, "absent")))
+        self._remove_sidecars(protection, considered, paths.filter(told.are(*GONE, "absent")), lock, judged)
         return told.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
+    def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
+        """Delete, asking every second whether the table's lock is still held: its session may have been ended, and a
+        writer, a hold or a restore let in."""
+        import numpy as np
+
+        removals = Removals(np.zeros(len(paths), np.int8))
+        left = np.arange(len(paths))
+        while len(left):
+            lock.check()
+            self.lease.check()
+            part = self.context.stores.remove(paths.take(left), until=min(until, time.monotonic() + _CHECKED_EVERY))
+            removals.outcomes[left] = part.outcomes
+            removals.errors.update({int(left[row]): why for row, why in part.errors.items()})
+            if time.monotonic() >= until:
+                break
+            late = [row for row, why in part.errors.items() if why.startswith(NOT_TRIED)]
+            left = left[sorted(late)]
+            for row in left.tolist():
+                del removals.errors[row]
+        return removals
+
     def _is_aside(self, path: str) -> bool:
-        return self.folder is not None and is_aside(self.sight.stores, self.folder, path)
+        return self.folder is not None and is_aside(self.context.stores, self.folder, path)
 
     def _take_out(self, paths: Sequence[str]) -> None:
         """What stays at its path needs no copy in quarantine."""
         if self.folder is not None and paths:
             until = time.monotonic() + _DELETES_LAST
-            self.sight.stores.delete([place_of(self.folder, path) for path in paths], until=until)
+            self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
-    def _remove_sidecars(self, paths: pa.Array) -> None:
-        """Take away the checksum files that Hadoop left beside local files; most were never there, none is counted."""
+    def _remove_sidecars(
+        self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: _Judged
+    ) -> None:
+        """Delete the checksum files that Hadoop left beside local files; most were never there, none is counted. One
+        that a table names as a file of its own stays."""
         import pyarrow as pa
 
         beside = sidecar_array(paths.filter(are_local(paths)))
-        there = beside.filter(pa.array(self.sight.stores.there(beside)))
+        there = beside.filter(pa.array(self.context.stores.there(beside)))
         if len(there):
-            self.sight.stores.remove(there, until=time.monotonic() + _DELETES_LAST)
-
-    def _as_listed(self, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of files that a listing saw: those that are not what was listed, and those that are gone."""
-        import numpy as np
-
-        sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
-        changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
-        rows = np.flatnonzero(modified != NO_TIME)
-        if len(rows):
-            now = self.sight.stores.looks(paths.take(rows))
-            another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
-            another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
-            changed[rows], gone[rows] = now.found & another, ~now.found
-        return changed, gone
+            there = there.filter(pa.array(~protection.names(there)))
+            lock.check()
+            self.context.stores.remove(there, until=judged.protected_at + _DELETES_LAST)
 
 
 class _Outcomes:
@@ -529,6 +592,8 @@ def _report(
     root: str,
     paused: str | None,
 ) -> DeletionReport:
+    import pyarrow.compute as pc
+
     quarantine = operations.quarantines.find(job.job_id)
     known = operations.journal.job(job.job_id)
     if known is not None and known.forgotten_at is not None:
@@ -544,7 +609,12 @@ def _report(
             _files=lambda: outcome_frame(spark, stores, root, job.job_id),
         )
     records = operations.journal.batches(job.job_id)
-    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED)]
+    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED, BatchState.WAITING)]
+    waiting = sum(
+        pc.sum(_waiting(read_outcomes(stores, root, job.job_id, record.batch))).as_py() or 0
+        for record in counted
+        if record.state == BatchState.WAITING
+    )
     files = sum(record.files for record in counted)
     return DeletionReport(
         job_id=job.job_id,
@@ -554,78 +624,65 @@ def _report(
         kept=sum(record.kept for record in counted),
         failed=sum(record.failed for record in counted),
         bytes=sum(record.deleted_bytes for record in counted),
-        pending=job.files - files,
+        pending=job.files - files + waiting,
         paused=paused,
         quarantine=None if quarantine is None else quarantine.folder,
         _files=lambda: outcome_frame(spark, stores, root, job.job_id),
     )
 
 
-def _dry_run(sight: Sight, job: DeletionJob) -> DeletionReport:
-    """Look at everything, delete and write nothing."""
+def _dry_run(context: DeletionContext, job: DeletionJob) -> DeletionReport:
+    """Ask for every file what a run would ask, delete and write nothing."""
+    import numpy as np
     import pyarrow as pa
 
-    look = LastLook(sight, job, None)
-    look.require_no_hold()
-    look.look_around()
-    look.look_at(batch.column("path") for batch in frame_batches(job.files_location, sight.stores))
-    judge = _Judge(look.verdicts())
-    small = small_list(sight.stores, job)
-    if small is not None:
-        judged = read_here(sight.spark, small, judge, OUTCOMES)
-        totals = pa.Table.from_batches(judge(small.to_batches()), arrow_schema(OUTCOMES)).group_by("outcome")
-        rows = totals.aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
-        by_outcome = {row["outcome"]: (row["path_count"], row["size_in_bytes_sum"] or 0) for row in rows}
-    else:
-        judged = sealed_files(sight.spark, sight.stores, job).mapInArrow(judge, OUTCOMES)
-        with worker_errors():
-            found = judged.groupBy("outcome").agg({"path": "count", "size_in_bytes": "sum"}).collect()
-        by_outcome = {row["outcome"]: (row["count(path)"], row["sum(size_in_bytes)"] or 0) for row in found}
-    count = sum(files for files, _ in by_outcome.values())
-    if count != job.files:
+    protection = Protection(context, job)
+
+    def considered() -> Iterator[pa.Array]:
+        return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
+
+    protection.require_no_hold()
+    protection.look_around()
+    protection.full(considered)
+    found: list[pa.Table] = []
+    for piece in sealed_pieces(context.stores, job, _MOST_PER_BATCH):
+        judged = _judge(context, protection, considered, piece, look_up=True)
+        told = _Outcomes(piece)
+        told.put(np.flatnonzero(~judged.going), "absent")
+        told.put(np.flatnonzero(judged.going), "would_delete")
+        told.put_each(judged.kept, "kept")
+        found.append(told.table(""))
+    outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
+    if outcomes.num_rows != job.files:
         raise StorageError(
-            f"The sealed list of {job.job_id} has {count:,} paths, and its record says {job.files:,}",
+            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, and its record says {job.files:,}",
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
             do="plan or scan again; the stored list was damaged",
         )
-    going, staying = by_outcome.get("would_delete", (0, 0)), by_outcome.get("kept", (0, 0))
+    totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+    files = Counter({row["outcome"]: row["path_count"] for row in totals})
+    sizes = Counter({row["outcome"]: row["size_in_bytes_sum"] or 0 for row in totals})
     return DeletionReport(
         job_id=job.job_id,
         table=job.table,
         deleted=0,
-        already_absent=0,
-        kept=staying[0],
+        already_absent=files["absent"],
+        kept=files["kept"],
         failed=0,
         bytes=0,
         dry_run=True,
-        would_delete=going[0],
-        would_delete_bytes=going[1],
-        _files=lambda: judged,
+        would_delete=files["would_delete"],
+        would_delete_bytes=sizes["would_delete"],
+        _files=lambda: read_here(context.spark, outcomes, lambda batches: batches, OUTCOMES),
     )
 
 
-class _Judge:
-    """Files as a dry run tells them: what would be deleted, and what stays and why."""
+def _waiting(outcomes: pa.Table) -> pa.Array:
+    """Which rows stay for a reason that ends by itself, or by somebody's act."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    def __init__(self, verdicts: Verdicts) -> None:
-        self.verdicts = verdicts
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            found = [self.verdicts.why(path) for path in batch.column("path").to_pylist()]
-            reasons = batch.column("reason").to_pylist()
-            columns = [
-                *(batch.column(name) for name in ("path", "kind", "size_in_bytes")),
-                ["would_delete" if why is None else "kept" for why in found],
-                [reason if why is None else why for why, reason in zip(found, reasons, strict=True)],
-            ]
-            schema = arrow_schema(OUTCOMES)
-            arrays = [
-                pa.array(column, kind) if isinstance(column, list) else column
-                for column, kind in zip(columns, schema.types, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    kept = pc.equal(outcomes.column("outcome"), "kept")
+    return pc.and_(kept, pc.is_in(outcomes.column("reason"), pa.array(sorted(WAITING))))

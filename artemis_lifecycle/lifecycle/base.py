@@ -8,18 +8,15 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
-from typing import Literal, TypedDict
+from typing import Literal
 
-from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
-from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
-from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.opened import Opened
@@ -30,24 +27,18 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.pauses import Watch
 from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.orphans.listing import Listing, list_table
+from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
+from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, own_locations
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, overlap
 from artemis_lifecycle.upkeep.actions import Worker
-
-
-class Surroundings(TypedDict):
-    """What the scans and deletions of a table look around with: see `Sight.around`."""
-
-    catalog: CatalogReader
-    root: str
-    rules: LocationRules
-    reserved: Sequence[str]
-    rules_of: Callable[[str], LocationRules]
 
 
 @dataclass(frozen=True)
@@ -78,19 +69,34 @@ class Base(Opened):
         return Look(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
 
     def _locations(self, look: Look, location: str | None) -> list[str]:
+        """The folders to list: the table's locations, or `location`, which may be a former one, or a folder in any."""
         metadata, rules = look.metadata, self.rules(look.name)
         moved = [metadata.properties[key] for key in LOCATION_PROPERTIES if key in metadata.properties]
         spelled = [metadata.location, *moved]
+        had = (
+            *self.operations.table_locations.of_table(metadata.table_uuid),
+            *former_locations(self.live_stores, metadata, rules),
+        )
+        now = {normalise(own, rules) for own in spelled}
+        former = [each for each in dict.fromkeys(had) if each not in now]
         if location is None:
-            return spelled
-        if not any(is_under(normalise(location, rules), normalise(own, rules)) for own in spelled):
+            # Where no scan may collect there is nothing to find.
+            return [*spelled, *(each for each in former if self._may_collect(each, rules))]
+        own = [*spelled, *former]
+        if not any(
+            normalise(location, rules) == normalise(each, rules) or is_under(location, each, rules) for each in own
+        ):
             raise BadInput(
-                f"{location} is not inside the table's locations ({', '.join(spelled)})",
+                f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
                 table=look.name,
                 untouched="all files",
-                do="name the table's location or a folder in it",
+                do="name one of them, or a folder in it",
             )
         return [location]
+
+    def _may_collect(self, location: str, rules: LocationRules) -> bool:
+        live = self.config.catalogs.live
+        return any(overlap(location, root, rules) for root in (live.warehouse, *live.roots) if root is not None)
 
     def _listed(self, look: Look, location: str | None, step: Step) -> Listing:
         """A sealed listing of the table's locations, or of `location` in them."""
@@ -106,15 +112,25 @@ class Base(Opened):
         self.operations.scans.store_listing(listing.record(look.metadata.table_uuid, look.name))
         return listing
 
-    def _surroundings(self, table: str) -> Surroundings:
+    def _deletion_context(self, table: str, dropped: Absence | None = None) -> DeletionContext:
+        live, policy = self.config.catalogs.live, self.config.policy(table)
         # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
         tiers = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
-        return Surroundings(
+        return DeletionContext(
+            spark=self.spark,
+            stores=self.live_stores,
+            operations=self.operations,
             catalog=self._live,
+            catalog_name=live.name,
+            table=table,
             root=self.root,
             rules=self.rules(table),
-            reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
             rules_of=self.rules,
+            reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
+            roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
+            hidden=policy.orphans.hidden,
+            isolated=live.is_isolated,
+            dropped=dropped,
         )
 
     def _index(self, table: str, metadata: TableMetadata) -> IndexView:
@@ -249,6 +265,10 @@ class Base(Opened):
             # Should it be dropped, its files are found by this.
             self.operations.known_tables.saw(
                 self._live.name, look.metadata.table_uuid, Seen(table, look.metadata.metadata_location)
+            )
+            # Should it move, its files at this place stay its own.
+            self.operations.table_locations.saw(
+                look.metadata.table_uuid, own_locations(look.metadata, self.rules(table))
             )
         with lease as held:
             step_id = self.operations.steps.start(

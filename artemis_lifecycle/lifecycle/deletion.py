@@ -8,10 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from artemis_lifecycle.cold_tier.handoff import read_outcome
-from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.guards import require_approval, require_grace_over
-from artemis_lifecycle.deletion.ownership import metadata_locations
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
 from artemis_lifecycle.deletion.results import record_outcomes
@@ -23,9 +20,11 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord, PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord
-from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.protection.absence import Absence, dropped_folder
+from artemis_lifecycle.protection.limits import Amount, require_approval, require_grace_over
+from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.storage.pace import requests_per_second
 
 
@@ -68,7 +67,10 @@ class Deletion(Expiration):
             # Closing what is closed changes nothing, as of a plan.
             closed = undeleted.closed_at is not None
             return undeleted if closed else self.operations.quarantines.close(plan_id, who, why)
-        return self.operations.plans.close(plan_id, who, why)
+        record = self.operations.plans.close(plan_id, who, why)
+        # What it had moved aside stays for its retention from now on.
+        self.operations.quarantines.finish(plan_id)
+        return record
 
     def delete_files(
         self, plan: ExpirationPlan | str, now: datetime | None = None, *, dry_run: bool = False
@@ -131,16 +133,12 @@ class Deletion(Expiration):
         pause: Callable[[], str | None] = lambda: None,
     ) -> DeletionReport:
         report = delete_job(
-            self.spark,
-            self.live_stores,
-            self.operations,
+            self._deletion_context(job.table),
             job,
-            current=lambda: self._live.entry(job.table),
             lease=lease,
             settings=self._deletion_settings(job.table, metadata_location),
             dry_run=dry_run,
             pause=pause,
-            **self._surroundings(job.table),
         )
         if not dry_run:
             catalog = self.config.catalogs.live.name
@@ -148,14 +146,15 @@ class Deletion(Expiration):
         return report
 
     def _require_small_or_approved(self, record: ScanRecord) -> None:
+        policy, summary = self.config.policy(record.table), json.loads(record.summary)
         require_approval(
             record.scan_id,
             record.table,
-            self.config.policy(record.table).deletion,
-            files=record.files,
-            size_in_bytes=record.bytes,
-            files_in_table=json.loads(record.summary)["listed_files"],
+            policy.deletion,
+            Amount(record.files, record.bytes, summary["listed_files"], summary["listed_bytes"]),
             approved_by=record.approved_by,
+            # All that is left of a dropped table is its own.
+            max_share=policy.orphans.max_share if record.kind == "orphans" else None,
         )
 
     def _delete_scan(
@@ -168,18 +167,13 @@ class Deletion(Expiration):
         absence: Absence | None = None,
     ) -> DeletionReport:
         return delete_scan(
-            self.spark,
-            self.live_stores,
-            self.operations,
+            self._deletion_context(record.table, absence),
             record.scan_id,
-            current=lambda: self._live.entry(record.table),
             lease=lease,
             results_catalog=self.config.catalogs.live.name,
             settings=self._deletion_settings(record.table),
             dry_run=dry_run,
             pause=pause,
-            dropped=absence,
-            **self._surroundings(record.table),
         )
 
     def _deletion_settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
@@ -216,7 +210,7 @@ class Deletion(Expiration):
         """The stored receipt; written now if its job is over and has none."""
         if job.kind == "dropped":
             # Where the table was nothing is to stay.
-            place, is_its = dropped.dropped_folder(self.root, job.table_uuid), True
+            place, is_its = dropped_folder(self.root, job.table_uuid), True
         else:
             metadata = self._look(job.table).metadata
             place, is_its = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -26,6 +25,9 @@ from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
 from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.protection import Protection
 
 
 class DroppedTables(Deletion):
@@ -100,13 +102,9 @@ class DroppedTables(Deletion):
         policy = self.config.policy(known.table)
         with self._step(look, "dropped_scan") as step:
             scan = dropped.scan_dropped(
-                self.spark,
-                self.live_stores,
-                self.operations,
+                self._deletion_context(known.table, absence),
                 self._listed(look, None, step),
                 known,
-                absence,
-                **self._surroundings(known.table),
                 min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
                 prefix_mismatch=policy.orphans.prefix_mismatch,
             )
@@ -223,7 +221,7 @@ class DroppedTables(Deletion):
             )
         policy = self.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep
-        dropped.require_no_hold(self.operations, known)
+        self._require_no_hold(known)
         if known.kept_at is not None and known.gone_at is None:
             raise Refused(
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
@@ -248,3 +246,7 @@ class DroppedTables(Deletion):
                 do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
         self._require_small_or_approved(record)
+
+    def _require_no_hold(self, known: KnownTable) -> None:
+        context = self._deletion_context(known.table, self._lost(known)[1])
+        Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from artemis_lifecycle.config import TablePolicy
-from artemis_lifecycle.deletion.guards import require_approval
 from artemis_lifecycle.errors import PlanStateError
 from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -15,9 +14,11 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lifecycle.base import Base, Look
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
+from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.walk import tidy
 
@@ -130,15 +131,11 @@ class Expiration(Base):
         look = self._look(plan.table)
         policy = self.config.policy(plan.table)
         self._require_committable(plan, record, policy)
-        current = look.metadata.current_snapshot
-        total = current.summary.total_data_files if current is not None else None
         require_approval(
             plan.plan_id,
             plan.table,
             policy.deletion,
-            files=plan.summary.files,
-            size_in_bytes=plan.summary.size_in_bytes,
-            files_in_table=None if total is None else total + plan.summary.files,
+            self._amount(plan, look.metadata),
             approved_by=record.approved_by,
         )
         if dry_run:
@@ -177,6 +174,21 @@ class Expiration(Base):
             )
             step.counts = {"snapshots_removed": done.snapshots_removed, "attempts": done.attempts}
         return replace(done, committed_at=record.committed_at, due_at=record.due_at)
+
+    def _amount(self, plan: ExpirationPlan, metadata: TableMetadata) -> Amount:
+        current = metadata.current_snapshot
+        data = None if current is None else current.summary.count("total-data-files")
+        deletes = None if current is None else current.summary.count("total-delete-files")
+        left = None
+        if current is not None and plan.summary.files:
+            left = self._index(plan.table, metadata).entries_of([current.snapshot_id])
+        return Amount(
+            files=plan.summary.files,
+            size_in_bytes=plan.summary.size_in_bytes,
+            files_in_table=None if data is None else data + plan.summary.files,
+            left_files=left,
+            current_files=None if data is None else data + (deletes or 0),
+        )
 
     def _require_committable(self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy) -> None:
         if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):

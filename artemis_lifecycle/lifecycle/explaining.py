@@ -18,6 +18,9 @@ from artemis_lifecycle.expiration.lifetime import held_until
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata
 from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.places import NOT_OWNED
+from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.storage.frames import read_frame
@@ -106,12 +109,32 @@ class Explaining(Orphans):
         fate = self._fate(metadata.table_uuid, location, rules)
         if fate is not None:
             return Explanation(path, "deleted", (fate,), ())
+        why = self._protected(look, path)
+        if why is not None and why != NOT_OWNED:
+            return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan",), (why,))
         scan = self.latest_scan(table)
-        if scan is not None and _names(self.spark, self.live_stores, scan.files_location, location, rules):
+        if (
+            why is None
+            and scan is not None
+            and _names(self.spark, self.live_stores, scan.files_location, location, rules)
+        ):
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
         beats = self.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
-        return Explanation(path, "unknown", ("no snapshot, open plan, journal or scan of the table names it",), writers)
+        nobody = "no snapshot, open plan, journal or scan of the table names it"
+        return Explanation(path, "unknown", (nobody, *((why,) if why is not None else ())), writers)
+
+    def _protected(self, look: Look, path: str) -> str | None:
+        """Why an orphan deletion of the table would keep the file now, if it would."""
+        import pyarrow as pa
+
+        protection = Protection(
+            self._deletion_context(look.name), Asking("explain", "orphans", look.name, look.metadata.table_uuid)
+        )
+        paths = pa.array([path], pa.string())
+        protection.look_around()
+        protection.full(lambda: [paths])
+        return protection.protected().reasons(pa.table({"path": paths})).get(0)
 
     def _lifetime(self, look: Look, snapshot_ids: Sequence[int]) -> tuple[datetime | None, datetime | None]:
         held = [snapshot for snapshot in look.metadata.snapshots if snapshot.snapshot_id in set(snapshot_ids)]

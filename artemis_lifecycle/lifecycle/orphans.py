@@ -93,14 +93,9 @@ class Orphans(DroppedTables, Reading):
         look = self._look(table)
         with self._step(look, "orphan_scan") as step:
             scan = find_orphans(
-                self.spark,
-                self.live_stores,
-                self.operations,
+                self._deletion_context(table),
                 taken,
-                table=table,
-                table_uuid=look.metadata.table_uuid,
-                current=lambda: self._live.entry(table),
-                settings=ScanSettings(
+                ScanSettings(
                     min_age=policy.orphans.min_age,
                     min_age_floor=policy.orphans.min_age_floor,
                     metadata_min_age=policy.retention.window,
@@ -110,8 +105,8 @@ class Orphans(DroppedTables, Reading):
                     # A listing that the caller gives need not be whole.
                     missing_files=policy.orphans.missing_files if whole else "ignore",
                 ),
+                table_uuid=look.metadata.table_uuid,
                 history_read_at=look.read_at,
-                **self._surroundings(table),
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,

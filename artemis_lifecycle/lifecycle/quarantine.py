@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.deletion import id_of
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.operations.locks import table_lock
@@ -12,7 +21,14 @@ from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.protection.context import Asking
+from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.storage.pace import TokenBucket
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LISTED_AT_ONCE = 10_000
 
 
 class Quarantine(DroppedTables):
@@ -44,7 +60,7 @@ class Quarantine(DroppedTables):
                 record = self.operations.quarantines.undelete(job_id, who, why)
             if look.is_dropped:
                 self.operations.known_tables.back(self._live.name, record.table_uuid)
-            done = put_back(self.spark, self.live_stores, self.root, record, check=step.check)
+            done = put_back(self.spark, self.live_stores, self.root, record, self._job(job_id), check=step.check)
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
         return done
@@ -73,12 +89,55 @@ class Quarantine(DroppedTables):
         done: list[Purged] = []
         with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
             for record in self.operations.quarantines.due(look.metadata.table_uuid):
+                protection, considered = self._protection(look, record)
+                protection.require_no_hold()
+                protection.look_around()
+                protection.full(considered)
                 if not dry_run:
                     record = self.operations.quarantines.purge(record.job_id)
-                purged = purge(self.live_stores, record, dry_run=dry_run, take=bucket.take, check=step.check)
-                if not dry_run and not purged.failed:
+                purged = purge(
+                    self.live_stores,
+                    record,
+                    kept=lambda files, ask=protection.kept, every=considered: ask(files, every),  # type: ignore[misc]
+                    lock=nullcontext
+                    if dry_run
+                    else partial(table_lock, self.operations.engine, record.table_uuid, table=record.table),
+                    dry_run=dry_run,
+                    take=bucket.take,
+                    check=step.check,
+                )
+                if not dry_run and not purged.failed and not purged.kept:
                     self.operations.quarantines.purged(record.job_id)
                 done.append(purged)
-            step.state = "pending" if any(each.failed for each in done) else "done"
+            step.state = "pending" if any(each.failed or each.kept for each in done) else "done"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
+
+    def _protection(self, look: Look, record: QuarantineRecord) -> tuple[Protection, Considered]:
+        """What is asked before a job's files go from quarantine for good, and the paths of all of them."""
+        snapshot_ids: tuple[int, ...] = ()
+        with suppress(NoSuchPlan):
+            snapshot_ids = self.plan(record.job_id).expired_snapshots
+        asking = Asking(record.job_id, "purge", look.name, record.table_uuid, snapshot_ids)
+        absence = self._lost(self._missing(record.table_uuid))[1] if look.is_dropped else None
+        cold = self.config.catalogs.cold.warehouse
+        context = replace(
+            self._deletion_context(look.name, absence),
+            reserved=() if cold is None else (cold,),
+            roots=(),
+            own=(record.folder,),
+        )
+
+        def considered() -> Iterator[pa.Array]:
+            import pyarrow as pa
+
+            files = iter(self.live_stores.list(record.folder))
+            while paths := [file.path for file in islice(files, _LISTED_AT_ONCE)]:
+                yield pa.array(paths, pa.string())
+
+        return Protection(context, asking), considered
+
+    def _job(self, job_id: str) -> DeletionJob:
+        known = self.operations.journal.job(job_id)
+        assert known is not None  # the journal has a job before its quarantine begins
+        return DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

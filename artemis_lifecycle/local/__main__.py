@@ -22,7 +22,7 @@ COMPILED = (
     "artemis_lifecycle.storage.folder_kernels",
     "artemis_lifecycle.metadata.scan_kernels",
     "artemis_lifecycle.reachability.index.kernels",
-    "artemis_lifecycle.orphans.kernels",
+    "artemis_lifecycle.protection.kernels",
 )
 """By name: the rooms that they belong to are above this one."""
 

@@ -6,6 +6,7 @@ version lacks is None, never a made-up value.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -167,6 +168,12 @@ class TableMetadata:
     @property
     def current_snapshot(self) -> Snapshot | None:
         return None if self.current_snapshot_id is None else self._by_id[self.current_snapshot_id]
+
+    @cached_property
+    def partition_fields(self) -> frozenset[str]:
+        """The names of the fields of every partition spec that the metadata has."""
+        specs = (json.loads(text) for text in self.partition_specs.values())
+        return frozenset(field["name"] for spec in specs for field in spec.get("fields", ()))
 
     @property
     def invalid_refs(self) -> tuple[str, ...]:

@@ -28,7 +28,9 @@ from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.scans import Scans
+from artemis_lifecycle.operations.settled_metadata import SettledMetadata
 from artemis_lifecycle.operations.steps import Steps
+from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
 
@@ -144,6 +146,8 @@ class Operations:
         self.pauses = Pauses(engine)
         self.known_tables = KnownTables(engine)
         self.records = Records(engine)
+        self.table_locations = TableLocations(engine)
+        self.settled_metadata = SettledMetadata(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -24,6 +24,8 @@ class BatchState(StrEnum):
     DELETING = "deleting"
     DONE = "done"
     FAILED = "failed"
+    WAITING = "waiting"
+    """Files of it stay for now: a writer is at work, or another plan holds them."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Journal:
             return tuple(map(_batch, connection.execute(query)))
 
     def unfinished(self, job_id: str) -> tuple[BatchRecord, ...]:
-        """The batches that are not done: never begun, begun and interrupted, or failed in part."""
+        """The batches that are not done: never begun, begun and interrupted, failed in part, or waiting."""
         return tuple(batch for batch in self.batches(job_id) if batch.state is not BatchState.DONE)
 
     def start_batch(self, job_id: str, batch: int, fence: int) -> BatchRecord:
@@ -223,8 +225,10 @@ class Journal:
         failed: int,
         deleted_bytes: int,
         error: str | None = None,
+        *,
+        waiting: bool = False,
     ) -> BatchRecord:
-        """Write what became of the batch's files: done, or failed when any file failed or an `error` is given.
+        """Write what became of the batch's files: done; failed when any file failed or an `error` is given; or waiting.
 
         Raises LeaseLost when it is no longer this fence's batch.
         """
@@ -238,7 +242,9 @@ class Journal:
                     batches.c.state == BatchState.DELETING,
                 )
                 .values(
-                    state=BatchState.FAILED if failed or error else BatchState.DONE,
+                    state=(
+                        BatchState.FAILED if failed or error else BatchState.WAITING if waiting else BatchState.DONE
+                    ),
                     deleted=deleted,
                     absent=absent,
                     kept=kept,

@@ -163,7 +163,7 @@ batches = Table(
     Column("fence", BigInteger),
     _text("error", nullable=True),
     _at("updated_at", nullable=False),
-    CheckConstraint("state IN ('planned', 'deleting', 'done', 'failed')", name="batches_state"),
+    CheckConstraint("state IN ('planned', 'deleting', 'done', 'failed', 'waiting')", name="batches_state"),
 )
 
 handoff_batches = Table(
@@ -476,6 +476,25 @@ known_tables = Table(
     CheckConstraint("kept_at IS NULL OR (btrim(kept_by) <> '' AND btrim(kept_why) <> '')", name="known_tables_kept"),
     CheckConstraint("gone_at IS NULL OR missing_since IS NOT NULL", name="known_tables_gone"),
     Index("known_tables_missing", "catalog", "missing_since"),
+)
+
+table_locations = Table(
+    "table_locations",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("location", Text, primary_key=True),
+    _at("first_seen", nullable=False),
+)
+
+settled_metadata = Table(
+    "settled_metadata",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("metadata_location", Text, primary_key=True),
+    _at("settled_at", nullable=False),
+    _text("who"),
+    _text("why"),
+    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="settled_metadata_said"),
 )
 
 paces = Table("paces", metadata, Column("name", Text, primary_key=True), Column("ready_at", Utc, nullable=False))

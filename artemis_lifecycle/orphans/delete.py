@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from artemis_lifecycle.deletion.absence import Absence
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog
 from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DEFAULT_SETTINGS, DeletionReport, DeletionSettings, delete_job, report_of
-from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
-from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from artemis_lifecycle.protection.context import DeletionContext
 
 
 def job_of(scan: ScanRecord) -> DeletionJob:
@@ -33,55 +25,31 @@ def job_of(scan: ScanRecord) -> DeletionJob:
 
 
 def delete_orphans(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
+    context: DeletionContext,
     scan_id: str,
     *,
-    current: Callable[[], Pointer],
-    catalog: TablesOfCatalog,
     lease: Lease | None,
-    root: str,
-    rules: LocationRules,
     results_catalog: str,
     settings: DeletionSettings = DEFAULT_SETTINGS,
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
-    reserved: Sequence[str] = (),
-    rules_of: Callable[[str], LocationRules] | None = None,
-    dropped: Absence | None = None,
 ) -> DeletionReport:
     """Delete what the scan found, or go on deleting it; a scan that is done answers with its report.
 
-    The arguments are `delete_job`'s. Each file is looked at once more: kept when a snapshot reaches it by now, when a
+    The arguments are `delete_job`'s. Each file is checked once more: kept when a snapshot reaches it by now, when a
     writer's heartbeat covers it, when it is not the file that was listed. Outcomes are also put into the Iceberg table
     `<results_catalog>.lifecycle.deletions`. Raises NoSuchPlan for an unknown scan, and what `delete_job` raises.
     """
+    operations = context.operations
     scan = operations.scans.get(scan_id)
     job = job_of(scan)
     if scan.state == ScanState.DONE:
-        return report_of(spark, stores, operations, job, root)
+        return report_of(context.spark, context.stores, operations, job, context.root)
     if not dry_run:
         operations.scans.mark(scan_id, {ScanState.OPEN, ScanState.DELETING}, ScanState.DELETING)
-    report = delete_job(
-        spark,
-        stores,
-        operations,
-        job,
-        current=current,
-        catalog=catalog,
-        lease=lease,
-        root=root,
-        rules=rules,
-        settings=settings,
-        dry_run=dry_run,
-        pause=pause,
-        reserved=reserved,
-        rules_of=rules_of,
-        dropped=dropped,
-    )
+    report = delete_job(context, job, lease=lease, settings=settings, dry_run=dry_run, pause=pause)
     if not dry_run:
-        record_outcomes(spark, operations, results_catalog, job, report, stores, root)
+        record_outcomes(context.spark, operations, results_catalog, job, report, context.stores, context.root)
         if not report.pending and not report.failed:
             operations.scans.mark(scan_id, {ScanState.DELETING}, ScanState.DONE)
     return report

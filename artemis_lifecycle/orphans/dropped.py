@@ -10,23 +10,14 @@ himself away by a metadata file newer than the drop; for readers alone, a person
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config import format_duration
-from artemis_lifecycle.deletion.absence import Absence, uuids_behind
-from artemis_lifecycle.deletion.last_look import Grounds, Sight, covered, receipt_folders
-from artemis_lifecycle.deletion.ownership import (
-    TablesOfCatalog,
-    nested_locations,
-    own_locations,
-    require_collectable,
-)
-from artemis_lifecycle.deletion.quarantine import UNDELETED
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import METADATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -36,22 +27,18 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import (
-    Kept,
+    Candidates,
     Origins,
     OrphanScanResult,
-    in_flight_roots,
-    kept_by_neighbours,
-    neighbour_metadata,
-    readable,
+    listed_hashes,
     require_after,
     seal_scan,
 )
-from artemis_lifecycle.orphans.verdicts import TOO_YOUNG, Limits
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.protection.absence import Absence, saved_metadata, uuids_behind
+from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
+from artemis_lifecycle.protection.future import evidence
+from artemis_lifecycle.protection.protection import TOO_YOUNG, Ages, Protection
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DROPPED = "dropped_table"
 """The origin of files whose table was dropped."""
@@ -156,16 +143,6 @@ def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
     return any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known)))
 
 
-def saved_metadata(root: str, known: KnownTable) -> str:
-    """Where a dropped table's last metadata file is put by."""
-    return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
-
-
-def dropped_folder(root: str, table_uuid: str) -> str:
-    """What is kept of a dropped table: its last metadata file, and the receipt of its deletion."""
-    return f"{root}/dropped/{table_uuid}"
-
-
 def _require_same(metadata: TableMetadata, known: KnownTable) -> None:
     if metadata.table_uuid != known.table_uuid:
         raise UnreadableMetadata(
@@ -187,75 +164,46 @@ def absence_of(
 
 
 def scan_dropped(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
+    context: DeletionContext,
     listing: Listing,
     known: KnownTable,
-    absence: Absence,
     *,
-    catalog: TablesOfCatalog,
-    root: str,
-    rules: LocationRules,
-    reserved: Sequence[str] = (),
-    rules_of: Callable[[str], LocationRules] | None = None,
     min_age: timedelta,
     prefix_mismatch: str = "error",
 ) -> OrphanScanResult:
-    """Find what is left of a dropped table in `listing`, and seal it. Changes nothing.
-
-    Kept is what another table reaches, or has in its own locations (also one of the same name, made again in the same
-    place), what an undelete brought back, what a writer's heartbeat covers, and receipts.
+    """Find what is left of a dropped table (`context.dropped`) in `listing`, and seal it. Changes nothing.
 
     Raises Refused when the table is held, when a metadata file is newer than the drop (then it lives, in another
     catalog), and when any file is younger than `min_age`.
     Raises StalePlan when it is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
     """
-    assert known.missing_since is not None
-    metadata = absence.metadata
-    require_no_hold(operations, known)
-    heartbeats = operations.heartbeats.live(None)
-    read_at = operations.clock.now()
+    assert known.missing_since is not None and context.dropped is not None
+    asking = Asking(f"scan-{uuid.uuid4().hex}", "dropped", known.table, known.table_uuid)
+    protection = Protection(context, asking)
+    protection.require_no_hold()
+    protection.look_around()
+    read_at = context.operations.clock.now()
     require_after(listing, read_at, known.table)
-    absence.require()
-    require_collectable(metadata, known.table)
-    sight = Sight.around(
-        spark,
-        stores,
-        operations,
-        absence.pointer,
-        catalog,
-        None,
-        root=root,
-        rules=rules,
-        reserved=reserved,
-        rules_of=rules_of,
-        dropped=absence,
-    )
-    sight.neighbours.look_around()
-    own = own_locations(metadata, rules)
-    neighbours = readable(sight.neighbours.overlapping(own), known.table)
-    around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
-    in_flight = (
-        *covered([beat for beat in heartbeats if beat.table_uuid == known.table_uuid], metadata, rules),
-        *in_flight_roots(heartbeats, list(around_us.values()), rules),
-    )
-    nested = (*nested_locations(neighbours, own, rules), *sight.not_its_own)
+    protection.read()
+    parts = listed_hashes(listing.files_location, context.stores, context.rules)
+    import numpy as np
+
+    # Of a table that is no more everything is unreached.
+    candidates = Candidates(listing, context.stores, [np.ones(len(part), np.bool_) for part in parts])
+    found = evidence(context.stores, protection.metadata, candidates.metadata_files(), context.rules)
+    protection.protect(found.foreign)
     cutoff = listing.started_at - min_age
-    grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
     scan = seal_scan(
-        sight,
+        context,
+        asking,
+        protection,
         listing,
-        _kept(sight, around_us, known.table_uuid),
-        grounds,
+        candidates,
         # Whoever commits writes a metadata file; data files alone are what a writer left whose table was dropped.
-        Limits(cutoff, min(cutoff, known.missing_since + _SKEW), mismatches_go=prefix_mismatch == "delete"),
+        Ages(cutoff, min(cutoff, known.missing_since + _SKEW)),
         Origins(None, DROPPED, f"its table was dropped; missed since {known.missing_since:%Y-%m-%d %H:%M} UTC"),
-        kind="dropped",
-        table=known.table,
-        metadata=metadata,
         read_at=read_at,
-        refuses_mismatches=prefix_mismatch == "error",
+        mismatches=prefix_mismatch,
     )
     if scan.summary.too_young:
         _refuse_young(scan, known, min_age)
@@ -284,24 +232,3 @@ def _refuse_young(scan: OrphanScanResult, known: KnownTable, min_age: timedelta)
         untouched="all files",
         do="scan again when they are older",
     )
-
-
-def require_no_hold(operations: Operations, known: KnownTable) -> None:
-    """Raise Refused, naming it, when anything of the table is held."""
-    for hold in operations.holds.active(known.table_uuid):
-        raise Refused(
-            f"Hold {hold.hold_id} of {hold.owner} keeps the dropped table: {hold.reason}",
-            table=known.table,
-            untouched="all files",
-            do=f"wait until it is over, or artemis release {hold.hold_id}",
-        )
-
-
-def _kept(sight: Sight, around_us: Mapping[str, TableMetadata], table_uuid: str) -> Kept:
-    kept = kept_by_neighbours(sight, around_us)
-    frames = list(kept.frames)
-    for record in sight.operations.quarantines.undeleted(table_uuid):
-        job = sight.operations.journal.job(record.job_id)
-        assert job is not None  # the journal has a job before its first file goes
-        frames.append((job.files_location, UNDELETED))
-    return Kept(sight, kept.tables, frames, kept.needed)

@@ -15,12 +15,12 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.ownership import is_root, outermost
 from artemis_lifecycle.errors import BadInput, LocationConflict
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.orphans.listing_files import LISTED
 from artemis_lifecycle.orphans.listing_tasks import SPAN_FILES, Lister, SpanFile, span_files
+from artemis_lifecycle.protection.ownership import is_root, outermost
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
     ROWS_HERE,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.ownership import subject
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.instants import microseconds, of_microseconds
 
 if TYPE_CHECKING:

@@ -1,83 +1,52 @@
 """The orphan scan: listed, and neither reachable nor protected. Sealed, so that another process deletes or explains it.
 
-In this order: the listing ends, heartbeats are read, the catalog's pointer is read, plans and other scans are read. A
-writer that stops in between has committed before the pointer is read, or is seen by its heartbeat; a plan that commits
-in between is seen by its status, or its files by the pointer.
+In this order: the listing ends; then protection reads its sources. A writer that stops in between has committed before
+the pointer is read, or is seen by its heartbeat.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from artemis_lifecycle.deletion.last_look import (
-    CURRENT_METADATA,
-    IN_FLIGHT,
-    REACHABLE,
-    Grounds,
-    Sight,
-    covered,
-    metadata_files,
-    present_index,
-    receipt_folders,
-)
-from artemis_lifecycle.deletion.ownership import (
-    Neighbour,
-    Pointer,
-    TablesOfCatalog,
-    nested_locations,
-    own_locations,
-    require_collectable,
-)
-from artemis_lifecycle.deletion.quarantine import UNDELETED
 from artemis_lifecycle.errors import (
     BadInput,
     NaiveDatetime,
     NoSuchTable,
+    PrefixMismatch,
     StaleMetadata,
+    StalePlan,
     StorageError,
-    UnreadableMetadata,
 )
 from artemis_lifecycle.metadata import kinds
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.operations.scans import ScanKind, ScanRecord, ScanState
-from artemis_lifecycle.orphans.listing import Listing, listed_files
+from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
-from artemis_lifecycle.orphans.names import known, origins_of
-from artemis_lifecycle.orphans.narrowing import CANDIDATES_HERE, Known, keys_of, listed_hashes, unreached
-from artemis_lifecycle.orphans.verdicts import (
-    OPEN_PLAN,
-    OPEN_SCAN,
-    ORPHAN,
-    TOO_YOUNG,
-    Limits,
-    classified,
-    classified_here,
-    refuse_mismatches,
-)
-from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.walk import reachable_files
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.orphans.names import kinds_by_name, known, origins_of
+from artemis_lifecycle.protection.context import Asking, DeletionContext
+from artemis_lifecycle.protection.future import evidence, require_no_future
+from artemis_lifecycle.protection.ownership import subject_array
+from artemis_lifecycle.protection.places import IN_FLIGHT
+from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
+from artemis_lifecycle.protection.table_state import REACHABLE
 from artemis_lifecycle.storage.frames import (
-    ROWS_HERE,
     arrow_schema,
     describe_frame,
+    frame_batches,
+    map_parts,
     read_frame,
-    read_table,
-    write_frame,
-    write_table,
+    write_batches,
 )
-from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -86,7 +55,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
+ORPHAN = "orphan"
+
+JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string"
+
 _REASON = "listed, and no snapshot, plan or writer has it"
+_PAIRS_SHOWN = 10
+_CANDIDATES_KEPT = 500_000
+"""Up to as many unreferenced files stay in memory between the passes over them: about 100 MB."""
 
 
 @dataclass(frozen=True)
@@ -172,125 +148,159 @@ class OrphanScanResult:
 
 
 def scan_orphans(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
+    context: DeletionContext,
     listing: Listing,
-    *,
-    table: str,
-    table_uuid: str,
-    current: Callable[[], Pointer],
-    catalog: TablesOfCatalog,
-    root: str,
-    rules: LocationRules,
     settings: ScanSettings,
+    *,
+    table_uuid: str,
     history_read_at: datetime | None = None,
     failed_compactions: Sequence[tuple[datetime, datetime]] = (),
-    reserved: Sequence[str] = (),
-    rules_of: Callable[[str], LocationRules] | None = None,
 ) -> OrphanScanResult:
     """Find the orphans in `listing` and seal them. Reads the table's metadata anew, after the listing; changes nothing.
 
-    `current` reads the table's entry in the live catalog, `catalog` its other tables. `history_read_at` is when the
-    caller read what it shows beside the scan; it too must come after the listing. `reserved` are the roots of the other
-    tiers: what lies in there is no table's of the catalog. `rules_of` are other tables' own rules (None: these).
+    `history_read_at` is when the caller read what it shows beside the scan; it too must come after the listing.
 
-    Raises StaleMetadata for metadata read before the listing ended, PrefixMismatch naming pairs, BadInput for an
-    `older_than` inside the floor, NoSuchTable when the table is gone or another, UnreadableMetadata and StorageError
-    for whatever cannot be read: then there is no scan.
+    Raises StaleMetadata for metadata read before the listing ended, and for metadata files newer than the catalog's
+    pointer; PrefixMismatch naming pairs; BadInput for an `older_than` inside the floor; NoSuchTable when the table is
+    gone or another; UnreadableMetadata and StorageError for whatever cannot be read: then there is no scan.
     """
+    table = context.table
     if history_read_at is not None:
         require_after(listing, history_read_at, table)
-    cutoff, metadata_cutoff = cutoffs(listing, settings, table)
-    heartbeats = operations.heartbeats.live(None)
-    read_at = operations.clock.now()
+    ages = cutoffs(listing, settings, table)
+    asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
+    protection = Protection(context, asking)
+    protection.look_around()
+    read_at = context.operations.clock.now()
     require_after(listing, read_at, table)
-    metadata = _current_metadata(stores, current, table, table_uuid)
-    require_collectable(metadata, table)
-    sight = Sight.around(
-        spark,
-        stores,
-        operations,
-        current,
-        catalog,
-        table,
-        root=root,
-        rules=rules,
-        reserved=reserved,
-        rules_of=rules_of,
-    )
-    sight.neighbours.look_around()
-    own = own_locations(metadata, rules)
-    neighbours = readable(sight.neighbours.overlapping(own), table)
-    around_us = {other.table: neighbour_metadata(sight, other) for other in neighbours}
-    in_flight = in_flight_roots(heartbeats, [metadata, *around_us.values()], rules)
-    # They may lie in a folder that the table calls its own.
-    nested = (*nested_locations(neighbours, own, rules), *sight.not_its_own)
-    grounds = Grounds(own, nested, in_flight, rules, receipt_folders(metadata, rules))
-
-    kept = kept_by(sight, {table: metadata, **around_us}, table)
+    try:
+        protection.read()
+    except StalePlan as error:
+        raise NoSuchTable(error.what, table=table, untouched="all files", do="list and scan the new table") from error
+    metadata = protection.metadata
+    parts = listed_hashes(listing.files_location, context.stores, context.rules)
+    view = protection.own_view
+    assert view is not None
     if settings.missing_files == "error":
-        kept = replace(kept, hashes=listed_hashes(listing.files_location, stores, rules))
-        own_view = next(view for view, reason in kept.tables if reason == REACHABLE)
-        require_nothing_missing(stores, own_view, listing, kept.hashes, rules, table)
-    limits = Limits(cutoff, metadata_cutoff, mismatches_go=settings.prefix_mismatch == "delete")
+        require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
+    candidates = Candidates(listing, context.stores, [~view.reaches(part) for part in parts])
+    found = evidence(context.stores, metadata, candidates.metadata_files(), context.rules)
+    settled = context.operations.settled_metadata.of_table(table_uuid)
+    require_no_future(found.newer, settled, table, metadata.metadata_location)
+    protection.protect(found.foreign)
     return seal_scan(
-        sight,
+        context,
+        asking,
+        protection,
         listing,
-        kept,
-        grounds,
-        limits,
+        candidates,
+        ages,
         Origins(known(metadata, failed_compactions)),
-        kind="orphans",
-        table=table,
-        metadata=metadata,
         read_at=read_at,
-        refuses_mismatches=settings.prefix_mismatch == "error",
+        mismatches=settings.prefix_mismatch,
     )
+
+
+class Candidates:
+    """The listed files that the table does not reach. `masks` says which rows of each part of the listing they are."""
+
+    def __init__(self, listing: Listing, stores: Stores, masks: Sequence[NDArray[np.bool_]]) -> None:
+        self._listing = listing
+        self._stores = stores
+        self._masks = masks
+        self._batches: list[pa.RecordBatch] | None = None
+        self.count = sum(int(mask.sum()) for mask in masks)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Their rows (path, last_modified, size_in_bytes, kind), read again at each call where they are very many."""
+        if self._batches is not None:
+            yield from self._batches
+        elif self.count <= _CANDIDATES_KEPT:
+            self._batches = list(self._read())
+            yield from self._batches
+        else:
+            yield from self._read()
+
+    def paths(self) -> Iterator[pa.Array]:
+        return (batch.column("path") for batch in self.batches())
+
+    def metadata_files(self) -> Iterator[str]:
+        """The paths of those that are metadata files by their names."""
+        import pyarrow.compute as pc
+
+        for batch in self.batches():
+            yield from batch.column("path").filter(pc.equal(batch.column("kind"), kinds.METADATA)).to_pylist()
+
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        def taken(number: int, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+            mask, start, kept = self._masks[number], 0, []
+            for batch in batches:
+                rows = mask[start : start + batch.num_rows]
+                start += batch.num_rows
+                if rows.any():
+                    kept.append(_with_kind(batch.filter(pa.array(rows))))
+            return kept
+
+        numbers = [number for number, mask in enumerate(self._masks) if mask.any()]
+        names = ["path", "last_modified", "size_in_bytes"]
+        for kept in map_parts(self._listing.files_location, self._stores, taken, names, numbers):
+            yield from kept
+
+
+def _with_kind(batch: pa.RecordBatch) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    columns = [batch.column("path"), batch.column("last_modified").cast(pa.timestamp("us", "UTC"))]
+    columns += [batch.column("size_in_bytes"), kinds_by_name(batch.column("path"))]
+    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "kind"])
+
+
+def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:
+    """The location hashes of the files that each part of a sealed listing is about, in order."""
+    import numpy as np
+
+    def hashed(_: int, batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
+        found = [hash_column(subject_array(batch.column("path")), rules) for batch in batches]
+        return np.concatenate([np.empty(0, np.uint64), *found])
+
+    return list(map_parts(folder, stores, hashed, ["path"]))
 
 
 def seal_scan(
-    sight: Sight,
+    context: DeletionContext,
+    asking: Asking,
+    protection: Protection,
     listing: Listing,
-    kept: Kept,
-    grounds: Grounds,
-    limits: Limits,
+    candidates: Candidates,
+    ages: Ages,
     origins: Origins,
     *,
-    kind: ScanKind,
-    table: str,
-    metadata: TableMetadata,
     read_at: datetime,
-    refuses_mismatches: bool,
+    mismatches: str,
 ) -> OrphanScanResult:
-    """Judge what is listed by what is kept and protected, and seal the verdicts and the orphans among them."""
-    spark, stores, rules = sight.spark, sight.stores, sight.rules
-    scan_id = f"scan-{uuid.uuid4().hex}"
-    folder = f"{sight.root}/scans/{scan_id}"
-    looked_at = kept.narrowed(listing)
-    if looked_at is not None:
-        found = classified_here(*looked_at, grounds, rules, limits)
-        write_table(found, f"{folder}/unreferenced", stores)
-        if refuses_mismatches:
-            refuse_mismatches(found, table)
-        with around("orphans.seal_scan"):
-            write_table(origins.of(found), f"{folder}/files", stores)
-    else:
-        frame = classified(listed_files(spark, stores, listing), kept.frame(), grounds, rules, limits)
-        with worker_errors():
-            write_frame(frame, f"{folder}/unreferenced", stores)
-        judged = read_frame(spark, f"{folder}/unreferenced", stores)
-        if refuses_mismatches:
-            refuse_mismatches(judged, table)
-        orphans = judged.where(judged.verdict == ORPHAN).mapInArrow(origins, _ORPHANS)
-        with around("orphans.seal_scan"), worker_errors():
-            write_frame(orphans, f"{folder}/files", stores)
-    summary = _summary(spark, stores, folder, listing)
-    record = sight.operations.scans.store(
+    """Ask for each candidate whether it may go, and seal the verdicts and the orphans among them."""
+    spark, stores = context.spark, context.stores
+    folder = f"{context.root}/scans/{asking.job_id}"
+    protection.consider(candidates.paths())
+    twins = None if mismatches == "delete" else protection.twins(candidates.paths())
+    counts = _Counts()
+    judged = counts.of(_judged(protection.protected(ages, twins), candidates), "verdict")
+    write_batches(judged, arrow_schema(JUDGED), f"{folder}/unreferenced", stores)
+    if mismatches == "error" and counts.files["verdict"][PREFIX_MISMATCH]:
+        raise _mismatch(context, protection, f"{folder}/unreferenced", counts.files["verdict"][PREFIX_MISMATCH])
+    orphans = (batch for batch in map(origins, frame_batches(f"{folder}/unreferenced", stores)) if batch.num_rows)
+    counted = counts.of(orphans, "kind", "origin")
+    with around("orphans.seal_scan"):
+        write_batches(counted, arrow_schema(_ORPHANS), f"{folder}/files", stores)
+    summary = counts.summary(listing)
+    metadata = protection.metadata
+    record = context.operations.scans.store(
         ScanRecord(
-            scan_id=scan_id,
+            scan_id=asking.job_id,
             table_uuid=metadata.table_uuid,
-            table=table,
+            table=context.table,
             listing_id=listing.listing_id,
             listed_at=listing.started_at,
             listing_finished_at=listing.finished_at,
@@ -302,10 +312,82 @@ def seal_scan(
             skipped_young=summary.too_young,
             skipped_in_flight=summary.too_young + summary.live_writers,
             summary=json.dumps(asdict(summary)),
-            kind=kind,
+            kind="dropped" if asking.kind == "dropped" else "orphans",
         )
     )
     return _result(record, spark, stores)
+
+
+def _judged(protected: ProtectedFiles, candidates: Candidates) -> Iterator[pa.RecordBatch]:
+    """Each candidate with its verdict (columns: `JUDGED`)."""
+    import numpy as np
+    import pyarrow as pa
+
+    for batch in candidates.batches():
+        verdicts = np.full(batch.num_rows, ORPHAN, object)
+        for row, why in protected.reasons(batch).items():
+            verdicts[row] = why
+        columns = [batch.column(name) for name in ("path", "size_in_bytes", "last_modified", "kind")]
+        yield pa.RecordBatch.from_arrays([*columns, pa.array(verdicts, pa.string())], schema=arrow_schema(JUDGED))
+
+
+def _mismatch(context: DeletionContext, protection: Protection, judged: str, count: int) -> PrefixMismatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths: list[str] = []
+    for batch in frame_batches(judged, context.stores):
+        found = batch.column("path").filter(pc.equal(batch.column("verdict"), PREFIX_MISMATCH)).to_pylist()
+        paths = sorted([*paths, *found])[:_PAIRS_SHOWN]
+    pairs = dict(protection.twin_pairs(pa.array(paths, pa.string())))
+    named = "; ".join(f"{paths[row]} and {twin}" for row, twin in pairs.items())
+    return PrefixMismatch(
+        f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
+        table=context.table,
+        untouched="all files",
+        do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        "if not, set orphans.prefix_mismatch: ignore (or delete)",
+    )
+
+
+class _Counts:
+    """Files and bytes of the rows that pass through, by columns."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Counter[str]] = defaultdict(Counter)
+        self.sizes: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def of(self, batches: Iterable[pa.RecordBatch], *columns: str) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for column in columns:
+                totals = rows.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+                for total in totals:
+                    self.files[column][total[column]] += total["path_count"]
+                    self.sizes[column][total[column]] += total["size_in_bytes_sum"] or 0
+            yield batch
+
+    def summary(self, listing: Listing) -> OrphanSummary:
+        """What the scan found in `listing`."""
+        files, sizes = (dict(sorted(counter["verdict"].items())) for counter in (self.files, self.sizes))
+        # Some are reached under another name than the listed one.
+        files.pop(REACHABLE, None)
+        sizes.pop(REACHABLE, None)
+        reached, reached_bytes = listing.files - sum(files.values()), listing.bytes - sum(sizes.values())
+        return OrphanSummary(
+            listed_files=listing.files,
+            listed_bytes=listing.bytes,
+            orphan_files=files.get(ORPHAN, 0),
+            orphan_bytes=sizes.get(ORPHAN, 0),
+            too_young=files.get(TOO_YOUNG, 0),
+            live_writers=files.get(IN_FLIGHT, 0),
+            files_by_reason={REACHABLE: reached} | files,
+            bytes_by_reason={REACHABLE: reached_bytes} | sizes,
+            orphans_by_kind=dict(sorted(self.files["kind"].items())),
+            orphans_by_origin=dict(sorted(self.files["origin"].items())),
+        )
 
 
 def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
@@ -335,8 +417,8 @@ def require_after(listing: Listing, read_at: datetime, table: str) -> None:
         )
 
 
-def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> tuple[datetime, datetime]:
-    """Files last modified at these instants or later are kept: (all files, metadata files outside the log).
+def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
+    """From when on files are too young.
 
     Ages count from the listing's start, or from `now` where that is earlier: a file seen then may have been finished
     since.
@@ -361,7 +443,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> tuple[datet
         )
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than
-    return cutoff, min(cutoff, base - settings.metadata_min_age)
+    return Ages(cutoff, min(cutoff, base - settings.metadata_min_age))
 
 
 def _result(record: ScanRecord, spark: SparkSession, stores: Stores) -> OrphanScanResult:
@@ -385,151 +467,6 @@ def _unreferenced(files_location: str) -> str:
     return f"{files_location.removesuffix('/files')}/unreferenced"
 
 
-def _current_metadata(stores: Stores, current: Callable[[], Pointer], table: str, table_uuid: str) -> TableMetadata:
-    metadata = read_table_metadata(stores, current().metadata_location)
-    if metadata.table_uuid != table_uuid:
-        raise NoSuchTable(
-            f"The name {table} now belongs to another table ({metadata.table_uuid}, not {table_uuid})",
-            table=table,
-            untouched="all files",
-            do="list and scan the new table",
-        )
-    return metadata
-
-
-def readable(others: Sequence[Neighbour], table: str) -> Sequence[Neighbour]:
-    for other in others:
-        if other.problem is not None:
-            raise UnreadableMetadata(
-                f"Table {other.table} shares or nests a location with this one, or reads from it, and cannot be "
-                f"read: {other.problem}",
-                table=table,
-                path=other.metadata_location,
-                untouched="all files",
-                do=f"mend or drop {other.table}",
-            )
-    return others
-
-
-def neighbour_metadata(sight: Sight, other: Neighbour) -> TableMetadata:
-    # Read again: the neighbour's own commits since the first look are part of what it reaches.
-    return read_table_metadata(sight.stores, sight.neighbours.entry(other.table).metadata_location)
-
-
-def in_flight_roots(
-    heartbeats: Sequence[Heartbeat], tables: Sequence[TableMetadata], rules: LocationRules
-) -> tuple[str, ...]:
-    roots: list[str] = []
-    for metadata in tables:
-        live = [heartbeat for heartbeat in heartbeats if heartbeat.table_uuid == metadata.table_uuid]
-        roots += covered(live, metadata, rules)
-    return tuple(dict.fromkeys(roots))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What listed files are held against: all that `tables` reach, each with its reason; the sealed lists of plans and
-    scans (`frames`); single locations, `needed`. Every reason with what it is for."""
-
-    sight: Sight
-    tables: Sequence[tuple[IndexView, str]]
-    frames: Sequence[tuple[str, str]]
-    needed: Sequence[tuple[str, str]]
-    hashes: Sequence[NDArray[np.uint64]] = ()
-    """Those of the listing, where they are known."""
-
-    def frame(self) -> DataFrame:
-        """DataFrame[location, reason], with several rows for a file that has several."""
-        from pyspark.sql import functions as F
-
-        spark, rules = self.sight.spark, self.sight.rules
-        rows = spark.createDataFrame(list(self.needed), "location string, reason string")
-        for view, reason in self.tables:
-            everything = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
-            reached = reachable_files(spark, view, everything)
-            rows = rows.unionByName(reached.select("location", F.lit(reason).alias("reason")))
-        for folder, reason in self.frames:
-            files = read_frame(spark, folder, self.sight.stores)
-            location = normalise_column(F.col("path"), rules)
-            rows = rows.unionByName(files.select(location.alias("location"), F.lit(reason).alias("reason")))
-        return rows
-
-    def narrowed(self, listing: Listing) -> tuple[pa.Table, list[tuple[str, str]]] | None:
-        """What this process needs for the verdicts: the listed files that may be unreferenced, and the known files
-        (location, reason) that matter to them. None when these are very many, or begin in very many ways."""
-        small = read_table(listing.files_location, self.sight.stores)
-        known_here = None if small is None else self._here()
-        if small is not None and known_here is not None:
-            return small, known_here
-        stores, rules = self.sight.stores, self.sight.rules
-        own = next((view for view, reason in self.tables if reason == REACHABLE), None)
-        # Of a table that is no more everything is unreached.
-        candidates = None
-        if own is not None:
-            parts = self.hashes or listed_hashes(listing.files_location, stores, rules)
-            candidates = unreached(listing.files_location, stores, own, parts)
-        if candidates is None:
-            return None
-        rows = list(self.needed)
-        keys = keys_of(candidates, rules)
-        sources: list[Callable[[], Known | None]] = []
-        sources += [partial(Known.reached_by, view, reason) for view, reason in self.tables]
-        sources += [partial(Known.sealed_in, folder, stores, reason, rules) for folder, reason in self.frames]
-        for source in sources if len(keys) else ():
-            files = source()
-            if files is None:
-                return None
-            rows += files.beside(keys, rules)
-        return candidates, rows
-
-    def _here(self) -> list[tuple[str, str]] | None:
-        """As `frame`, in this process; None when that is much."""
-        rows = list(self.needed)
-        for view, reason in self.tables:
-            everything = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
-            if view.entries_of(everything) > ROWS_HERE:
-                return None
-            rows += ((location, reason) for location in view.reachable(everything).column("location").to_pylist())
-        for folder, reason in self.frames:
-            files = read_table(folder, self.sight.stores)
-            if files is None:
-                return None
-            paths = files.column("path").to_pylist() if files.num_rows else []
-            rows += ((normalise(path, self.sight.rules), reason) for path in paths)
-        return rows
-
-
-def kept_by(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> Kept:
-    """What `tables` (by name; `table` is the scanned one) reach and need, and what open plans and scans of it hold."""
-    own = tables[table]
-    others = kept_by_neighbours(sight, {name: metadata for name, metadata in tables.items() if name != table})
-    views = [(present_index(sight, own), REACHABLE), *others.tables]
-    needed = [(location, CURRENT_METADATA) for location in sorted(metadata_files(own, sight.rules))]
-    needed += others.needed
-    frames = []
-    for plan in sight.operations.plans.holding(own.table_uuid):
-        frames.append((plan.files_location, OPEN_PLAN))
-        # A handoff still reads the base; who asks what a plan was made of finds it too.
-        needed.append((normalise(plan.base_metadata_location, sight.rules), OPEN_PLAN))
-    for scan in sight.operations.scans.of_table(own.table_uuid, [ScanState.DELETING]):
-        frames.append((scan.files_location, OPEN_SCAN))
-    for record in sight.operations.quarantines.undeleted(own.table_uuid):
-        job = sight.operations.journal.job(record.job_id)
-        assert job is not None  # the journal has a job before its first file goes
-        frames.append((job.files_location, UNDELETED))
-    return Kept(sight, views, frames, needed)
-
-
-def kept_by_neighbours(sight: Sight, tables: Mapping[str, TableMetadata]) -> Kept:
-    """What other tables reach and need, by their names."""
-    views, needed = [], []
-    for name, metadata in tables.items():
-        reason = f"{REACHABLE} from {name}"
-        views.append((present_index(sight, metadata), reason))
-        needed += [(location, reason) for location in sorted(metadata_files(metadata, sight.rules))]
-    return Kept(sight, views, (), needed)
-
-
 _ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
 
 
@@ -541,60 +478,17 @@ class Origins:
         self.origin = origin
         self.reason = reason
 
-    def of(self, judged: pa.Table) -> pa.Table:
-        """The orphans among judged files."""
+    def __call__(self, judged: pa.RecordBatch) -> pa.RecordBatch:
+        """The orphans among judged files, as `_ORPHANS`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        orphans = judged.filter(pc.field("verdict") == ORPHAN).combine_chunks()
-        return pa.Table.from_batches(self(orphans.to_batches()), arrow_schema(_ORPHANS))
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        for batch in batches:
-            path, kind, modified = (batch.column(name) for name in ("path", "kind", "last_modified"))
-            count = batch.num_rows
-            if self.history is None:
-                origins = pa.repeat(self.origin, count)
-            else:
-                origins = origins_of(path, kind, modified.cast(pa.int64()), self.history)
-            reasons = pa.repeat(self.reason, count)
-            yield pa.RecordBatch.from_arrays(
-                [path, kind, batch.column("size_in_bytes"), modified, reasons, origins],
-                ["path", "kind", "size_in_bytes", "last_modified", "reason", "origin"],
-            )
-
-
-def _summary(spark: SparkSession, stores: Stores, folder: str, listing: Listing) -> OrphanSummary:
-    from pyspark.sql import functions as F
-
-    def counted(name: str, column: str) -> tuple[dict[str, int], dict[str, int]]:
-        small = read_table(f"{folder}/{name}", stores, at_most=CANDIDATES_HERE)
-        if small is not None:
-            totals = small.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
-            rows = [(row[column], row["path_count"], row["size_in_bytes_sum"]) for row in totals]
+        batch = judged.filter(pc.equal(judged.column("verdict"), ORPHAN))
+        path, kind, modified = (batch.column(name) for name in ("path", "kind", "last_modified"))
+        count = batch.num_rows
+        if self.history is None:
+            origins = pa.repeat(self.origin, count)
         else:
-            frame = read_frame(spark, f"{folder}/{name}", stores).groupBy(column)
-            with worker_errors():
-                found = frame.agg(F.count("path").alias("files"), F.sum("size_in_bytes").alias("size")).collect()
-            rows = [(row[column], row["files"], row["size"]) for row in found]
-        rows.sort(key=lambda row: str(row[0]))
-        return {key: files for key, files, _ in rows}, {key: int(size or 0) for key, _, size in rows}
-
-    files, sizes = counted("unreferenced", "verdict")
-    by_kind, _ = counted("files", "kind")
-    by_origin, _ = counted("files", "origin")
-    reached = listing.files - sum(files.values())
-    return OrphanSummary(
-        listed_files=listing.files,
-        listed_bytes=listing.bytes,
-        orphan_files=files.get(ORPHAN, 0),
-        orphan_bytes=sizes.get(ORPHAN, 0),
-        too_young=files.get(TOO_YOUNG, 0),
-        live_writers=files.get(IN_FLIGHT, 0),
-        files_by_reason={REACHABLE: reached} | files,
-        bytes_by_reason={REACHABLE: listing.bytes - sum(sizes.values())} | sizes,
-        orphans_by_kind=by_kind,
-        orphans_by_origin=by_origin,
-    )
+            origins = origins_of(path, kind, modified.cast(pa.int64()), self.history)
+        columns = [path, kind, batch.column("size_in_bytes"), modified, pa.repeat(self.reason, count), origins]
+        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(_ORPHANS))

@@ -133,6 +133,10 @@ class ReachedFolders:
         known = self._load().get(table)
         return () if known is None else known.folders
 
+    def knows(self, table: str) -> bool:
+        """Whether the table could be read, now or before."""
+        return table in self._load()
+
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
         """What a table reaches, and what is wrong with it: then what there was before it, if nothing is known yet."""
         try:

@@ -26,10 +26,10 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.last_look import LastLook
 from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError, Refused
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage import local
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
@@ -102,7 +102,7 @@ def _carried_out(world: World, order: Order, patch: pytest.MonkeyPatch) -> str:
     patch.setattr(worker, "_LOOK_LASTS", order.lasts)
     patch.setattr(worker, "_DELETES_LAST", order.lasts)
     if order.place == AFTER_THE_LOOK:
-        patch.setattr(LastLook, "kept", _stopping_after(LastLook.kept))
+        patch.setattr(Protection, "kept", _stopping_after(Protection.kept))
     elif order.place == BEFORE_THE_CALL:
         patch.setattr(Stores, "remove", _stopping_before(Stores.remove))
     elif order.place == BETWEEN_FILES:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from artemis_lifecycle.deletion.last_look import LastLook
 from artemis_lifecycle.errors import Busy, GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import manifests_of
+from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 
 
@@ -90,7 +91,7 @@ def test_more_new_manifests_than_one_look_reads_mean_a_full_look(world: World, m
     first, _ = _expired(world, table)
     file = world.data_file(table, first)
     job = world.plan(table, first)
-    monkeypatch.setattr("artemis_lifecycle.deletion.last_look._MANIFESTS_ON_DRIVER", 0)
+    monkeypatch.setattr("artemis_lifecycle.protection.table_state._MANIFESTS_ON_DRIVER", 0)
 
     report = world.delete(job, pause=_after_batches(0, lambda: world.java(table).newAppend().appendFile(file).commit()))
 
@@ -439,19 +440,19 @@ def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monke
     file = world.data_file(table, first)
     job = world.plan(table, first)
     clock = _Clock()
-    look = LastLook.kept
+    look = Protection.kept
     looks = []
 
-    def frozen(self: LastLook, files: list) -> dict[str, str]:  # type: ignore[type-arg]
-        found = look(self, files)
-        looks.append(len(files))
+    def frozen(self: Protection, *files: Any) -> dict[int, str]:
+        found = look(self, *files)
+        looks.append(1)
         if len(looks) == 1:
             # As if stopped here for a minute, while a writer commits.
             world.java(table).newAppend().appendFile(file).commit()
             clock.offset += 60
         return found
 
-    monkeypatch.setattr(LastLook, "kept", frozen)
+    monkeypatch.setattr(Protection, "kept", frozen)
     monkeypatch.setattr("artemis_lifecycle.deletion.worker.time", clock)
 
     report = world.delete(job)

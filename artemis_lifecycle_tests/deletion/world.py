@@ -22,9 +22,10 @@ from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
+from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import write_frame, write_table
-from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 WEEK = timedelta(days=7)
@@ -141,18 +142,29 @@ class World:
         **settings: Any,
     ) -> DeletionReport:
         return delete_job(
-            self.spark,
-            stores or self.stores,
-            self.operations,
+            self.context(job.table, stores=stores),
             job,
-            current=lambda: self.reader.entry(job.table),
-            catalog=self.reader,
             lease=lease,
-            root=self.root,
-            rules=DEFAULT_RULES,
             settings=DeletionSettings(**settings),
             dry_run=dry_run,
             pause=pause,
+        )
+
+    def context(
+        self, table: str, *, stores: Stores | None = None, rules: LocationRules = DEFAULT_RULES, **more: Any
+    ) -> DeletionContext:
+        """What protection judges the table's files with."""
+        return DeletionContext(
+            spark=self.spark,
+            stores=stores or self.stores,
+            operations=self.operations,
+            catalog=self.reader,
+            catalog_name=self.name,
+            table=table,
+            root=self.root,
+            rules=rules,
+            rules_of=lambda _: rules,
+            **more,
         )
 
     # --- orphans ----------------------------------------------------------------------------------------------------
@@ -169,36 +181,24 @@ class World:
 
     def scan(self, table: str, listing: Listing | None = None, **changes: Any) -> OrphanScanResult:
         settings = {"min_age": WEEK, "min_age_floor": timedelta(hours=24), "metadata_min_age": timedelta(days=30)}
-        extra = {key: changes.pop(key) for key in ("history_read_at", "failed_compactions", "rules") if key in changes}
+        extra = {
+            key: changes.pop(key)
+            for key in ("history_read_at", "failed_compactions", "rules", "hidden")
+            if key in changes
+        }
+        context = self.context(table, rules=extra.pop("rules", DEFAULT_RULES), hidden=extra.pop("hidden", "keep"))
         return scan_orphans(
-            self.spark,
-            self.stores,
-            self.operations,
+            context,
             listing or self.list(table),
-            table=table,
+            ScanSettings(**{**settings, **changes}),
             table_uuid=self.metadata(table).table_uuid,
-            current=lambda: self.reader.entry(table),
-            catalog=self.reader,
-            root=self.root,
-            rules=extra.pop("rules", DEFAULT_RULES),
-            settings=ScanSettings(**{**settings, **changes}),
             **extra,
         )
 
     def delete_scan(self, scan: OrphanScanResult, **changes: Any) -> DeletionReport:
         with self.operations.leases.hold(scan.table_uuid, step="orphans", owner="test") as lease:
             return delete_orphans(
-                self.spark,
-                self.stores,
-                self.operations,
-                scan.scan_id,
-                current=lambda: self.reader.entry(scan.table),
-                catalog=self.reader,
-                lease=lease,
-                root=self.root,
-                rules=DEFAULT_RULES,
-                results_catalog=self.name,
-                **changes,
+                self.context(scan.table), scan.scan_id, lease=lease, results_catalog=self.name, **changes
             )
 
     # --- files ------------------------------------------------------------------------------------------------------

@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from artemis_lifecycle.deletion import worker
-from artemis_lifecycle.deletion.last_look import LastLook
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scans import ScanState
+from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Removals
 from artemis_lifecycle_tests.deletion.world import World, make_old, outcomes
@@ -135,18 +136,18 @@ def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
     orphan = world.drop_in(table, "data/orphan.parquet")
     other = world.drop_in(table, "data/other.parquet")
     scan = world.scan(table)
-    began, look = time.monotonic(), LastLook.kept
+    began, look = time.monotonic(), Protection.kept
     looks: list[int] = []
 
-    def slow(self: LastLook, paths: pa.Array) -> dict[int, str]:
+    def slow(self: Protection, *files: Any) -> dict[int, str]:
         looks.append(1)
         if len(looks) == 1:
             orphan.write_bytes(b"written again")
-        return look(self, paths)
+        return look(self, *files)
 
     # The first look takes twenty seconds; nobody waits for them.
     clock = SimpleNamespace(monotonic=lambda: began + 20.0 * len(looks[:1]))
-    monkeypatch.setattr(LastLook, "kept", slow)
+    monkeypatch.setattr(Protection, "kept", slow)
     monkeypatch.setattr(worker, "time", clock)
     monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.deletion.ownership import subject
 from artemis_lifecycle.orphans.names import Known, kind_by_name, kinds_by_name, origin_of, origins_of, version_of
+from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.instants import microseconds
 
 UUID = "0f3b5e52-9d6c-4a51-8c39-6f0e7f8d9b10"

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from artemis_lifecycle.deletion.ownership import subject
 from artemis_lifecycle.errors import (
     BadInput,
     LocationConflict,
@@ -27,6 +26,7 @@ from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.orphans.given import given_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan, scan_orphans
+from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalise
 from artemis_lifecycle_tests.deletion.world import World, local
 
@@ -426,19 +426,8 @@ def test_anything_unreadable_is_an_error_and_no_scan(world: World, table: str) -
 
 
 def _scan_as(world: World, table: str, table_uuid: str, listing: Listing) -> OrphanScanResult:
-    return scan_orphans(
-        world.spark,
-        world.stores,
-        world.operations,
-        listing,
-        table=table,
-        table_uuid=table_uuid,
-        current=lambda: world.reader.entry(table),
-        catalog=world.reader,
-        root=world.root,
-        rules=DEFAULT_RULES,
-        settings=ScanSettings(timedelta(days=7), timedelta(hours=24), timedelta(days=30)),
-    )
+    settings = ScanSettings(timedelta(days=7), timedelta(hours=24), timedelta(days=30))
+    return scan_orphans(world.context(table), listing, settings, table_uuid=table_uuid)
 
 
 def test_a_table_that_is_gone_or_another_is_not_scanned(world: World, table: str) -> None:
@@ -471,8 +460,8 @@ def test_a_prefix_mismatch_is_an_error_that_names_the_pair(world: World) -> None
 def test_names_that_only_look_alike_are_different_files(world: World) -> None:
     table = "scan.alike"
     world.create(table)
-    alive = ["data/a b.parquet", "data/ü.parquet", "data/Upper.parquet", "data/_x/.y.parquet", "data/q?x#y.parquet"]
-    dead = ["data/a%20b.parquet", "data/u\u0308.parquet", "data/upper.parquet", "data/_x/y.parquet", "data/q.parquet"]
+    alive = ["data/a b.parquet", "data/ü.parquet", "data/Upper.parquet", "data/x/-y.parquet", "data/q?x#y.parquet"]
+    dead = ["data/a%20b.parquet", "data/u\u0308.parquet", "data/upper.parquet", "data/x/y.parquet", "data/q.parquet"]
     append = world.java(table).newFastAppend()
     for name in alive:
         append = append.appendFile(_file_of_nobody(world, table, name))

@@ -18,11 +18,11 @@ from pyspark.sql import functions as F
 from sqlalchemy import text
 
 from artemis_lifecycle import errors
-from artemis_lifecycle.deletion.last_look import IN_FLIGHT, RECEIPT
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus
-from artemis_lifecycle.orphans.verdicts import OPEN_PLAN, OPEN_SCAN, TOO_YOUNG
+from artemis_lifecycle.protection.places import IN_FLIGHT, RECEIPT
+from artemis_lifecycle.protection.protection import OPEN_PLAN, OPEN_SCAN, TOO_YOUNG
 from artemis_lifecycle_tests.soak import journal, place, rows
 
 _PATIENCE = 1200

@@ -9,14 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
-from artemis_lifecycle.deletion.ownership import Pointer, TablesOfCatalog
 from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.known_tables import KnownTable
+from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.stores import Stores
 
 _READERS = 8
+
+
+class HasPointers(Protocol):
+    """The tables of a catalog, by name."""
+
+    def pointers(self) -> Mapping[str, Pointer]: ...
+
+
+def dropped_folder(root: str, table_uuid: str) -> str:
+    """What is kept of a dropped table: its last metadata file, and the receipt of its deletion."""
+    return f"{root}/dropped/{table_uuid}"
+
+
+def saved_metadata(root: str, known: KnownTable) -> str:
+    """Where a dropped table's last metadata file is saved."""
+    return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
 
 
 def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | UnreadableMetadata | StorageError]:
@@ -41,7 +59,7 @@ class Absence:
 
     def __init__(
         self,
-        catalog: TablesOfCatalog,
+        catalog: HasPointers,
         stores: Stores,
         metadata: TableMetadata,
         table: str,

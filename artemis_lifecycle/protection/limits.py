@@ -1,7 +1,8 @@
-"""Guards that stand before a job: grace, approval, the quiet window. Pure: time and counts come in as arguments."""
+"""Limits that stand before a job: grace, size, the quiet window. Pure: time and counts come in as arguments."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -30,41 +31,69 @@ def require_grace_over(
         )
 
 
+@dataclass(frozen=True)
+class Amount:
+    """How much a deletion takes, and of how much: files and bytes (None where that is unknown).
+
+    `left_files` are the current snapshot's files by the manifest index, `current_files` by what its writer recorded.
+    """
+
+    files: int
+    size_in_bytes: int
+    files_in_table: int | None
+    bytes_in_table: int | None = None
+    left_files: int | None = None
+    current_files: int | None = None
+
+
 def require_approval(
     job_id: str,
     table: str,
     limits: config.Deletion,
+    amount: Amount,
     *,
-    files: int,
-    size_in_bytes: int,
-    files_in_table: int | None,
     approved_by: str | None,
+    max_share: float | None = None,
 ) -> None:
     """Raise ApprovalNeeded when a job is larger than `limits` let through without a person.
 
-    `files_in_table` counts the table's files with the job's own; None (unknown) needs a person wherever a share is set.
+    `max_share` is that of an orphan scan, in files or bytes (`orphans.max_share`).
     """
     if approved_by is not None:
         return
     reasons = []
+    files, size = amount.files, amount.size_in_bytes
     if limits.max_files is not None and files > limits.max_files:
         reasons.append(f"{files:,} files are more than max_files {limits.max_files:,}")
-    if limits.max_bytes is not None and size_in_bytes > limits.max_bytes:
-        reasons.append(f"{size_in_bytes:,} bytes are more than max_bytes {limits.max_bytes:,}")
-    if limits.max_share_of_table is not None and files:
-        if not files_in_table:
-            reasons.append("its share of the table is unknown and max_share_of_table is set")
-        elif files / files_in_table > limits.max_share_of_table:
+    if limits.max_bytes is not None and size > limits.max_bytes:
+        reasons.append(f"{size:,} bytes are more than max_bytes {limits.max_bytes:,}")
+    for name, share in (("max_share_of_table", limits.max_share_of_table), ("orphans.max_share", max_share)):
+        if share is None or not files:
+            continue
+        if not amount.files_in_table:
+            reasons.append(f"its share of the table is unknown and {name} is set")
+        elif files / amount.files_in_table > share:
             reasons.append(
-                f"{files:,} of {files_in_table:,} files are {files / files_in_table:.1%}, "
-                f"more than max_share_of_table {limits.max_share_of_table:.1%}"
+                f"{files:,} of {amount.files_in_table:,} files are {files / amount.files_in_table:.1%}, "
+                f"more than {name} {share:.1%}"
             )
+        elif amount.bytes_in_table and size / amount.bytes_in_table > share:
+            reasons.append(
+                f"{size:,} of {amount.bytes_in_table:,} bytes are {size / amount.bytes_in_table:.1%}, "
+                f"more than {name} {share:.1%}"
+            )
+    left, current = amount.left_files, amount.current_files
+    if files and left is not None and current is not None and left < current:
+        reasons.append(
+            f"{left:,} files would be left of the current snapshot, whose summary counts {current:,}: its manifests or "
+            "its summary are wrong"
+        )
     if reasons:
         raise ApprovalNeeded(
             f"The deletion {job_id} waits for a person: {'; '.join(reasons)}",
             table=table,
             untouched="all files of the job",
-            do=f"look at them, then artemis approve {job_id} --large",
+            do=f"review them, then artemis approve {job_id} --large",
         )
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from artemis_lifecycle.config import Deletion, QuietWindow
-from artemis_lifecycle.deletion.guards import in_quiet_window, require_approval, require_grace_over
 from artemis_lifecycle.errors import ApprovalNeeded, GraceNotOver, NaiveDatetime
+from artemis_lifecycle.protection.limits import Amount, in_quiet_window, require_approval, require_grace_over
 
 DUE = datetime(2024, 3, 15, 12, tzinfo=UTC)
 
@@ -46,9 +46,7 @@ def test_a_job_above_its_limits_waits_for_a_person(
             "plan-1",
             "ns.t",
             limits,
-            files=files,
-            size_in_bytes=100 * files,
-            files_in_table=in_table,
+            Amount(files, 100 * files, in_table),
             approved_by=who,
         )
 
@@ -76,3 +74,24 @@ def test_a_job_above_its_limits_waits_for_a_person(
 def test_the_quiet_window_is_in_its_own_time_zone(start: str, end: str, zone: str, hour: int, inside: bool) -> None:
     window = QuietWindow.model_validate({"from": start, "to": end, "timezone": zone})
     assert in_quiet_window(window, datetime(2024, 3, 15, hour, tzinfo=UTC)) is inside
+
+
+@pytest.mark.parametrize(
+    ("amount", "passes"),
+    [
+        (Amount(10, 10, 100, 1_000), True),
+        (Amount(11, 10, 100, 1_000), False),
+        (Amount(10, 101, 100, 1_000), False),
+        (Amount(1, 1, None), False),
+        (Amount(0, 0, None), True),
+        (Amount(1, 1, 100, 1_000, left_files=5, current_files=5), True),
+        (Amount(1, 1, 100, 1_000, left_files=4, current_files=5), False),
+    ],
+)
+def test_a_large_share_of_orphans_or_a_table_left_with_too_few_files_waits(amount: Amount, passes: bool) -> None:
+    require_approval("scan-1", "ns.t", Deletion(), amount, approved_by="j.smith", max_share=0.1)
+    if passes:
+        require_approval("scan-1", "ns.t", Deletion(), amount, approved_by=None, max_share=0.1)
+    else:
+        with pytest.raises(ApprovalNeeded):
+            require_approval("scan-1", "ns.t", Deletion(), amount, approved_by=None, max_share=0.1)

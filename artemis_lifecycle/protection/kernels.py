@@ -1,4 +1,4 @@
-"""Compiled loops of the orphan scan. A loop here calls only loops of this module: numba keeps machine code beside the
+"""Compiled loops of protection. A loop here calls only loops of this module: numba keeps machine code beside the
 module, and would not notice that a loop of another one has changed.
 """
 

@@ -1,0 +1,32 @@
+"""Metadata files that are newer than the catalog's pointer, and of which a person said that the pointer is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sqlalchemy import Engine, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import settled_metadata
+
+
+class SettledMetadata:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def settle(self, table_uuid: str, locations: Iterable[str], who: str, why: str) -> None:
+        """Record that these files are not of the table's history. What is recorded already stays as it is."""
+        rows = [
+            {"table_uuid": table_uuid, "metadata_location": location, "who": who, "why": why}
+            for location in sorted(set(locations))
+        ]
+        if rows:
+            with around("settled_metadata.settle"), self._engine.begin() as connection:
+                connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
+
+    def of_table(self, table_uuid: str) -> frozenset[str]:
+        """The files that were settled."""
+        query = select(settled_metadata.c.metadata_location).where(settled_metadata.c.table_uuid == table_uuid)
+        with self._engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())

@@ -1,0 +1,110 @@
+"""Evidence that the catalog's pointer is not the newest: metadata files of the same table that came after it, as when
+the catalog was restored from a backup. To an orphan scan, all that the lost commits wrote looks like garbage. And
+evidence of tables that no catalog here has: metadata files of another uuid below the table's location.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from artemis_lifecycle.errors import StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.protection.ownership import metadata_locations
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, parent
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+_VERSION = re.compile(r"(?:v(\d+)|(\d+)-[0-9a-fA-F-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
+_READERS = 8
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What unreferenced metadata files say: `newer` are of the table and came after its pointer, or beside its history;
+    `foreign` are locations of tables that no catalog here knows."""
+
+    newer: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+
+def evidence(stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules) -> Evidence:
+    """Read the unreferenced metadata files among `paths` that can say something: those whose version is not older than
+    the metadata log, and one of each folder that is not the table's own. What cannot be parsed says nothing."""
+    own_folders = metadata_locations(metadata, rules)
+    log = [entry.metadata_file for entry in metadata.metadata_log]
+    versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
+    oldest = min(versions, default=0)
+    ours: list[str] = []
+    elsewhere: dict[str, str] = {}
+    for path in paths:
+        if any(is_under(path, folder, rules) for folder in own_folders):
+            number = _version(path)
+            if number is None or number >= oldest:
+                ours.append(path)
+        else:
+            elsewhere.setdefault(parent(normalise(path, rules)), path)
+
+    def read(path: str) -> TableMetadata | None:
+        try:
+            return read_table_metadata(stores, path)
+        except (UnreadableMetadata, StorageError):
+            return None
+
+    wanted = [*ours, *elsewhere.values()]
+    found = dict(zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True))
+    lineage = {normalise(each, rules) for each in (*log, metadata.metadata_location)}
+    newer = [
+        path
+        for path, other in found.items()
+        if other is not None and other.table_uuid == metadata.table_uuid and _is_newer(other, metadata, lineage, rules)
+    ]
+    foreign = []
+    for folder, path in elsewhere.items():
+        other = found[path]
+        if other is not None and other.table_uuid != metadata.table_uuid:
+            foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
+    return Evidence(tuple(sorted(newer)), tuple(foreign))
+
+
+def require_no_future(newer: Sequence[str], settled: Collection[str], table: str, pointer: str) -> None:
+    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that nobody has settled."""
+    left = [path for path in newer if path not in settled]
+    if not left:
+        return
+    raise StaleMetadata(
+        f"{len(left)} metadata files of the table are newer than the catalog's pointer, e.g. "
+        f"{', '.join(left[:_SHOWN])}: the catalog "
+        "may have been restored from a backup, and what those commits wrote would look like orphans",
+        table=table,
+        path=pointer,
+        untouched="all files",
+        do="if one of them is right, register it in the catalog; if the pointer is right, "
+        f"artemis settle-metadata {table} --who … --why …, then scan again",
+    )
+
+
+def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[str], rules: LocationRules) -> bool:
+    log = other.metadata_log
+    if any(normalise(entry.metadata_file, rules) == normalise(current.metadata_location, rules) for entry in log):
+        return True  # It was written on top of the pointer.
+    if other.last_updated_ms > current.last_updated_ms:
+        theirs, ours = _version(other.metadata_location), _version(current.metadata_location)
+        if other.last_sequence_number > current.last_sequence_number:
+            return True
+        if theirs is not None and ours is not None and theirs > ours:
+            return True
+    if not log:
+        return False
+    # A commit that was built upon and is not in the table's history: a fork. One attempt that lost its swap is none.
+    base = log[-1]
+    since = current.metadata_log[0].timestamp_ms if current.metadata_log else current.last_updated_ms
+    return base.timestamp_ms >= since and normalise(base.metadata_file, rules) not in lineage
+
+
+def _version(path: str) -> int | None:
+    match = _VERSION.match(path.rpartition("/")[2])
+    return None if match is None else int(match[1] or match[2])

@@ -1,0 +1,151 @@
+"""Why a file stays by its place alone: whose folder it is in, what its name says, who is writing there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.protection.identity import Folders
+from artemis_lifecycle.protection.ownership import owned, subject_array
+from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, folder_and_name, normalise, relative_to
+from artemis_lifecycle.storage.many_files import ByFolder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOT_OWNED = "not_owned"
+"""The file is outside the table's own locations, or its path does not spell its way plainly."""
+
+OUTSIDE_ROOTS = "outside_roots"
+"""Nothing names the file, and it is neither below the live warehouse nor below `catalogs.live.roots`."""
+
+OTHER_TABLE = "other_table"
+"""The file lies in the location of another table, or of a dropped one, or among this project's own files."""
+
+RECEIPTS = "artemis-receipts"
+"""The folder in a table's metadata folder that receipts stand in."""
+
+RECEIPT = "receipt"
+"""The file is a receipt of an earlier deletion, which stands by the table for auditors."""
+
+HIDDEN = "hidden"
+"""A component of the name starts with `_` or `.`: streaming checkpoints, other table formats, staging."""
+
+HELD = "held"
+"""Another table on a hold lies or reads here."""
+
+IN_FLIGHT = "in_flight"
+"""A live writer's heartbeat covers the file."""
+
+_HIDDEN_NAME = r"/[._][^/]*\z"
+
+
+@dataclass(frozen=True)
+class Places:
+    """`own` locations, those of tables `nested` in them, the `roots` below which orphans may be collected (empty:
+    anywhere), folders of `receipts`, what other tables' `holds` cover, and what is `in_flight`.
+
+    `partition_fields` are the names that may start with `_` or `.` as `name=value`; None where hidden names are not
+    kept. Pickled for executors, each of which reads identities anew.
+    """
+
+    own: tuple[str, ...]
+    nested: tuple[str, ...]
+    in_flight: tuple[str, ...]
+    rules: LocationRules
+    receipts: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    partition_fields: frozenset[str] | None = None
+    _links: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _why: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _begun: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _folders: list[Folders] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def why(self, path: str) -> str | None:
+        """The reason, or None when nothing about its place keeps the file."""
+        import pyarrow as pa
+
+        return self.of(pa.array([path], pa.string())).get(0)
+
+    def of(self, paths: pa.Array) -> dict[int, str]:
+        """The rows that stay, with the reason. Most files share their folders, and are judged with them."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        paths = subject_array(paths)
+        files = ByFolder.of(paths)
+        reasons: dict[int, str] = {}
+        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
+            folder = files.folder(low)
+            why = self._of_path(paths[low].as_py()) if folder is None else self._of_folder(f"{folder}/x")
+            if why is not None:
+                reasons.update(dict.fromkeys(range(low, high), why))
+            elif folder is not None and (begun := self._begun_in(folder)):
+                # A prefix need not end at a folder.
+                names = enumerate(paths.slice(low, high - low).to_pylist(), low)
+                reasons |= {row: IN_FLIGHT for row, path in names if path[len(folder) + 1 :].startswith(begun)}
+        # What a store may read into these two characters is asked of each path.
+        for row in np.flatnonzero(files.cut).tolist():
+            if (why := self._of_path(paths[row].as_py())) is not None:
+                reasons[row] = why
+        if self.partition_fields is not None:
+            for row in pc.indices_nonzero(pc.match_substring_regex(paths, _HIDDEN_NAME)).to_pylist():
+                reasons.setdefault(row, HIDDEN)
+        return reasons
+
+    def _of_folder(self, path: str) -> str | None:
+        parts = folder_and_name(path)
+        if parts is None:
+            return self._of_path(path)
+        if parts[0] not in self._why:
+            if len(self._why) >= FOLDERS_KEPT:
+                self._why.clear()
+            self._why[parts[0]] = self._of_path(path)
+        return self._why[parts[0]]
+
+    def _of_path(self, path: str) -> str | None:
+        if not owned(path, self.own, self.rules, self._links):
+            return NOT_OWNED
+        if not self._folders:
+            self._folders.append(Folders(self.rules))
+        folders, folder = self._folders[0], path.rpartition("/")[0]
+
+        def among(roots: Iterable[str]) -> bool:
+            return any(folders.is_in(folder, root) for root in roots)
+
+        if self.roots and not among(self.roots):
+            return OUTSIDE_ROOTS
+        if among(self.nested):
+            return OTHER_TABLE
+        if among(self.receipts):
+            return RECEIPT
+        if self.partition_fields is not None and self._is_hidden(path, self.partition_fields):
+            return HIDDEN
+        if among(self.held):
+            return HELD
+        location = normalise(path, self.rules)
+        flying = any(location.startswith(root) for root in self.in_flight) or among(self.in_flight)
+        return IN_FLIGHT if flying else None
+
+    def _begun_in(self, folder: str) -> tuple[str, ...]:
+        """What the names of files in flight begin with, where a writer's prefix ends inside this folder."""
+        if folder not in self._begun:
+            if len(self._begun) >= FOLDERS_KEPT:
+                self._begun.clear()
+            inside = f"{normalise(f'{folder}/x', self.rules)[:-1]}"
+            rests = (root[len(inside) :] for root in self.in_flight if root.startswith(inside))
+            self._begun[folder] = tuple(rest for rest in rests if "/" not in rest)
+        return self._begun[folder]
+
+    def _is_hidden(self, path: str, fields: frozenset[str]) -> bool:
+        """Whether a component below the table's own location starts with `_` or `.`, but for a partition's folder
+        (Iceberg's `PartitionAwareHiddenPathFilter`)."""
+        below = [rest for root in self.own if (rest := relative_to(path, root, self.rules)) is not None]
+        parts = min(below, key=len, default="").split("/")
+        return any(
+            part.startswith(("_", ".")) and not ("=" in part and part.partition("=")[0] in fields)
+            for part in parts[:-1]
+        )

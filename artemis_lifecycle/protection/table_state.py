@@ -1,0 +1,237 @@
+"""What one table reaches, as of its pointer: everything once, by its manifest index, then only what is new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
+from artemis_lifecycle.metadata.avro import live_entries, manifests_of
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
+from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.context import Deletion, DeletionContext
+from artemis_lifecycle.protection.ownership import metadata_locations
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.reached import Pointer
+from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.local import is_text
+from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location_hash import distinct, hash_column
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+REACHABLE = "reachable"
+"""A snapshot of the table's current metadata reaches the file. Of another table: `reachable from <table>`."""
+
+CURRENT_METADATA = "current_metadata"
+"""The file is the table's metadata file, one of its metadata log, its version hint or a registered statistics file."""
+
+_MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
+
+
+def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
+    """Locations of what a metadata file needs beside its snapshots: itself, its log, version hints, statistics."""
+    paths = [metadata.metadata_location]
+    paths += [entry.metadata_file for entry in metadata.metadata_log]
+    paths += [file.path for file in metadata.statistics]
+    paths += [f"{folder}/version-hint.text" for folder in metadata_locations(metadata, rules)]
+    return {normalise(path, rules) for path in paths}
+
+
+def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
+    """The table's index as of `metadata`. Raises UnreadableMetadata when any list or manifest is not there."""
+    view = indexed(context.spark, context.stores, metadata, context.rules, context.root)
+    # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
+    view.require_present()
+    return view
+
+
+class TableState:
+    """What a table reaches. `other_names` gives the other names that a new file's location has on this machine."""
+
+    def __init__(
+        self,
+        context: DeletionContext,
+        deletion: Deletion,
+        table: str,
+        table_uuid: str,
+        current: Callable[[], Pointer],
+    ) -> None:
+        self._context = context
+        self._deletion = deletion
+        self._current = current
+        self._seen: set[tuple[int, str | None]] = set()
+        self._seen_manifests: set[str] = set()
+        self._loaded: set[int] = set()
+        self._new: set[str] = set()
+        self._needed: set[str] = set()
+        self._later: list[tuple[str, NDArray[np.uint64]]] | None = None
+        self._view: IndexView | None = None
+        self.other_names: Callable[[Iterable[str]], Iterable[str]] = lambda locations: ()
+        self.table = table
+        self.table_uuid = table_uuid
+        self.metadata: TableMetadata | None = None
+
+    @property
+    def reason(self) -> str:
+        own = self.table_uuid == self._deletion.table_uuid and self.table == self._deletion.table
+        return REACHABLE if own else f"{REACHABLE} from {self.table}"
+
+    def read(self) -> TableMetadata:
+        """The table's metadata by its catalog's pointer, read now.
+
+        Raises StalePlan when the table is gone or another took its name: that does not mean that it has no files.
+        """
+        try:
+            entry = self._current()
+        except NoSuchTable as error:
+            raise self._gone(f"The catalog has no table {self.table} any more") from error
+        if self.metadata is not None and self.metadata.metadata_location == entry.metadata_location:
+            return self.metadata
+        metadata = read_table_metadata(self._context.stores, entry.metadata_location)
+        if metadata.table_uuid != self.table_uuid:
+            raise self._gone(
+                f"The name {self.table} now belongs to another table ({metadata.table_uuid}, not {self.table_uuid})"
+            )
+        return metadata
+
+    def view(self, metadata: TableMetadata) -> IndexView | None:
+        """The index over all that `metadata` reaches; None of a table that reaches nothing.
+
+        Raises UnreadableMetadata.
+        """
+        if self._view is None or self._view.metadata is not metadata:
+            self._view = present_index(self._context, metadata)
+        return self._view
+
+    def walked(self, metadata: TableMetadata) -> None:
+        """Every snapshot of `metadata` was walked: only others are new from here on."""
+        self.metadata = metadata
+        self._seen = {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
+        self._seen_manifests, self._loaded, self._new = set(), set(), set()
+        self._needed = metadata_files(metadata, self._context.rules)
+        self._later = None
+
+    def refresh(self) -> bool:
+        """Read what the pointer brought since the last look; False when that is more than the driver should read.
+
+        Raises UnreadableMetadata when any of it cannot be read: then nothing may be deleted.
+        """
+        metadata = self.read()
+        if metadata is self.metadata:
+            return True
+        unread: dict[str, ManifestListEntry] = {}
+        lists: set[str] = set()
+        stores, rules = self._context.stores, self._context.rules
+        for snapshot in metadata.snapshots:
+            if (snapshot.snapshot_id, snapshot.manifest_list) in self._seen:
+                continue
+            self._load_parent(metadata, snapshot.parent_snapshot_id)
+            listed = manifests_of(stores, snapshot)
+            if listed.path is not None:
+                lists.add(normalise(listed.path, rules))
+            for entry in listed.entries:
+                location = normalise(entry.manifest_path, rules)
+                if location not in self._seen_manifests:
+                    unread[location] = entry
+            if len(unread) > _MANIFESTS_ON_DRIVER:
+                return False
+        found = set(unread) | lists
+        for entry in unread.values():
+            paths = live_entries(stores, entry).column("file_path").to_pylist()
+            found.update(normalise(path, rules) for path in paths)
+        # Only now, when all of it was read, does the new metadata count as looked at.
+        self._new |= found
+        self._seen_manifests |= set(unread)
+        self._seen |= {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
+        self._needed |= metadata_files(metadata, rules)
+        self._later = None
+        self.metadata = metadata
+        return True
+
+    @property
+    def new(self) -> set[str]:
+        """Locations of what came after everything was walked."""
+        return self._new
+
+    @property
+    def needed(self) -> set[str]:
+        """Locations of what the metadata itself needs, beside its snapshots."""
+        return self._needed
+
+    def later(self) -> Sequence[tuple[str, NDArray[np.uint64]]]:
+        """Reasons with the sorted hashes of the files that stay for them: what came after the full look, and what the
+        metadata itself needs."""
+        if self._later is None:
+            rules = self._context.rules
+            reason = CURRENT_METADATA if self.reason == REACHABLE else self.reason
+            new, needed = ({*found, *self.other_names(found)} for found in (self._new, self._needed))
+            self._later = [(self.reason, hash_texts(new, rules)), (reason, hash_texts(needed, rules))]
+        return self._later
+
+    def _load_parent(self, metadata: TableMetadata, parent: int | None) -> None:
+        # A snapshot differs from its parent by few manifests, and the parent's were walked in the full look.
+        snapshot = None if parent is None else metadata.snapshot(parent)
+        if snapshot is None or snapshot.snapshot_id in self._loaded:
+            return
+        if (snapshot.snapshot_id, snapshot.manifest_list) not in self._seen:
+            return
+        self._loaded.add(snapshot.snapshot_id)
+        listed = manifests_of(self._context.stores, snapshot)
+        self._seen_manifests |= {normalise(entry.manifest_path, self._context.rules) for entry in listed.entries}
+
+    def _gone(self, what: str) -> StalePlan:
+        return StalePlan(
+            what,
+            table=self._deletion.table,
+            untouched="all files of the job that were not deleted before",
+            do="find out who changed the catalog; if the table is gone for good, artemis close "
+            f"{self._deletion.job_id}",
+        )
+
+
+class DroppedTableState(TableState):
+    """Of a table that was dropped: it reaches nothing, as long as the catalog does not have it again and nobody has
+    decided that its files stay."""
+
+    def __init__(self, context: DeletionContext, deletion: Deletion, dropped: Absence) -> None:
+        super().__init__(
+            context, deletion, f"dropped table {deletion.table_uuid}", deletion.table_uuid, dropped.pointer
+        )
+        self._dropped = dropped
+
+    def read(self) -> TableMetadata:
+        """The last that is known of it. Raises StalePlan when it is in the catalog, Refused when somebody decided that
+        its files stay, UnreadableMetadata where that cannot be told."""
+        self._dropped.require()
+        known = self._context.operations.known_tables.get(self._context.catalog_name, self.table_uuid)
+        if known.kept_at is not None and known.gone_at is None:
+            raise Refused(
+                f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
+                table=self._deletion.table,
+                untouched="all files that were not deleted before",
+                do=f"artemis keep-dropped {self.table_uuid} --undo, if that is over",
+            )
+        return self._dropped.metadata
+
+    def view(self, metadata: TableMetadata) -> IndexView | None:
+        return None
+
+    def walked(self, metadata: TableMetadata) -> None:
+        self.metadata = metadata
+
+    def refresh(self) -> bool:
+        self.metadata = self.read()
+        return True
+
+
+def hash_texts(locations: Iterable[str], rules: LocationRules) -> NDArray[np.uint64]:
+    """The sorted location hashes of these paths or locations."""
+    import pyarrow as pa
+
+    # What is no text can be no path of a job either.
+    texts = [location for location in locations if location.isascii() or is_text(location)]
+    return distinct(hash_column(pa.array(texts, pa.string()), rules))

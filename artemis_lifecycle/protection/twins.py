@@ -1,0 +1,198 @@
+"""Twins: files with one path under two schemes or authorities. Belongs here: finding, by hashes alone, which files have
+a known file as their twin. Twins made every live file an orphan where two names stood for one store (iceberg 4194).
+
+What follows the authority of a file is put behind each scheme and authority that the known files have, and looked up by
+hash. Two locations of one hash count as one: that only keeps a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.protection.ownership import subject
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.files import DamagedIndex
+from artemis_lifecycle.storage.frames import map_parts
+from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
+from artemis_lifecycle.storage.many_files import ByFolder
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+_SPELLINGS = 1_000
+"""Paths that begin in more ways than this are not compared: each way takes a pass over them."""
+
+_PREFIX = re.compile(r"\A[A-Za-z][A-Za-z0-9+.\-]*://[^/]*")
+"""Scheme and authority of a location."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """Known files as hashes: `has` says which location hashes are among them, `prefixes` are the schemes and
+    authorities that their locations have."""
+
+    has: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+    prefixes: frozenset[str]
+
+    @classmethod
+    def reached_by(cls, view: IndexView) -> Known:
+        """All that any snapshot reaches."""
+        prefixes = _Prefixes(view.index.rules)
+        ids = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
+        above = view.reachable(ids, entries=False).column("location").to_pylist()
+        prefixes.add_locations(above)
+        try:
+            _add_entries(view, prefixes)
+        except DamagedIndex:
+            view = view.index.rebuild(view.metadata, view.spark)
+            _add_entries(view, prefixes)
+        return cls(view.reaches, frozenset(prefixes.found))
+
+    @classmethod
+    def sealed_in(cls, folder: str, stores: Stores, rules: LocationRules) -> Known:
+        """The paths of a sealed frame."""
+        import numpy as np
+
+        def read(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
+            prefixes, hashes = _Prefixes(rules), [np.empty(0, np.uint64)]
+            for batch in batches:
+                paths = batch.column("path")
+                starts, data = text_buffers(paths)
+                prefixes.add_paths(data, starts)
+                hashes.append(hash_column(paths, rules))
+            return np.concatenate(hashes), prefixes
+
+        parts = list(map_parts(folder, stores, read, ["path"]))
+        known = distinct(np.concatenate([np.empty(0, np.uint64), *(hashes for hashes, _ in parts)]))
+        found = frozenset(prefix for _, prefixes in parts for prefix in prefixes.found)
+        return cls(lambda hashes: among(known, hashes), found)
+
+    @classmethod
+    def at(cls, locations: Iterable[str], rules: LocationRules) -> Known:
+        """Single locations."""
+        import numpy as np
+        import pyarrow as pa
+
+        named = list(locations)
+        known = distinct(np.asarray(hash_column(pa.array(named, pa.string()), rules)))
+        return cls(lambda hashes: among(known, hashes), frozenset(split_location(each)[0] for each in named))
+
+
+def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iterator[tuple[int, str]]:
+    """The rows of `paths` that have a known twin, with its location; a row once for each."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    prefixes, keys = (pa.array(each, pa.string()) for each in split_paths(paths, rules))
+    for each in known:
+        for prefix in sorted(each.prefixes):
+            rows = np.flatnonzero(np.asarray(pc.not_equal(prefixes, prefix)))
+            locations = pc.binary_join_element_wise(pa.scalar(prefix), keys.take(pa.array(rows)), "")
+            there = np.flatnonzero(each.has(hash_column(locations, rules)))
+            yield from ((int(rows[row]), locations[row].as_py()) for row in there.tolist())
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """(scheme and authority, what follows) of a location."""
+    match = _PREFIX.match(location)
+    prefix = match[0] if match else ""
+    return prefix, location[len(prefix) :]
+
+
+def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[str]]:
+    """`split_location` of the location that each path of an Arrow array is about: the first parts, and the second."""
+    import pyarrow.compute as pc
+
+    files, texts = ByFolder.of(paths), paths.to_pylist()
+    prefixes: list[str] = []
+    keys: list[str] = []
+    for low, high in pairwise([*files.starts.tolist(), len(texts)]):
+        folder = files.folder(low)
+        if folder is None:
+            prefix, key = split_location(normalise(texts[low], rules))
+            prefixes.append(prefix)
+            keys.append(key)
+            continue
+        prefix, key = split_location(normalise(f"{folder}/x", rules)[:-1])
+        behind = len(folder) + 1
+        prefixes += [prefix] * (high - low)
+        keys += [key + text[behind:] for text in texts[low:high]]
+    for row in pc.indices_nonzero(pc.ends_with(paths, ".crc")).to_pylist():
+        prefixes[row], keys[row] = split_location(normalise(subject(texts[row]), rules))
+    return prefixes, keys
+
+
+def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:
+    import numpy as np
+
+    everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
+    manifests = np.flatnonzero(view.state.listed_by(everything))
+    for _, rows in view.index.rows_of(view.state, manifests):
+        prefixes.add_paths(rows.data, rows.offsets)
+
+
+class _Prefixes:
+    """Collects the schemes and authorities (normal form) of many paths, comparing how these begin as they are spelled.
+
+    A path without a scheme begins with its slash; one with `//` names its authority up to the next slash. Of `file:/x`
+    the byte after the slash tells that it names none.
+    """
+
+    def __init__(self, rules: LocationRules) -> None:
+        self.rules = rules
+        self.found: set[str] = set()
+        self._spelled: list[bytes] = []
+        self._steps = 0
+
+    def add_locations(self, locations: Iterable[str]) -> None:
+        self.found.update(split_location(location)[0] for location in locations)
+
+    def add_paths(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        """Paths are the bytes of `data` between `offsets`."""
+        import numpy as np
+
+        left = np.arange(len(offsets) - 1, dtype=np.int64)
+        for spelled in self._spelled:
+            left = _not_beginning(data, offsets, left, spelled)
+        while len(left):
+            self._steps += 1
+            if self._steps > _SPELLINGS:
+                raise Refused(
+                    f"Paths begin in more than {_SPELLINGS} ways: whether they name one store cannot be told",
+                    path=split_location(next(iter(self.found), ""))[0],
+                    untouched="all files",
+                    do="see which schemes and authorities the table's paths have, and name equal ones under "
+                    "orphans.equal_schemes and equal_authorities",
+                )
+            row = int(left[0])
+            path = data[int(offsets[row]) : int(offsets[row + 1])].tobytes().decode("utf-8", "surrogatepass")
+            self.found.add(split_location(normalise(path, self.rules))[0])
+            rest = split(path).path
+            left = left[1:]
+            if rest.startswith("/"):
+                spelled = path[: len(path) - len(rest)].encode("utf-8", "surrogatepass")
+                self._spelled.append(spelled)
+                left = _not_beginning(data, offsets, left, spelled)
+
+
+def _not_beginning(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64], spelled: bytes
+) -> NDArray[np.int64]:
+    """Those of `rows` that do not begin with `spelled` as their scheme and authority."""
+    import numpy as np
+
+    from artemis_lifecycle.protection.kernels import not_beginning
+
+    wanted = np.frombuffer(spelled + b"/", np.uint8)
+    left: NDArray[np.int64] = not_beginning(data, offsets, rows, wanted, spelled.endswith(b":"))
+    return left
