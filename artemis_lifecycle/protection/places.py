@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import owned, subject_array
-from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, folder_and_name, normalise, relative_to
+from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, folder_and_name, relative_to
 from artemis_lifecycle.storage.many_files import ByFolder
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ class Places:
     partition_fields: frozenset[str] | None = None
     _links: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
     _why: dict[str, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _begun: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _folders: list[Folders] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def why(self, path: str) -> str | None:
@@ -83,10 +82,6 @@ class Places:
             why = self._of_path(paths[low].as_py()) if folder is None else self._of_folder(f"{folder}/x")
             if why is not None:
                 reasons.update(dict.fromkeys(range(low, high), why))
-            elif folder is not None and (begun := self._begun_in(folder)):
-                # A prefix need not end at a folder.
-                names = enumerate(paths.slice(low, high - low).to_pylist(), low)
-                reasons |= {row: IN_FLIGHT for row, path in names if path[len(folder) + 1 :].startswith(begun)}
         # What a store may read into these two characters is asked of each path.
         for row in np.flatnonzero(files.cut).tolist():
             if (why := self._of_path(paths[row].as_py())) is not None:
@@ -126,19 +121,7 @@ class Places:
             return HIDDEN
         if among(self.held):
             return HELD
-        location = normalise(path, self.rules)
-        flying = any(location.startswith(root) for root in self.in_flight) or among(self.in_flight)
-        return IN_FLIGHT if flying else None
-
-    def _begun_in(self, folder: str) -> tuple[str, ...]:
-        """What the names of files in flight begin with, where a writer's prefix ends inside this folder."""
-        if folder not in self._begun:
-            if len(self._begun) >= FOLDERS_KEPT:
-                self._begun.clear()
-            inside = f"{normalise(f'{folder}/x', self.rules)[:-1]}"
-            rests = (root[len(inside) :] for root in self.in_flight if root.startswith(inside))
-            self._begun[folder] = tuple(rest for rest in rests if "/" not in rest)
-        return self._begun[folder]
+        return IN_FLIGHT if among(self.in_flight) else None
 
     def _is_hidden(self, path: str, fields: frozenset[str]) -> bool:
         """Whether a component below the table's own location starts with `_` or `.`, but for a partition's folder

@@ -46,7 +46,7 @@ from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
-from artemis_lifecycle.storage.stores import is_local
+from artemis_lifecycle.storage.stores import Stores, is_local
 
 if TYPE_CHECKING:
     import numpy as np
@@ -414,7 +414,7 @@ class Protection:
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             live = [heartbeat for heartbeat in self._heartbeats if heartbeat.table_uuid == state.table_uuid]
-            in_flight += covered(live, state.metadata, rules)
+            in_flight += covered(live, state.metadata, rules, context.stores)
         on_hold = {hold.table_uuid for hold in context.operations.holds.active()} if self._found else set()
         for other in self._found:
             if other.table_uuid in on_hold:
@@ -526,23 +526,27 @@ class Protection:
                 yield from (f"{other}/{name}" for other in self._folders_by_key.get(key, ()) if other != folder)
 
 
-def covered(heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
-    """The locations that live heartbeats cover: all the table's own, or what begins with a writer's prefix, and the
-    metadata folders: a writer that declares where its data goes still writes manifests, lists and a metadata file where
-    the table says. A relative prefix is below every location of the table; one outside of all of them, which must be a
-    mistake, covers the whole table.
+def covered(
+    heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: LocationRules, stores: Stores
+) -> tuple[str, ...]:
+    """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders. A
+    writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
+
+    A relative prefix is below every location of the table. One that is outside of all of them, or that has no file yet,
+    may be mistyped, and covers the whole table.
     """
     own = own_locations(metadata, rules)
     roots: list[str] = []
     for heartbeat in heartbeats:
         prefix = heartbeat.prefix
-        if prefix is None:
-            roots += own
-            continue
-        if "://" in prefix or prefix.startswith(("/", "file:")):
+        named: list[str] = []
+        if prefix is not None and ("://" in prefix or prefix.startswith(("/", "file:"))):
             absolute = normalise(prefix.rstrip("/"), rules)
-            named = [absolute] if any(absolute == root or is_under(absolute, root, rules) for root in own) else [*own]
-        else:
+            named = [absolute] if any(absolute == root or is_under(absolute, root, rules) for root in own) else []
+        elif prefix is not None:
             named = [normalise(f"{root}/{prefix.strip('/')}", rules) for root in own]
-        roots += (*named, *metadata_locations(metadata, rules))
+        if any(next(iter(stores.list(folder)), None) is not None for folder in named):
+            roots += (*named, *metadata_locations(metadata, rules))
+        else:
+            roots += own
     return tuple(dict.fromkeys(roots))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from artemis_lifecycle.protection.ownership import subject
-from artemis_lifecycle.protection.places import HIDDEN, IN_FLIGHT, NOT_OWNED, OTHER_TABLE, OUTSIDE_ROOTS, Places
+from artemis_lifecycle.protection.places import HIDDEN, NOT_OWNED, OTHER_TABLE, OUTSIDE_ROOTS, Places
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 
 _FOLDERS = st.lists(
@@ -65,14 +65,6 @@ def test_names_that_start_with_a_dot_or_an_underscore_are_hidden_below_the_table
     assert places.why("s3://b/_w/.t/data/.x.parquet.crc") is None
     scanned = Places(("s3://b/_w/.t",), (), (), DEFAULT_RULES)
     assert scanned.why("s3://b/_w/.t/_checkpoints/x") is None
-
-
-def test_a_writers_prefix_need_not_end_at_a_folder() -> None:
-    places = Places(("s3://b/t",), (), ("s3://b/t/data/day=1", "s3://b/t/data/run-7"), DEFAULT_RULES)
-    for covered in ("day=1/x.parquet", "day=10/x.parquet", "run-7-00000.parquet", "day=1/a/b/x"):
-        assert places.why(f"s3://b/t/data/{covered}") == IN_FLIGHT, covered
-    for free in ("day=2/x.parquet", "run-8-00000.parquet", "x.parquet"):
-        assert places.why(f"s3://b/t/data/{free}") is None, free
 
 
 def test_orphans_are_collected_below_the_roots_alone() -> None:
