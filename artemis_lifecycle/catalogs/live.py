@@ -12,13 +12,15 @@ from sqlalchemy import Engine, Row, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle import config
+from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.entry import split_identifier
-from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
-from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.errors import BadInput, ConfigError, NoSuchTable, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
+from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
@@ -71,6 +73,11 @@ class CatalogReader:
             raise BadInput(f"{namespace!r} is no namespace", untouched="everything", do="write it as a or a.b")
         self._source.create_namespace(namespace)
 
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        """The records of which deployment the catalog belongs to. `stores` are its warehouse's, where those of a
+        catalog that is not in SQL stand."""
+        return self._source.deployments(stores)
+
     def close(self) -> None:
         self._source.close()
 
@@ -103,6 +110,9 @@ class _Source(ABC):
 
     @abstractmethod
     def create_namespace(self, namespace: str) -> None: ...
+
+    @abstractmethod
+    def deployments(self, stores: Stores) -> DeploymentRecords: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -163,6 +173,9 @@ class _Sql(_Source):
                 .on_conflict_do_nothing()
             )
 
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        return DeploymentsInSql(self._engine, self._name)
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -174,6 +187,8 @@ class _Other(_Source):
         from pyiceberg.catalog import load_catalog
 
         self._name = catalog.name
+        self._warehouse = catalog.warehouse
+        self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         with self._answering():
             self._catalog: PyIcebergCatalog = load_catalog(catalog.name, **pyiceberg_properties(catalog))
 
@@ -211,6 +226,15 @@ class _Other(_Source):
     def create_namespace(self, namespace: str) -> None:
         with self._answering(), around("catalog.create_namespace"):
             self._catalog.create_namespace_if_not_exists(tuple(namespace.split(".")))
+
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        if self._warehouse is None:
+            raise ConfigError(
+                f"Catalog {self._name} has no warehouse, beside which the record of its deployment would stand",
+                untouched="everything",
+                do="set catalogs.live.warehouse in lifecycle.yaml",
+            )
+        return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
     def close(self) -> None:
         self._catalog.close()

@@ -6,7 +6,7 @@ Both key the rows of a SQL catalog by the catalog's name, so the name must be th
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
@@ -161,6 +161,14 @@ def require_uri(catalog: config.Catalog) -> str:
             do=f"set catalogs.{catalog.name}.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     return catalog.uri
+
+
+def without_secrets(uri: str | None) -> str:
+    """The host, port and path of an address; nothing of who logs in, and no options."""
+    if uri is None:
+        return ""
+    parts = urlsplit(uri)
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/").lower()
 
 
 def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:

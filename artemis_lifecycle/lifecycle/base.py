@@ -73,7 +73,7 @@ class Base(Opened):
 
     def _look(self, table: str) -> Look:
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
-        read_at = self.operations.clock.now()
+        read_at = self._operations.clock.now()
         entry = self._live.entry(table)
         return Look(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
 
@@ -126,7 +126,7 @@ class Base(Opened):
 
     def _instant(self, name: str, given: datetime | None) -> datetime:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
-        instant = self.operations.clock.now() if given is None else given
+        instant = self._operations.clock.now() if given is None else given
         if instant.tzinfo is None or instant.utcoffset() is None:
             raise NaiveDatetime(
                 f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
@@ -175,7 +175,10 @@ class Base(Opened):
 
         A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
         next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+
+        Raises OtherDeployment before all else when the catalog is another deployment's.
         """
+        self.require_deployment()
         if not pausable:
             with self._leased(look, step, dry_run=dry_run) as state:
                 yield state
@@ -200,7 +203,7 @@ class Base(Opened):
         table_uuid, window = look.metadata.table_uuid, self.config.policy(look.name).quiet_window
 
         def why() -> str | None:
-            pause = self.operations.pauses.of_table(table_uuid)
+            pause = self._operations.pauses.of_table(table_uuid)
             if pause is not None:
                 return str(pause)
             if self.in_quiet_window and not is_in_quiet_window(window, self.operations.clock.now()):
@@ -231,12 +234,12 @@ class Base(Opened):
     def _leased(self, look: Look, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
         table = look.name
         if not dry_run:
-            self.operations.leases.require_free(look.metadata.table_uuid)
-        night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
+            self._operations.leases.require_free(look.metadata.table_uuid)
+        night = self.config.policy(table).quiet_window.night(self._operations.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
-            else self.operations.leases.hold(
+            else self._operations.leases.hold(
                 look.metadata.table_uuid,
                 step=step,
                 owner=self.owner,
@@ -247,11 +250,11 @@ class Base(Opened):
         )
         if not dry_run and not look.is_dropped:
             # Should it be dropped, its files are found by this.
-            self.operations.known_tables.saw(
+            self._operations.known_tables.saw(
                 self._live.name, look.metadata.table_uuid, Seen(table, look.metadata.metadata_location)
             )
         with lease as held:
-            step_id = self.operations.steps.start(
+            step_id = self._operations.steps.start(
                 look.metadata.table_uuid,
                 table,
                 step,
@@ -265,9 +268,15 @@ class Base(Opened):
                 with java_errors(table):
                     yield state
             except BaseException as error:
-                self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                self._operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
-            self.operations.steps.finish(step_id, state=state.state, counts=state.counts)
+            self._operations.steps.finish(step_id, state=state.state, counts=state.counts)
+
+    def _current(self, table: str) -> CatalogEntry:
+        """The table's row now, read under the table's lock before its files go. Raises OtherDeployment when the catalog
+        was taken over meanwhile."""
+        self.require_deployment()
+        return self._live.entry(table)
 
     def _processes(self) -> str | None:
         """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""

@@ -11,18 +11,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_DEPLOYMENT_SEEN_FOR = 10.0
+"""Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 
 
 class Opened:
@@ -47,6 +54,7 @@ class Opened:
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
         self._prepared = False
+        self._deployment_seen_at = float("-inf")
 
     @classmethod
     def open(
@@ -77,7 +85,7 @@ class Opened:
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
-        for name in ("operations", "_live", "_cold"):
+        for name in ("_operations", "_live", "_cold"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
@@ -102,11 +110,31 @@ class Opened:
         """The session, if there is one already; None rather than starting one."""
         return self._given_spark or self._own_spark
 
-    @cached_property
+    @property
     def operations(self) -> Operations:
-        """Plans, journal, leases, holds and heartbeats in Postgres."""
+        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment where they are not those of
+        the live catalog."""
+        if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
+            self.require_deployment()
+        return self._operations
+
+    @cached_property
+    def _operations(self) -> Operations:
+        """`operations`, whoever has the live catalog: for reading tables, which anybody may."""
         assert self.config.operations.uri is not None
         return Operations.open(self.config.operations.uri)
+
+    @property
+    def deployment(self) -> Deployment:
+        """The identity of this operations database, with the root, read now."""
+        return read_deployment(self._operations.engine, normalise(self.root))
+
+    def require_deployment(self, *, record: bool = True) -> None:
+        """Raise OtherDeployment when the live catalog belongs to another deployment, as of now. At its first use it
+        becomes this one's, unless `record` is False."""
+        records = self._live.deployments(self.live_stores)
+        require_deployment(records, self._live.name, self.deployment, who=self.owner, record=record)
+        self._deployment_seen_at = elapsed()
 
     @cached_property
     def live_stores(self) -> Stores:

@@ -245,15 +245,21 @@ class Promises(Reading):
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
-        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's."""
+        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's.
+
+        Raises OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
+        """
         look = self._look(table)
+        # A writer claims no catalog: it may have no right to, and it works for whoever does.
+        self.require_deployment(record=False)
         return writing(
-            self.operations,
+            self._operations,
             look.metadata.table_uuid,
             table,
             writer_id,
             prefix,
             parse_duration(ttl),
+            confirm=lambda: self.require_deployment(record=False),
         )
 
 

@@ -478,6 +478,14 @@ known_tables = Table(
     Index("known_tables_missing", "catalog", "missing_since"),
 )
 
+identity = Table(
+    "identity",
+    metadata,
+    Column("operations_id", Text, primary_key=True),
+    _at("made_at", nullable=False),
+    Index("identity_once", text("(true)"), unique=True),
+)
+
 paces = Table("paces", metadata, Column("name", Text, primary_key=True), Column("ready_at", Utc, nullable=False))
 
 Record = TypeVar("Record")
