@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -63,6 +63,11 @@ class CatalogReader:
         """The row of every table, by `namespace.table`: one statement where the catalog is in SQL."""
         return self._source.pointers()
 
+    def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
+        """The rows of other catalogs in the same `iceberg_tables`, `without` some, by `<catalog>:<namespace.table>`; of
+        one of them only, if `table` names it so. None beside a catalog that is not in SQL."""
+        return self._source.beside(without, table)
+
     def exists(self, table: str) -> bool:
         """Raises BadInput for a name that is no identifier."""
         return self._source.entry(*self._split(table)) is not None
@@ -107,6 +112,9 @@ class _Source(ABC):
 
     @abstractmethod
     def pointers(self) -> dict[str, CatalogEntry]: ...
+
+    @abstractmethod
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]: ...
 
     @abstractmethod
     def create_namespace(self, namespace: str) -> None: ...
@@ -160,9 +168,21 @@ class _Sql(_Source):
             found = map(self._entry, connection.execute(query))
             return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
 
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+        # Compared as a whole: any of the three names may have the separators in it.
+        columns = iceberg_tables.c
+        name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
+        query = select(iceberg_tables, name.label("name")).where(
+            columns.catalog_name.not_in([self._name, *without]), columns.metadata_location.is_not(None), IS_TABLE
+        )
+        if table is not None:
+            query = query.where(name == table)
+        with self._engine.connect() as connection:
+            return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
+
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         return CatalogEntry(
-            self._name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
+            row.catalog_name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
         )
 
     def create_namespace(self, namespace: str) -> None:
@@ -222,6 +242,9 @@ class _Other(_Source):
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             found = readers.map(lambda name: self.entry(*split_identifier(name)), names)
             return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
+
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+        return {}
 
     def create_namespace(self, namespace: str) -> None:
         with self._answering(), around("catalog.create_namespace"):

@@ -171,6 +171,20 @@ def without_secrets(uri: str | None) -> str:
     return f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/").lower()
 
 
+def in_one_database(one: config.Catalog, other: config.Catalog) -> bool:
+    """Whether two SQL catalogs have their rows in one database, as far as their addresses say so."""
+    if one.type != "sql" or other.type != "sql":
+        return False
+    first, second = make_url(require_uri(one)), make_url(require_uri(other))
+    # The options may name another search path.
+    return (first.host, first.port or 5432, first.database, first.query.get("options")) == (
+        second.host,
+        second.port or 5432,
+        second.database,
+        second.query.get("options"),
+    )
+
+
 def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     url, user, password = jdbc_url(require_uri(catalog))
     if catalog.warehouse is None:

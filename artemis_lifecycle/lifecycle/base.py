@@ -15,11 +15,10 @@ from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from typing import Literal, TypedDict
 
-from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.deletion.guards import in_quiet_window as is_in_quiet_window
-from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.deletion.ownership import LOCATION_PROPERTIES, TablesOfCatalog
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.opened import Opened
@@ -43,7 +42,7 @@ from artemis_lifecycle.upkeep.actions import Worker
 class Surroundings(TypedDict):
     """What the scans and deletions of a table look around with: see `Sight.around`."""
 
-    catalog: CatalogReader
+    catalog: TablesOfCatalog
     root: str
     rules: LocationRules
     reserved: Sequence[str]
@@ -110,7 +109,7 @@ class Base(Opened):
         # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
         tiers = (self.config.catalogs.cold.warehouse, self.config.quarantine.root)
         return Surroundings(
-            catalog=self._live,
+            catalog=self._around,
             root=self.root,
             rules=self.rules(table),
             reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),

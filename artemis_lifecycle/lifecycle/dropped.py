@@ -209,7 +209,7 @@ class DroppedTables(Deletion):
         metadata = dropped.last_metadata(self.live_stores, self.root, known)
         namespace, _, name = known.table.rpartition(".")
         entry = CatalogEntry(known.catalog, namespace, name, metadata.metadata_location)
-        absence = dropped.absence_of(self.operations, self._live, self.live_stores, known, metadata)
+        absence = dropped.absence_of(self.operations, self._around, self.live_stores, known, metadata)
         return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:

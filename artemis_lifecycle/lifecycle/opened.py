@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import lifecycle_conf
+from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
@@ -85,6 +86,7 @@ class Opened:
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
+        self.__dict__.pop("_around", None)
         for name in ("_operations", "_live", "_cold"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
@@ -153,6 +155,12 @@ class Opened:
     @cached_property
     def _cold(self) -> CatalogReader:
         return CatalogReader(self.config.catalogs.cold)
+
+    @cached_property
+    def _around(self) -> CatalogsOfDatabase:
+        """Every table that may read files of a live table, or have its own among them."""
+        live, cold = self.config.catalogs.live, self.config.catalogs.cold
+        return CatalogsOfDatabase(self._live, (cold.name,) if in_one_database(live, cold) else ())
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
