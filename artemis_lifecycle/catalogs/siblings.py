@@ -6,7 +6,7 @@ as much as the tables of one catalog are.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -17,12 +17,16 @@ class CatalogsOfDatabase:
     """The live catalog's tables by their names, and those of the others beside it as `<catalog>:<namespace.table>`.
 
     `without` are catalogs whose tables are left out: the cold one, whose whole warehouse is out of bounds. A live
-    catalog that is not in SQL has none beside it.
+    catalog that is not in SQL has none beside it. `confirm` is called before all pointers are read, as they are before
+    files go, and raises when nothing may be done in the catalog any more.
     """
 
-    def __init__(self, live: CatalogReader, without: Collection[str] = ()) -> None:
+    def __init__(
+        self, live: CatalogReader, without: Collection[str] = (), confirm: Callable[[], None] = lambda: None
+    ) -> None:
         self._live = live
         self._without = tuple(without)
+        self._confirm = confirm
 
     def tables(self) -> list[str]:
         """Every name, sorted."""
@@ -35,6 +39,7 @@ class CatalogsOfDatabase:
 
     def pointers(self) -> dict[str, CatalogEntry]:
         """The row of every table, by name."""
+        self._confirm()
         live, others = self._live.pointers(), self._others()
         self._apart(live, others)
         return live | others

@@ -38,6 +38,9 @@ from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.upkeep.actions import Worker
 
+_COLD = frozenset({"cold_scan", "deep_archive"})
+"""Steps that judge files of the cold warehouse by age."""
+
 
 class Surroundings(TypedDict):
     """What the scans and deletions of a table look around with: see `Sight.around`."""
@@ -175,13 +178,15 @@ class Base(Opened):
         A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
         next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
 
-        Raises OtherDeployment before all else when the catalog is another deployment's.
+        Raises OtherDeployment before all else when the catalog is another deployment's; ClocksDisagree, for steps that
+        may be paused: what brings back or keeps needs no clock.
         """
         self.require_deployment()
         if not pausable:
             with self._leased(look, step, dry_run=dry_run) as state:
                 yield state
             return
+        self.require_clocks(look.metadata.location, cold=step in _COLD)
         tag = f"artemis-{uuid.uuid4().hex}"
         with self._watched(look, tag) as watch:
             if watch.why is not None:
@@ -262,7 +267,7 @@ class Base(Opened):
                 run_id=self.run_id,
                 dry_run=dry_run,
             )
-            state = Step(table, night, held, watch)
+            state = Step(table, night, held, watch, self.require_clocks if watch is not None else None)
             try:
                 with java_errors(table):
                     yield state
@@ -273,8 +278,8 @@ class Base(Opened):
 
     def _current(self, table: str) -> CatalogEntry:
         """The table's row now, read under the table's lock before its files go. Raises OtherDeployment when the catalog
-        was taken over meanwhile."""
-        self.require_deployment()
+        was taken over meanwhile, ClocksDisagree when a clock was set."""
+        self.confirm()
         return self._live.entry(table)
 
     def _processes(self) -> str | None:
@@ -284,13 +289,22 @@ class Base(Opened):
 
 
 class Step:
-    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, and Paused."""
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, Paused, and what
+    `confirm` raises."""
 
-    def __init__(self, table: str, night: date, lease: Lease | None, watch: Watch | None) -> None:
+    def __init__(
+        self,
+        table: str,
+        night: date,
+        lease: Lease | None,
+        watch: Watch | None,
+        confirm: Callable[[], None] | None,
+    ) -> None:
         self.table = table
         self.night = night
         self.lease = lease
         self._watch = watch
+        self._confirm = confirm
         self.state: Literal["done", "pending", "skipped"] = "done"
         self.counts: Mapping[str, int] = {}
 
@@ -304,6 +318,8 @@ class Step:
         why = self.pause()
         if why is not None:
             raise paused(self.table, why)
+        if self._confirm is not None:
+            self._confirm()
 
 
 def paused(table: str, why: str) -> Paused:

@@ -42,6 +42,8 @@ class DroppedTables(Deletion):
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+        # What is missing from now on is due a while after that.
+        self.require_clocks()
         return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:

@@ -16,6 +16,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
+_CLOCKS_SEEN_FOR = 60.0
+"""Seconds for which clocks that agreed are not compared again."""
 
 
 class Opened:
@@ -56,6 +59,7 @@ class Opened:
         self._own_spark: SparkSession | None = None
         self._prepared = False
         self._deployment_seen_at = float("-inf")
+        self._clocks_seen_at: dict[str, float] = {}
 
     @classmethod
     def open(
@@ -160,7 +164,28 @@ class Opened:
     def _around(self) -> CatalogsOfDatabase:
         """Every table that may read files of a live table, or have its own among them."""
         live, cold = self.config.catalogs.live, self.config.catalogs.cold
-        return CatalogsOfDatabase(self._live, (cold.name,) if in_one_database(live, cold) else ())
+        without = (cold.name,) if in_one_database(live, cold) else ()
+        return CatalogsOfDatabase(self._live, without, self.confirm)
+
+    def confirm(self) -> None:
+        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree."""
+        self.require_deployment()
+        self.require_clocks()
+
+    def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
+        """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
+        of `location` and (`cold`) of the cold warehouse agree on the time. Asked at most once a minute."""
+        tiers = self.config.catalogs
+        folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
+        if cold and tiers.cold.warehouse:
+            folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
+        # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
+        asked = {folder.clock: folder for folder in reversed(folders)}
+        now = elapsed()
+        if all(now - self._clocks_seen_at.get(clock, float("-inf")) <= _CLOCKS_SEEN_FOR for clock in asked):
+            return
+        require_agreement(self._operations.clock.now, asked.values(), self.config.clocks.max_difference)
+        self._clocks_seen_at |= dict.fromkeys(asked, now)
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
