@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.deletion.prefixes import require_prefix
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
 from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot, person
@@ -247,9 +248,12 @@ class Promises(Reading):
     ) -> AbstractContextManager[Writing]:
         """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's.
 
-        Raises OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
+        `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
+        OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
         """
         look = self._look(table)
+        if prefix is not None:
+            require_prefix(prefix, look.metadata, table, self.rules(table))
         # A writer claims no catalog: it may have no right to, and it works for whoever does.
         self.require_deployment(record=False)
         return writing(
