@@ -280,6 +280,12 @@ class Records(_Model):
     listings: Duration = timedelta(days=30)
 
 
+class Clocks(_Model):
+    """Nothing is judged by age while the clocks of Postgres, this host and the object stores differ by more."""
+
+    max_difference: Duration = timedelta(minutes=5)
+
+
 class ScanEvery(_Model):
     """Scheduled scans come when, at the observed leak rate, orphans will be `target_share` of the table's files; no
     sooner than `least` after the last one and no later than `most`."""
@@ -464,6 +470,7 @@ class LifecycleConfig(_Model):
     deep_archive: DeepArchive = DeepArchive()
     quarantine: Quarantine = Quarantine()
     records: Records = Records()
+    clocks: Clocks = Clocks()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}

@@ -133,6 +133,10 @@ class LocationConflict(Refused):
     """Two tables, or two tiers, share or nest a location."""
 
 
+class OtherDeployment(Refused):
+    """The catalog belongs to another deployment: another operations database, or another `operations.root`."""
+
+
 class LineageRejected(Refused):
     """A commit's summary lacks a lineage key that the table requires."""
 
@@ -174,6 +178,12 @@ class RestoreFailed(LifecycleError):
     """Some files of a cold snapshot could not be brought back; the live table is as it was."""
 
     exit_code = 4
+
+
+class ClocksDisagree(LifecycleError):
+    """The clocks of Postgres, this host and the object store differ by more than `clocks.max_difference`."""
+
+    exit_code = 5
 
 
 class OperationsUnavailable(LifecycleError):

@@ -216,6 +216,24 @@ def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig
     yield make
     for name in names:
         _forget(spark, name)
+    _clear_rows(uri, names)
+
+
+def _clear_rows(uri: str, names: list[str]) -> None:
+    """Take the catalogs out of the database: to catalogs of later tests in it their tables would be neighbors."""
+    from sqlalchemy import delete
+
+    from artemis_lifecycle.catalogs.guard import lift_guard
+    from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+    from artemis_lifecycle.operations.database import connect
+
+    engine = connect(uri)
+    ensure_tables(engine)
+    with engine.begin() as connection:
+        for name in names:
+            lift_guard(connection, name)
+        connection.execute(delete(iceberg_tables).where(iceberg_tables.c.catalog_name.in_(names)))
+    engine.dispose()
 
 
 def _laid_over(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -12,13 +12,15 @@ from sqlalchemy import Engine, Row, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle import config
+from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.entry import split_identifier
-from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
-from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.errors import BadInput, ConfigError, NoSuchTable, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
+from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
@@ -61,6 +63,11 @@ class CatalogReader:
         """The row of every table, by `namespace.table`: one statement where the catalog is in SQL."""
         return self._source.pointers()
 
+    def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
+        """The rows of other catalogs in the same `iceberg_tables`, `without` some, by `<catalog>:<namespace.table>`; of
+        one of them only, if `table` names it so. None beside a catalog that is not in SQL."""
+        return self._source.beside(without, table)
+
     def exists(self, table: str) -> bool:
         """Raises BadInput for a name that is no identifier."""
         return self._source.entry(*self._split(table)) is not None
@@ -70,6 +77,11 @@ class CatalogReader:
         if not namespace or not all(namespace.split(".")):
             raise BadInput(f"{namespace!r} is no namespace", untouched="everything", do="write it as a or a.b")
         self._source.create_namespace(namespace)
+
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        """The records of which deployment the catalog belongs to. `stores` are its warehouse's, where those of a
+        catalog that is not in SQL stand."""
+        return self._source.deployments(stores)
 
     def close(self) -> None:
         self._source.close()
@@ -102,7 +114,13 @@ class _Source(ABC):
     def pointers(self) -> dict[str, CatalogEntry]: ...
 
     @abstractmethod
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]: ...
+
+    @abstractmethod
     def create_namespace(self, namespace: str) -> None: ...
+
+    @abstractmethod
+    def deployments(self, stores: Stores) -> DeploymentRecords: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -150,9 +168,21 @@ class _Sql(_Source):
             found = map(self._entry, connection.execute(query))
             return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
 
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+        # Compared as a whole: any of the three names may have the separators in it.
+        columns = iceberg_tables.c
+        name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
+        query = select(iceberg_tables, name.label("name")).where(
+            columns.catalog_name.not_in([self._name, *without]), columns.metadata_location.is_not(None), IS_TABLE
+        )
+        if table is not None:
+            query = query.where(name == table)
+        with self._engine.connect() as connection:
+            return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
+
     def _entry(self, row: Row[Any]) -> CatalogEntry:
         return CatalogEntry(
-            self._name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
+            row.catalog_name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
         )
 
     def create_namespace(self, namespace: str) -> None:
@@ -162,6 +192,9 @@ class _Sql(_Source):
                 .values(catalog_name=self._name, namespace=namespace, property_key="exists", property_value="true")
                 .on_conflict_do_nothing()
             )
+
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        return DeploymentsInSql(self._engine, self._name)
 
     def close(self) -> None:
         self._engine.dispose()
@@ -174,6 +207,8 @@ class _Other(_Source):
         from pyiceberg.catalog import load_catalog
 
         self._name = catalog.name
+        self._warehouse = catalog.warehouse
+        self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         with self._answering():
             self._catalog: PyIcebergCatalog = load_catalog(catalog.name, **pyiceberg_properties(catalog))
 
@@ -208,9 +243,21 @@ class _Other(_Source):
             found = readers.map(lambda name: self.entry(*split_identifier(name)), names)
             return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
 
+    def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
+        return {}
+
     def create_namespace(self, namespace: str) -> None:
         with self._answering(), around("catalog.create_namespace"):
             self._catalog.create_namespace_if_not_exists(tuple(namespace.split(".")))
+
+    def deployments(self, stores: Stores) -> DeploymentRecords:
+        if self._warehouse is None:
+            raise ConfigError(
+                f"Catalog {self._name} has no warehouse, beside which the record of its deployment would stand",
+                untouched="everything",
+                do="set catalogs.live.warehouse in lifecycle.yaml",
+            )
+        return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
     def close(self) -> None:
         self._catalog.close()

@@ -6,7 +6,7 @@ Both key the rows of a SQL catalog by the catalog's name, so the name must be th
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
@@ -161,6 +161,28 @@ def require_uri(catalog: config.Catalog) -> str:
             do=f"set catalogs.{catalog.name}.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     return catalog.uri
+
+
+def without_secrets(uri: str | None) -> str:
+    """The host, port and path of an address; nothing of who logs in, and no options."""
+    if uri is None:
+        return ""
+    parts = urlsplit(uri)
+    return f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/").lower()
+
+
+def in_one_database(one: config.Catalog, other: config.Catalog) -> bool:
+    """Whether two SQL catalogs have their rows in one database, as far as their addresses say so."""
+    if one.type != "sql" or other.type != "sql":
+        return False
+    first, second = make_url(require_uri(one)), make_url(require_uri(other))
+    # The options may name another search path.
+    return (first.host, first.port or 5432, first.database, first.query.get("options")) == (
+        second.host,
+        second.port or 5432,
+        second.database,
+        second.query.get("options"),
+    )
 
 
 def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:

@@ -91,6 +91,22 @@ def receipt(
         say(found.location, dim=True, unbroken=True)
 
 
+@app.command("take-over")
+def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Make the live catalog this deployment's, when another operations database is on record for it."""
+    with opened(config, "taking the catalog over") as lifecycle:
+        found = lifecycle.take_over(who=who, why=why)
+    show_list(
+        found,
+        json=json,
+        title="Deployment of the live catalog",
+        columns=("catalog", "operations database", "root", "since", "who", "why"),
+        row=lambda each: (
+            each.catalog, each.deployment.address, each.deployment.root, each.recorded_at, each.who, each.why,
+        ),
+    )  # fmt: skip
+
+
 @app.command()
 def pause(
     table: Annotated[str | None, typer.Argument(help="namespace.table; none is every table.")] = None,

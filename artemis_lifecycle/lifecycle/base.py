@@ -8,7 +8,7 @@ import getpass
 import os
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -40,6 +40,9 @@ from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, overlap
 from artemis_lifecycle.upkeep.actions import Worker
 
+_COLD = frozenset({"cold_scan", "deep_archive"})
+"""Steps that judge files of the cold warehouse by age."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -64,7 +67,7 @@ class Base(Opened):
 
     def _look(self, table: str) -> Look:
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
-        read_at = self.operations.clock.now()
+        read_at = self._operations.clock.now()
         entry = self._live.entry(table)
         return Look(entry, read_table_metadata(self.live_stores, entry.metadata_location), read_at)
 
@@ -120,7 +123,8 @@ class Base(Opened):
             spark=self.spark,
             stores=self.live_stores,
             operations=self.operations,
-            catalog=self._live,
+            catalog=self._around,
+            confirm=self.confirm,
             catalog_name=live.name,
             table=table,
             root=self.root,
@@ -142,7 +146,7 @@ class Base(Opened):
 
     def _instant(self, name: str, given: datetime | None) -> datetime:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
-        instant = self.operations.clock.now() if given is None else given
+        instant = self._operations.clock.now() if given is None else given
         if instant.tzinfo is None or instant.utcoffset() is None:
             raise NaiveDatetime(
                 f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
@@ -191,11 +195,16 @@ class Base(Opened):
 
         A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
         next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+
+        Raises OtherDeployment before all else when the catalog is another deployment's; ClocksDisagree, for steps that
+        may be paused: what brings back or keeps needs no clock.
         """
+        self.require_deployment()
         if not pausable:
             with self._leased(look, step, dry_run=dry_run) as state:
                 yield state
             return
+        self.require_clocks(look.metadata.location, cold=step in _COLD)
         tag = f"artemis-{uuid.uuid4().hex}"
         with self._watched(look, tag) as watch:
             if watch.why is not None:
@@ -216,7 +225,7 @@ class Base(Opened):
         table_uuid, window = look.metadata.table_uuid, self.config.policy(look.name).quiet_window
 
         def why() -> str | None:
-            pause = self.operations.pauses.of_table(table_uuid)
+            pause = self._operations.pauses.of_table(table_uuid)
             if pause is not None:
                 return str(pause)
             if self.in_quiet_window and not is_in_quiet_window(window, self.operations.clock.now()):
@@ -247,12 +256,12 @@ class Base(Opened):
     def _leased(self, look: Look, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
         table = look.name
         if not dry_run:
-            self.operations.leases.require_free(look.metadata.table_uuid)
-        night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
+            self._operations.leases.require_free(look.metadata.table_uuid)
+        night = self.config.policy(table).quiet_window.night(self._operations.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
-            else self.operations.leases.hold(
+            else self._operations.leases.hold(
                 look.metadata.table_uuid,
                 step=step,
                 owner=self.owner,
@@ -263,15 +272,15 @@ class Base(Opened):
         )
         if not dry_run and not look.is_dropped:
             # Should it be dropped, its files are found by this.
-            self.operations.known_tables.saw(
+            self._operations.known_tables.saw(
                 self._live.name, look.metadata.table_uuid, Seen(table, look.metadata.metadata_location)
             )
             # Should it move, its files at this place stay its own.
-            self.operations.table_locations.saw(
+            self._operations.table_locations.saw(
                 look.metadata.table_uuid, own_locations(look.metadata, self.rules(table))
             )
         with lease as held:
-            step_id = self.operations.steps.start(
+            step_id = self._operations.steps.start(
                 look.metadata.table_uuid,
                 table,
                 step,
@@ -280,14 +289,14 @@ class Base(Opened):
                 run_id=self.run_id,
                 dry_run=dry_run,
             )
-            state = Step(table, night, held, watch)
+            state = Step(table, night, held, watch, self.require_clocks if watch is not None else None)
             try:
                 with java_errors(table):
                     yield state
             except BaseException as error:
-                self.operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                self._operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
                 raise
-            self.operations.steps.finish(step_id, state=state.state, counts=state.counts)
+            self._operations.steps.finish(step_id, state=state.state, counts=state.counts)
 
     def _processes(self) -> str | None:
         """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
@@ -296,13 +305,22 @@ class Base(Opened):
 
 
 class Step:
-    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, and Paused."""
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, Paused, and what
+    `confirm` raises."""
 
-    def __init__(self, table: str, night: date, lease: Lease | None, watch: Watch | None) -> None:
+    def __init__(
+        self,
+        table: str,
+        night: date,
+        lease: Lease | None,
+        watch: Watch | None,
+        confirm: Callable[[], None] | None,
+    ) -> None:
         self.table = table
         self.night = night
         self.lease = lease
         self._watch = watch
+        self._confirm = confirm
         self.state: Literal["done", "pending", "skipped"] = "done"
         self.counts: Mapping[str, int] = {}
 
@@ -316,6 +334,8 @@ class Step:
         why = self.pause()
         if why is not None:
             raise paused(self.table, why)
+        if self._confirm is not None:
+            self._confirm()
 
 
 def paused(table: str, why: str) -> Paused:

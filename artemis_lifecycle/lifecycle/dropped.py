@@ -44,6 +44,8 @@ class DroppedTables(Deletion):
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+        # What is missing from now on is due a while after that.
+        self.require_clocks()
         return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
@@ -207,7 +209,7 @@ class DroppedTables(Deletion):
         metadata = dropped.last_metadata(self.live_stores, self.root, known)
         namespace, _, name = known.table.rpartition(".")
         entry = CatalogEntry(known.catalog, namespace, name, metadata.metadata_location)
-        absence = dropped.absence_of(self.operations, self._live, self.live_stores, known, metadata)
+        absence = dropped.absence_of(self.operations, self._around, self.live_stores, known, metadata)
         return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:

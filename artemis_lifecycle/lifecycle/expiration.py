@@ -153,6 +153,7 @@ class Expiration(Base):
             if plan.expired_snapshots or plan.expired_refs:
                 # Under the lock that placing a hold takes: none is placed between the guard and the swap.
                 with table_lock(self.operations.engine, plan.table_uuid, table=plan.table):
+                    self.require_deployment()
                     done = commit_plan(
                         self.spark,
                         self.live_stores,

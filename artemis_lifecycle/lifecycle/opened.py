@@ -11,18 +11,29 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import lifecycle_conf
+from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf
+from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_DEPLOYMENT_SEEN_FOR = 10.0
+"""Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
+_CLOCKS_SEEN_FOR = 60.0
+"""Seconds for which clocks that agreed are not compared again."""
 
 
 class Opened:
@@ -47,6 +58,8 @@ class Opened:
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
         self._prepared = False
+        self._deployment_seen_at = float("-inf")
+        self._clocks_seen_at: dict[str, float] = {}
 
     @classmethod
     def open(
@@ -77,7 +90,8 @@ class Opened:
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
-        for name in ("operations", "_live", "_cold"):
+        self.__dict__.pop("_around", None)
+        for name in ("_operations", "_live", "_cold"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
@@ -102,11 +116,31 @@ class Opened:
         """The session, if there is one already; None rather than starting one."""
         return self._given_spark or self._own_spark
 
-    @cached_property
+    @property
     def operations(self) -> Operations:
-        """Plans, journal, leases, holds and heartbeats in Postgres."""
+        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment where they are not those of
+        the live catalog."""
+        if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
+            self.require_deployment()
+        return self._operations
+
+    @cached_property
+    def _operations(self) -> Operations:
+        """`operations`, whoever has the live catalog: for reading tables, which anybody may."""
         assert self.config.operations.uri is not None
         return Operations.open(self.config.operations.uri)
+
+    @property
+    def deployment(self) -> Deployment:
+        """The identity of this operations database, with the root, read now."""
+        return read_deployment(self._operations.engine, normalise(self.root))
+
+    def require_deployment(self, *, record: bool = True) -> None:
+        """Raise OtherDeployment when the live catalog belongs to another deployment, as of now. At its first use it
+        becomes this one's, unless `record` is False."""
+        records = self._live.deployments(self.live_stores)
+        require_deployment(records, self._live.name, self.deployment, who=self.owner, record=record)
+        self._deployment_seen_at = elapsed()
 
     @cached_property
     def live_stores(self) -> Stores:
@@ -125,6 +159,33 @@ class Opened:
     @cached_property
     def _cold(self) -> CatalogReader:
         return CatalogReader(self.config.catalogs.cold)
+
+    @cached_property
+    def _around(self) -> CatalogsOfDatabase:
+        """Every table that may read files of a live table, or have its own among them."""
+        live, cold = self.config.catalogs.live, self.config.catalogs.cold
+        without = (cold.name,) if in_one_database(live, cold) else ()
+        return CatalogsOfDatabase(self._live, without, self.confirm)
+
+    def confirm(self) -> None:
+        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree."""
+        self.require_deployment()
+        self.require_clocks()
+
+    def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
+        """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
+        of `location` and (`cold`) of the cold warehouse agree on the time. Asked at most once a minute."""
+        tiers = self.config.catalogs
+        folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
+        if cold and tiers.cold.warehouse:
+            folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
+        # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
+        asked = {folder.clock: folder for folder in reversed(folders)}
+        now = elapsed()
+        if all(now - self._clocks_seen_at.get(clock, float("-inf")) <= _CLOCKS_SEEN_FOR for clock in asked):
+            return
+        require_agreement(self._operations.clock.now, asked.values(), self.config.clocks.max_difference)
+        self._clocks_seen_at |= dict.fromkeys(asked, now)
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)

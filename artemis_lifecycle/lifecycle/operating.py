@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from artemis_lifecycle.catalogs.deployments import DeploymentRecord, take_over
 from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.lifecycle.base import Base, paused
 from artemis_lifecycle.operations.pauses import Pause
@@ -10,6 +11,19 @@ from artemis_lifecycle.operations.texts import require_said
 
 class Operating(Base):
     """Stops work, lets it go on, and forgets what is long over."""
+
+    def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
+        """Make the live catalog this deployment's, whoever has it: the other one's steps are refused from now on. Who,
+        when and why are kept beside the catalog. Does nothing where it is this one's already.
+
+        The other operations database's holds, open plans, graces and heartbeats protect nothing from then on. Returns
+        the record in force. Raises BadInput where nobody, or no reason, is said; Refused for a role without rights.
+        """
+        require_said(f"catalog {self._live.name}", who=who, why=why)
+        found = take_over(self._live.deployments(self.live_stores), self.deployment, who=who, why=why)
+        # Somebody else may have taken it over at this moment.
+        self.require_deployment()
+        return found
 
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between

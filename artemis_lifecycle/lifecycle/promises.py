@@ -18,6 +18,7 @@ from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import ENDED
+from artemis_lifecycle.protection.prefixes import require_prefix
 from artemis_lifecycle.storage.instants import milliseconds
 
 
@@ -245,15 +246,24 @@ class Promises(Reading):
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
-        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's."""
+        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's.
+
+        `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
+        OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
+        """
         look = self._look(table)
+        if prefix is not None:
+            require_prefix(prefix, look.metadata, table, self.rules(table))
+        # A writer claims no catalog: it may have no right to, and it works for whoever does.
+        self.require_deployment(record=False)
         return writing(
-            self.operations,
+            self._operations,
             look.metadata.table_uuid,
             table,
             writer_id,
             prefix,
             parse_duration(ttl),
+            confirm=lambda: self.require_deployment(record=False),
         )
 
 

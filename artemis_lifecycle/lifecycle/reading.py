@@ -49,7 +49,7 @@ class Reading(Base):
         cold = self.cold_tables(table_uuid)
         if cold is None:
             raise no_cold_table(table)
-        return archived_history(table, cold, self.operations.deep_moves.snapshots(table_uuid))
+        return archived_history(table, cold, self._operations.deep_moves.snapshots(table_uuid))
 
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
@@ -66,13 +66,13 @@ class Reading(Base):
     def _told(self, table_uuid: str, found: Route) -> Route:
         """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
-        if self.operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+        if self._operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
         catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
-        archive, now = self.config.deep_archive, self.operations.clock.now()
+        archive, now = self.config.deep_archive, self._operations.clock.now()
         route = replace(
             found,
             tier="deep-archive",
@@ -80,7 +80,7 @@ class Reading(Base):
             expected_latency=archive.expected_latency,
             readable_in=archive.expected_latency,
         )
-        for thaw in self.operations.thaws.list(table_uuid):
+        for thaw in self._operations.thaws.list(table_uuid):
             if found.snapshot_id not in thaw.snapshot_ids:
                 continue
             said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"

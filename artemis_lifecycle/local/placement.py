@@ -51,7 +51,8 @@ def choose_place(inside: Path, home: Path) -> Path:
         except OSError:
             continue
         if reaches(place, user):
-            if place != inside:
+            # Data that is there is claimed already, and may be another home's by now.
+            if place != inside and not (place / "data").exists():
                 (place / "home").write_text(str(home))
             return place
         if not any(place.iterdir()):

@@ -126,13 +126,14 @@ class EmbeddedPostgres:
         return ServerStatus(pid is not None, data, port, pid, user_name(data.stat().st_uid))
 
     def remove(self) -> None:
-        """Stop the server and delete its data: every catalog and plan in it is gone."""
+        """Stop the server and delete its data: every catalog and plan in it is gone. Nothing else deletes them."""
         state = self._read()
         if state is None:
             return
         with file_lock(self._folder / "lock", timeout=_LOCK_SECONDS):
             place = self._place(state)
-            if claimed_by(place) in (None, self.home):
+            # Outside, what does not name this home is not provably its own.
+            if place.parent == self._folder or claimed_by(place) == self.home:
                 _stop(place, "fast")
                 shutil.rmtree(place, ignore_errors=True)
             shutil.rmtree(self._folder)
@@ -160,16 +161,15 @@ class EmbeddedPostgres:
         place = choose_place(self._folder / "server", self.home)
         inside = place.parent == self._folder
         if (place / "data").exists():
-            if inside:
-                raise EnvironmentMissing(
-                    "The embedded Postgres has data, but the note of its password is gone",
-                    path=str(self._folder / "server.json"),
-                    untouched="the data",
-                    do=f"put the note back, or remove {self._folder} to start anew",
-                )
-            # What stands outside outlived a home of this name that was deleted; its tables' files went with that.
-            _stop(place, "immediate")
-            shutil.rmtree(place / "data")
+            # Also outside: its home may only be out of sight (moved, not mounted, in another container).
+            # Catalogs, holds and plans are in it, and nothing says that nobody needs them.
+            raise EnvironmentMissing(
+                f"The embedded Postgres has data in {place}, but the note of its password is gone",
+                path=str(self._folder / "server.json"),
+                untouched="the data",
+                do="put the note back (from a backup, or from where the home was moved to); if nobody needs the "
+                f"catalogs, holds and plans in the data, remove {self._folder if inside else place} to start anew",
+            )
         return self._keep(_State(place.name if inside else str(place), 0, secrets.token_hex(16)))
 
     def _adopt(self, state: _State) -> _State:

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -166,7 +166,14 @@ class Writing:
     """A writer's protection inside `writing`."""
 
     def __init__(
-        self, beats: Heartbeats, table_uuid: str, table: str, writer_id: str, prefix: str | None, ttl: timedelta
+        self,
+        beats: Heartbeats,
+        table_uuid: str,
+        table: str,
+        writer_id: str,
+        prefix: str | None,
+        ttl: timedelta,
+        confirm: Callable[[], None],
     ) -> None:
         self.table = table
         self.writer_id = writer_id
@@ -175,6 +182,7 @@ class Writing:
         self._table_uuid = table_uuid
         self._prefix = prefix
         self._ttl = ttl
+        self._confirm = confirm
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_always, name=f"heartbeat-{writer_id}", daemon=True)
         self._guard = threading.Lock()
@@ -183,8 +191,9 @@ class Writing:
 
     def check(self) -> None:
         """Beat now. Raises LeaseLost when the protection had a gap since the block began: a file written before it may
-        have been taken for an orphan and deleted."""
+        have been taken for an orphan and deleted. Raises what `confirm` of `writing` raises."""
         self._beat()
+        self._confirm()
         if self._gap is not None:
             raise LeaseLost(
                 f"The heartbeat of writer {self.writer_id} had a gap: {self._gap}",
@@ -229,12 +238,15 @@ def writing(
     writer_id: str,
     prefix: str | None = None,
     ttl: timedelta = timedelta(minutes=10),
+    *,
+    confirm: Callable[[], None] = lambda: None,
 ) -> Iterator[Writing]:
     """Protect what is written inside the block; a thread beats every third of `ttl`.
 
-    Entering takes the table's lock and raises Busy when it is not free within 30 s. Call `check()` before committing.
+    Entering takes the table's lock and raises Busy when it is not free within 30 s. Call `check()` before committing;
+    it calls `confirm` too, which raises when the heartbeat is not seen where it has to be.
     """
-    protection = Writing(operations.heartbeats, table_uuid, table, writer_id, prefix, ttl)
+    protection = Writing(operations.heartbeats, table_uuid, table, writer_id, prefix, ttl, confirm)
     protection._start()
     try:
         yield protection

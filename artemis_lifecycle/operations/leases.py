@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.locks import table_lock as table_lock
 from artemis_lifecycle.operations.processes import is_over
 from artemis_lifecycle.operations.tables import lease_token, leases, to_record
+from artemis_lifecycle.storage.instants import elapsed
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ class Lease:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until it may have lapsed, by this process' monotonic clock and never too many."""
+        """Seconds until it may have lapsed, by this machine's clock of elapsed time and never too many."""
         with self._guard:
-            return 0.0 if self._lost else max(0.0, self._deadline - time.monotonic())
+            return 0.0 if self._lost else max(0.0, self._deadline - elapsed())
 
     def check(self) -> None:
         """Raise LeaseLost unless Postgres says, now, that it is ours and has half of its time left at least; renewed
@@ -103,7 +103,7 @@ class Lease:
             )
 
     def _renew(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         with self._engine.begin() as connection:
             expires_at = connection.execute(
                 update(leases)
@@ -192,7 +192,7 @@ class Leases:
         LeaseTaken at once when another holds it; one that lapsed, or whose processes are over, is taken over. On the
         way out only this token is released.
         """
-        asked_at = time.monotonic()
+        asked_at = elapsed()
         record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
         lease = Lease(self._engine, record, ttl, asked_at)
         lease._start()

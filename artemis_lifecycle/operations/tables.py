@@ -497,6 +497,14 @@ settled_metadata = Table(
     CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="settled_metadata_said"),
 )
 
+identity = Table(
+    "identity",
+    metadata,
+    Column("operations_id", Text, primary_key=True),
+    _at("made_at", nullable=False),
+    Index("identity_once", text("(true)"), unique=True),
+)
+
 paces = Table("paces", metadata, Column("name", Text, primary_key=True), Column("ready_at", Utc, nullable=False))
 
 Record = TypeVar("Record")

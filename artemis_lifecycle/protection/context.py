@@ -85,6 +85,9 @@ class DeletionContext:
     roots: tuple[str, ...] = ()
     hidden: Literal["keep", "scan"] = "keep"
     isolated: Callable[[str], bool] = lambda table: False
+    confirm: Callable[[], None] = lambda: None
+    """Raises what stands against every deletion as of now: another deployment has the catalog, or clocks disagree."""
+
     own: tuple[str, ...] | None = None
     """Where this deletion may take files from, if not from the table's own locations: a job's place in quarantine."""
 

@@ -38,6 +38,7 @@ from artemis_lifecycle.protection.ownership import (
     subject_array,
 )
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
+from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import DroppedTableState, TableState, hash_texts
 from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.index import IndexView
@@ -305,6 +306,7 @@ class Protection:
         """
         import numpy as np
 
+        self._context.confirm()
         self.require_no_hold()
         self.refresh(considered)
         reasons = self.protected().reasons(files)
@@ -532,19 +534,12 @@ def covered(
     """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders. A
     writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
 
-    A relative prefix is below every location of the table. One that is outside of all of them, or that has no file yet,
-    may be mistyped, and covers the whole table.
+    A prefix that says nothing (`prefix_locations`), or where no file is yet, may be mistyped, and covers the whole table.
     """
     own = own_locations(metadata, rules)
     roots: list[str] = []
     for heartbeat in heartbeats:
-        prefix = heartbeat.prefix
-        named: list[str] = []
-        if prefix is not None and ("://" in prefix or prefix.startswith(("/", "file:"))):
-            absolute = normalise(prefix.rstrip("/"), rules)
-            named = [absolute] if any(absolute == root or is_under(absolute, root, rules) for root in own) else []
-        elif prefix is not None:
-            named = [normalise(f"{root}/{prefix.strip('/')}", rules) for root in own]
+        named = () if heartbeat.prefix is None else prefix_locations(heartbeat.prefix, metadata, rules)
         if any(next(iter(stores.list(folder)), None) is not None for folder in named):
             roots += (*named, *metadata_locations(metadata, rules))
         else:

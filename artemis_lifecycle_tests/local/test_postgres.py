@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.local import placement
 from artemis_lifecycle.local import postgres as postgres_module
+from artemis_lifecycle.local.placement import claimed_by
 from artemis_lifecycle.local.postgres import CATALOGS, DATABASES, EmbeddedPostgres
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as another user")
@@ -229,16 +231,33 @@ def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_
     assert remembers(moved)
     assert moved.status().data == status.data
 
-    # The home deleted, its server left behind: a new home of that name starts anew.
-    pid = pid_of(moved)
+    # The home out of sight, its server left behind: a new home of that name does not take its data for its own.
     moved.home.rename(closed / "home")
     assert remembers(server)
+    server.home.rename(closed / "elsewhere")
+    pid = pid_of(EmbeddedPostgres(closed / "elsewhere"))
+    for call in (server.start, server.remove, server.start):
+        with suppress(EnvironmentMissing):
+            call()
+        assert psutil.pid_exists(pid) and (status.data / "PG_VERSION").exists()
+    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
+        server.start()
+    assert claimed_by(status.data.parent) == server.home
     shutil.rmtree(server.home)
-    server.start()
-    assert ends(pid)
-    with pytest.raises(psycopg2.errors.UndefinedTable):
-        remembers(server)
+    (closed / "elsewhere").rename(server.home)
+    assert remembers(server)
+
+    # Another home has adopted the data meanwhile; the first one comes back and leaves data and claim to that.
+    shutil.copytree(server.home, closed / "kept")
+    server.home.rename(closed / "elsewhere")
+    adopted = EmbeddedPostgres(closed / "elsewhere")
+    assert remembers(adopted)
+    (closed / "kept").rename(server.home)
+    with pytest.raises(EnvironmentMissing, match="note of its password is gone"):
+        server.start()
     server.remove()
+    assert remembers(adopted) and claimed_by(status.data.parent) == adopted.home
+    adopted.remove()
     assert not status.data.parent.exists()
 
 

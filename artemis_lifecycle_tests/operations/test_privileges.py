@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle.catalogs.deployments import ensure_records
 from artemis_lifecycle.catalogs.guard import ensure_guard, lift_guard, publish_guarded
 from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -55,13 +56,14 @@ NEEDED: dict[str, set[str]] = {
     "listings": WORKED,
     "steps": WORKED,
     "alembic_version": READ,
+    "identity": READ,
 }
 """The verbs of the lifecycle's role by table of schema `lifecycle`; `CHANGED` for all others."""
 
 WIDER: dict[str, set[str]] = {}
 """What the role has beyond that: nothing. A right that a migration gives too much goes here, so that it is seen."""
 
-INGESTS: dict[str, set[str]] = {"heartbeats": WORKED, "holds": READ, "alembic_version": READ}
+INGESTS: dict[str, set[str]] = {"heartbeats": WORKED, "holds": READ, "alembic_version": READ, "identity": READ}
 
 
 class Told:
@@ -318,6 +320,8 @@ def by_role(owner: Engine, logins: dict[str, Engine], module_configs: MakeConfig
         policy = {**AND_ARCHIVED, "lineage": {"mode": "report"}}
         config = module_configs(catalogs=addresses, operations={"uri": uri}, defaults=policy, tables={"db.*": {}})
         ensure_guard(owner, config.catalogs.cold.name, config.catalogs.live.name)
+        with owner.begin() as connection:
+            ensure_records(connection)
         return config
 
     return make

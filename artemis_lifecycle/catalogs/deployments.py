@@ -1,0 +1,251 @@
+"""Whose catalog it is: the record, beside the catalog's own rows, of the one deployment that works on it.
+
+Two deployments with operations databases of their own see nothing of each other's holds, heartbeats, pauses and plans.
+The record stands where both see it: of a SQL catalog in its database (schema `artemis_live`), of any other beside its
+warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`). Records are only ever added; the newest one counts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Protocol
+
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, UnreadableMetadata
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.deployment import Deployment
+from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, role_statements
+from artemis_lifecycle.storage.stores import Stores
+
+FOLDER = ".artemis-lifecycle"
+"""Beside the warehouse of a catalog that is not in SQL. Hidden: no scan takes it for a table's."""
+
+_NO_RIGHT = "42501"  # insufficient_privilege
+_TABLE = "artemis_live.deployments"
+_STATEMENTS = (
+    "CREATE SCHEMA IF NOT EXISTS artemis_live",
+    f"CREATE TABLE IF NOT EXISTS {_TABLE} (record_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "
+    "catalog_name TEXT NOT NULL, operations_id TEXT NOT NULL, server TEXT, place TEXT NOT NULL, address TEXT NOT NULL, "
+    "root TEXT NOT NULL, who TEXT NOT NULL CHECK (btrim(who) <> ''), why TEXT NOT NULL CHECK (btrim(why) <> ''), "
+    "recorded_by TEXT NOT NULL DEFAULT session_user, recorded_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp())",
+    f"CREATE INDEX IF NOT EXISTS deployments_of_a_catalog ON {_TABLE} (catalog_name, record_id)",
+    *role_statements(
+        {
+            LIFECYCLE: ("USAGE ON SCHEMA artemis_live", f"SELECT, INSERT ON TABLE {_TABLE}"),
+            # A heartbeat in another operations database protects nothing: a writer has to see whose catalog it is.
+            INGEST: ("USAGE ON SCHEMA artemis_live", f"SELECT ON TABLE {_TABLE}"),
+        }
+    ),
+)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeploymentRecord:
+    """That a catalog belongs to a deployment since `recorded_at`, by whose word and why."""
+
+    catalog: str
+    deployment: Deployment
+    who: str
+    why: str
+    recorded_at: datetime
+
+
+class DeploymentRecords(Protocol):
+    """The records of one live catalog."""
+
+    def newest(self) -> list[DeploymentRecord]:
+        """Those in force: none before the first use, one, or, for a catalog that goes by several names, one of each."""
+        ...
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        """Record that the catalog is the deployment's from now on. `first`: unless somebody else was quicker."""
+        ...
+
+
+def ensure_records(connection: Connection) -> None:
+    """Make schema `artemis_live` where it is not, and let nobody else add a record until the transaction ends."""
+    connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-deployments"))))
+    if not _is_there(connection):
+        for statement in _STATEMENTS:
+            connection.exec_driver_sql(statement)
+
+
+class DeploymentsInSql:
+    """Beside `iceberg_tables`, keyed by the catalog's name as its rows are."""
+
+    def __init__(self, engine: Engine, catalog: str) -> None:
+        self._engine = engine
+        self._catalog = catalog
+
+    def newest(self) -> list[DeploymentRecord]:
+        needed = "USAGE ON SCHEMA artemis_live, SELECT ON artemis_live.deployments"
+        with self._allowed("read", needed), self._engine.connect() as connection:
+            return self._newest(connection) if _is_there(connection) else []
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        values = {**asdict(deployment), "catalog": self._catalog, "who": who, "why": why}
+        needed = "CREATE ON DATABASE (once), USAGE ON SCHEMA artemis_live, INSERT ON artemis_live.deployments"
+        with self._allowed("write", needed), around("deployments.add"), self._engine.begin() as connection:
+            ensure_records(connection)
+            if first and self._newest(connection):
+                return
+            connection.execute(
+                text(
+                    f"INSERT INTO {_TABLE} (catalog_name, operations_id, server, place, address, root, who, why) "
+                    "VALUES (:catalog, :operations_id, :server, :place, :address, :root, :who, :why)"
+                ),
+                values,
+            )
+
+    def _newest(self, connection: Connection) -> list[DeploymentRecord]:
+        row = connection.execute(
+            text(f"SELECT * FROM {_TABLE} WHERE catalog_name = :catalog ORDER BY record_id DESC LIMIT 1"),
+            {"catalog": self._catalog},
+        ).first()
+        if row is None:
+            return []
+        found = Deployment(**{field.name: row._mapping[field.name] for field in fields(Deployment)})
+        return [DeploymentRecord(self._catalog, found, row.who, row.why, row.recorded_at.astimezone(UTC))]
+
+    @contextmanager
+    def _allowed(self, what: str, needed: str) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+                raise
+            raise Refused(
+                f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "
+                f"{self._catalog} belongs to: {str(error.orig).splitlines()[0]}",
+                untouched="everything",
+                do=f"GRANT it {needed}; where the table is there, GRANT artemis_lifecycle (artemis_ingest to what only "
+                "writes tables) is enough (docs/roles.md)",
+            ) from None
+
+
+class DeploymentsInFiles:
+    """Beside the warehouse, a file for each record, written once: `<catalog>.json`, then `<catalog>.2.json` and so on,
+    one for each time that it was taken over.
+
+    The name of such a catalog is each configuration's own, so records under other names count too where they are of the
+    same catalog (`key`: its type and address).
+    """
+
+    def __init__(self, stores: Stores, warehouse: str, catalog: str, key: str) -> None:
+        self._stores = stores
+        self._folder = f"{warehouse}/{FOLDER}"
+        self._catalog = catalog
+        self._key = key
+
+    def newest(self) -> list[DeploymentRecord]:
+        return [record for _, _, record in self._ours()]
+
+    def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
+        found = {name: number for name, number, _ in self._ours()}
+        if first and found:
+            return
+        for name in found or [self._catalog]:
+            number = found.get(name, 0) + 1
+            document = {
+                "catalog": self._catalog,
+                "key": self._key,
+                **asdict(deployment),
+                "who": who,
+                "why": why,
+                "recorded_at": datetime.now(UTC).isoformat(),
+            }
+            path = f"{self._folder}/{name}{f'.{number}' if number > 1 else ''}.json"
+            try:
+                with around("deployments.add"):
+                    self._stores.write(path, json.dumps(document, indent=2).encode())
+            except ExistingFile:
+                # Somebody else was quicker; what stands there is read next.
+                _log.warning("Catalog %s was recorded for another deployment at this moment: %s", name, path)
+
+    def _ours(self) -> list[tuple[str, int, DeploymentRecord]]:
+        """(Name, number, record) of the newest record under each name that is of this catalog."""
+        newest: dict[str, tuple[int, str]] = {}
+        for file in self._stores.children(f"{self._folder}/")[1]:
+            match = re.fullmatch(r"(.+?)(?:\.(\d+))?\.json", file.path.rpartition("/")[2])
+            if match is not None:
+                newest[match[1]] = max(newest.get(match[1], (0, "")), (int(match[2] or 1), file.path))
+        found = []
+        for name, (number, path) in sorted(newest.items()):
+            key, record = _parsed(path, self._stores.read(path))
+            if name == self._catalog or key == self._key:
+                found.append((name, number, record))
+        return found
+
+
+def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
+    try:
+        document = json.loads(content)
+        deployment = Deployment(**{field.name: document[field.name] for field in fields(Deployment)})
+        recorded_at = datetime.fromisoformat(document["recorded_at"])
+        return document["key"], DeploymentRecord(
+            document["catalog"], deployment, document["who"], document["why"], recorded_at
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableMetadata(
+            f"The record of which deployment the catalog belongs to cannot be read: {type(error).__name__}",
+            path=path,
+            untouched="everything",
+            do="restore the file, or find out which deployment works on the catalog and remove it",
+        ) from error
+
+
+def require_deployment(
+    records: DeploymentRecords, catalog: str, ours: Deployment, *, who: str, record: bool = True
+) -> None:
+    """Raise OtherDeployment when the catalog belongs to another deployment. At its first use it becomes `ours`, unless
+    `record` is False.
+
+    Raises Refused for a role without rights to the record; UnreadableMetadata, StorageError.
+    """
+    found = records.newest()
+    if not found and record:
+        records.add(ours, who, "first use of the catalog", first=True)
+        # Of two that were first, one is on record.
+        found = records.newest()
+    for each in found:
+        difference = ours.difference(each.deployment)
+        if difference is not None:
+            raise OtherDeployment(
+                f"Catalog {catalog} belongs to another deployment: operations database {each.deployment.address} "
+                f"({each.deployment.operations_id}) with root {each.deployment.root}, on record since "
+                f"{each.recorded_at:%Y-%m-%d %H:%M:%S} UTC by {each.who} ({each.why}). This one works with "
+                f"{ours.address} ({ours.operations_id}): {difference}",
+                untouched="everything",
+                do="set operations.uri and operations.root to that deployment's. If it no longer works on this catalog "
+                "(its holds, plans and heartbeats count for nothing then): artemis take-over --who … --why …",
+            )
+
+
+def take_over(records: DeploymentRecords, ours: Deployment, *, who: str, why: str) -> list[DeploymentRecord]:
+    """Record that the catalog is `ours` from now on, whoever had it; returns what is in force then."""
+    found = records.newest()
+    if not found or any(ours.difference(each.deployment) is not None for each in found):
+        records.add(ours, who, why, first=False)
+    return records.newest()
+
+
+def _is_there(connection: Connection) -> bool:
+    # Not to_regclass(): a session may go on by what it had cached before another one made the table.
+    return bool(
+        connection.execute(
+            text(
+                "SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+                "WHERE nspname = 'artemis_live' AND relname = 'deployments'"
+            )
+        ).scalar_one()
+    )

@@ -1,0 +1,63 @@
+"""Which operations database this is. Belongs here: its identity, and where that identity stands. Does not belong: which
+deployment a catalog belongs to (`catalogs/deployments.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import URL, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+_MAY_READ = text("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')")
+_SERVER = text("SELECT system_identifier::text FROM pg_control_system()")
+_IDENTITY = text(
+    "SELECT operations_id, (SELECT oid FROM pg_database WHERE datname = current_database()) || '/' || "
+    "'lifecycle.identity'::regclass::oid FROM lifecycle.identity"
+)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """An operations database and the root beside it.
+
+    `operations_id` is made once and travels with backups and clones; `server` (Postgres' system identifier; None where
+    the role may not read it) and `place` (the oids of the database and of the table of the identity) do not.
+    `address` is for people: host, port and database.
+    """
+
+    operations_id: str
+    server: str | None
+    place: str
+    address: str
+    root: str
+
+    def difference(self, other: Deployment) -> str | None:
+        """Why the two are not one deployment; None if they are."""
+        if self.operations_id != other.operations_id:
+            return "it is another operations database"
+        servers = {self.server, other.server} - {None}
+        if self.place != other.place or len(servers) > 1:
+            return "it is a copy of the operations database, a clone or a restored backup"
+        if self.root != other.root:
+            return f"operations.root differs ({self.root}, not {other.root})"
+        return None
+
+
+def read_deployment(engine: Engine, root: str) -> Deployment:
+    """The identity of the operations database behind `engine`, read now; `root` in its normal form."""
+    with engine.connect() as connection:
+        operations_id, place = connection.execute(_IDENTITY).one()
+        server = None
+        if connection.execute(_MAY_READ).scalar_one():
+            try:
+                server = str(connection.execute(_SERVER).scalar_one())
+            except DBAPIError:
+                # Some managed servers have the function and refuse to answer; then the oids alone tell clones apart.
+                connection.rollback()
+    return Deployment(str(operations_id), server, str(place), _address(engine.url), root)
+
+
+def _address(url: URL) -> str:
+    host = url.host or url.query.get("host") or "the local socket"
+    return f"{host}:{url.port or 5432}/{url.database or ''}"

@@ -1,0 +1,52 @@
+"""Where a writer's declared prefix is. Belongs here: the one reading of a heartbeat's `prefix`, for who writes it down
+and for who protects by it. Does not belong: which heartbeats are alive.
+"""
+
+from __future__ import annotations
+
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, split
+
+_HASHED = "write.object-storage.enabled"
+
+
+def prefix_locations(prefix: str, metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
+    """The folders (normal form) that a prefix protects: itself, or, where it is relative, that folder in each location
+    of the table. Empty when it says nothing of where the table's files go: then the whole table is to be protected.
+
+    That is so of a folder that touches no location of the table (a typo, a location of before), of one with `.` or `..`
+    in it, and where Iceberg puts a hash between the location and the rest of a path.
+    """
+    segments = prefix.split("/")
+    if not prefix.strip("/") or "." in segments or ".." in segments or _is_hashed(metadata):
+        return ()
+    own = [normalise(location, rules) for location in spelled_locations(metadata)]
+    if split(prefix).scheme or prefix.startswith("/"):
+        place = normalise(prefix.rstrip("/"), rules)
+        return (place,) if any(overlap(place, location, rules) for location in own) else ()
+    return tuple(dict.fromkeys(normalise(f"{location.rstrip('/')}/{prefix.strip('/')}", rules) for location in own))
+
+
+def require_prefix(prefix: str, metadata: TableMetadata, table: str, rules: LocationRules) -> None:
+    """Raise BadInput, naming the table's locations, for a prefix that is in none of them: it would be a typo."""
+    if prefix_locations(prefix, metadata, rules) or (prefix.strip("/") and _is_hashed(metadata)):
+        return
+    raise BadInput(
+        f"The prefix {prefix!r} is in no location of the table ({', '.join(spelled_locations(metadata))})",
+        table=table,
+        untouched="everything: no heartbeat was begun",
+        do="name a folder in one of them, or one relative to them; or leave the prefix out, which protects the whole "
+        "table",
+    )
+
+
+def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:
+    """The table's locations as its metadata spells them, also those that lie in another."""
+    moved = (metadata.properties.get(key) for key in LOCATION_PROPERTIES)
+    return tuple(dict.fromkeys((metadata.location, *(location for location in moved if location))))
+
+
+def _is_hashed(metadata: TableMetadata) -> bool:
+    return metadata.properties.get(_HASHED, "").lower() == "true"

@@ -1,0 +1,420 @@
+"""Finding 11: two deployments on one catalog with different operations databases do not see each other's holds,
+heartbeats, pauses or open plans. One catalog belongs to one deployment."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import create_engine, make_url, text
+
+from artemis_lifecycle import cli
+from artemis_lifecycle.catalogs.deployments import DeploymentsInFiles, require_deployment, take_over
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import BadInput, OtherDeployment, Refused, UnreadableMetadata
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.database import Operations, connect
+from artemis_lifecycle.operations.deployment import Deployment
+from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
+from artemis_lifecycle_tests.policies import AND_ARCHIVED
+from artemis_lifecycle_tests.protection.databases import Databases, with_operations
+
+NOW = {**AND_ARCHIVED, "lineage": {"mode": "report"}}
+
+
+@pytest.fixture
+def first(make_config: MakeConfig) -> LifecycleConfig:
+    return make_config(defaults=NOW)
+
+
+@pytest.fixture
+def second(first: LifecycleConfig, databases: Databases) -> LifecycleConfig:
+    """Another deployment on the catalog of the first."""
+    return with_operations(first, uri=databases.make())
+
+
+def _files(config: LifecycleConfig) -> set[Path]:
+    warehouse = Path((config.catalogs.live.warehouse or "").removeprefix("file://"))
+    return {path for path in warehouse.rglob("*") if path.is_file()}
+
+
+CHANGES: dict[str, Callable[[Lifecycle, str], object]] = {
+    "plan": lambda lifecycle, table: lifecycle.plan_expiration(table),
+    "expire": lambda lifecycle, table: lifecycle.expire(table),
+    "list": lambda lifecycle, table: lifecycle.list_objects(table),
+    "scan": lambda lifecycle, table: lifecycle.scan_orphans(table),
+    "scan the cold table": lambda lifecycle, table: lifecycle.scan_cold(table),
+    "scan what was dropped": lambda lifecycle, table: lifecycle.clear_dropped(),
+    "hold": lambda lifecycle, table: lifecycle.hold(table, "legal", "case", snapshot_ids=ids_of(lifecycle, table)[:1]),
+    "tag": lambda lifecycle, table: lifecycle.tag(table, "kept", ids_of(lifecycle, table)[0]),
+    "heartbeat": lambda lifecycle, table: lifecycle.writing(table, "w").__enter__(),
+    "pause": lambda lifecycle, table: lifecycle.pause(who="w", why="y"),
+    "purge": lambda lifecycle, table: lifecycle.purge_quarantine(table),
+    "deep archive": lambda lifecycle, table: lifecycle.deep_archive(table),
+    "compact": lambda lifecycle, table: lifecycle.compact_manifests(table),
+    "lineage": lambda lifecycle, table: lifecycle.record_lineage(table),
+    "forget records": lambda lifecycle, table: lifecycle.forget_records(),
+}
+
+
+def test_another_operations_database_is_refused_before_anything_changes_and_may_read(
+    first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(first, spark=spark) as theirs:
+        table = make_table(theirs, "t", 3)
+        plan = theirs.plan_expiration(table)
+        theirs.hold(table, "legal", "case", snapshot_ids=ids_of(theirs, table)[:1])
+        pointer, files = theirs.snapshot_history(table).metadata_location, _files(first)
+    with Lifecycle.open(second, spark=spark) as ours:
+        for name, change in CHANGES.items():
+            with pytest.raises(OtherDeployment) as refused:
+                change(ours, table)
+            said = str(refused.value)
+            assert first.catalogs.live.name in said and str(first.operations.root) in said, name
+            assert f"{make_url(str(first.operations.uri)).database}" in said and "take-over" in said, name
+            assert make_url(str(first.operations.uri)).password not in said, name
+        assert ours.tables() == [table]
+        assert ours.snapshot_history(table).metadata_location == pointer
+        assert ours.read(table).count() == 3
+        assert ours.read(table, snapshot_id=ids_of(ours, table)[0]).count() == 1
+    assert _files(first) == files
+    with Lifecycle.open(first, spark=spark) as theirs:
+        assert theirs.plans(table)[0].plan_id == plan.plan_id
+
+
+def test_one_operations_database_with_another_root_is_refused(
+    first: LifecycleConfig, spark: SparkSession, tmp_path: Path
+) -> None:
+    with Lifecycle.open(first, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        lifecycle.plan_expiration(table)
+    with (
+        Lifecycle.open(with_operations(first, root=f"file://{tmp_path}/elsewhere"), spark=spark) as elsewhere,
+        pytest.raises(OtherDeployment, match="root differs"),
+    ):
+        elsewhere.plan_expiration(table)
+    spelled = with_operations(first, root=str(first.operations.root).replace("file:///", "file:/"))
+    with Lifecycle.open(spelled, spark=spark) as same:
+        same.plan_expiration(table)
+
+
+def test_a_copy_of_the_operations_database_is_another_deployment(
+    first: LifecycleConfig, databases: Databases, spark: SparkSession
+) -> None:
+    own = with_operations(first, uri=databases.make())
+    with Lifecycle.open(own, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        lifecycle.plan_expiration(table)
+    copied = with_operations(own, uri=databases.make(copy_of=own.operations.uri))
+    with Lifecycle.open(copied, spark=spark) as lifecycle, pytest.raises(OtherDeployment, match="restored backup"):
+        lifecycle.plan_expiration(table)
+    with Lifecycle.open(own, spark=spark) as lifecycle:
+        lifecycle.plan_expiration(table)
+
+
+def test_a_backup_restored_to_another_server_is_another_deployment() -> None:
+    """All oids may be the same there; the server's own identifier is not."""
+    made = Deployment("id", "1", "5/7", "a:1/d", "file:///r")
+    assert made.difference(Deployment("id", "2", "5/7", "a:1/d", "file:///r")) is not None
+    assert made.difference(Deployment("id", "1", "5/8", "a:1/d", "file:///r")) is not None
+    # Who may not read the identifier goes by the rest; an address is a name that may change.
+    assert made.difference(Deployment("id", None, "5/7", "b:2/d", "file:///r")) is None
+
+
+def test_a_catalog_cloned_with_its_record_refuses_the_test_environment(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    catalogs = databases.make()
+    production = make_config(catalogs={"live": {"uri": catalogs}, "cold": {"uri": catalogs}}, defaults=NOW)
+    with Lifecycle.open(production, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        lifecycle.plan_expiration(table)
+    spark.sql(f"DROP NAMESPACE IF EXISTS {production.catalogs.cold.name}.none")
+    engine = connect(databases.make())
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        # Spark's own sessions stand in the way of a copy.
+        database = make_url(catalogs).database
+        connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"))
+    engine.dispose()
+    clone = databases.make(copy_of=catalogs)
+    test_environment = production.model_copy(
+        update={
+            "catalogs": production.catalogs.model_copy(
+                update={
+                    "live": production.catalogs.live.model_copy(update={"uri": clone}),
+                    "cold": production.catalogs.cold.model_copy(update={"uri": clone}),
+                }
+            ),
+            "operations": production.operations.model_copy(update={"uri": clone}),
+        }
+    )
+    with Lifecycle.open(test_environment, spark=spark) as lifecycle:
+        assert lifecycle.tables() == [table]
+        with pytest.raises(OtherDeployment):
+            lifecycle.scan_orphans(table)
+
+
+def test_of_deployments_that_race_at_first_use_one_wins(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    catalogs = databases.make()
+    base = make_config(catalogs={"live": {"uri": catalogs}, "cold": {"uri": catalogs}}, defaults=NOW)
+    racing = [Lifecycle.open(with_operations(base, uri=databases.make()), spark=spark) for _ in range(3)]
+    for lifecycle in racing:
+        assert lifecycle.tables() == [] and lifecycle.deployment  # Both databases are open: the race is for the record.
+    outcomes: list[str] = []
+    start = threading.Barrier(len(racing))
+
+    def use(lifecycle: Lifecycle) -> None:
+        start.wait()
+        try:
+            lifecycle.require_deployment()
+            outcomes.append("won")
+        except OtherDeployment:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=use, args=(lifecycle,)) for lifecycle in racing]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for lifecycle in racing:
+        lifecycle.close()
+    assert sorted(outcomes) == ["refused", "refused", "won"]
+
+
+def test_taking_over_is_on_record_and_refuses_the_other_one_from_then_on(
+    first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
+        table = make_table(theirs, "t", 2)
+        plan = theirs.plan_expiration(table)
+        with pytest.raises(BadInput):
+            ours.take_over(who="ada", why=" ")
+        with theirs.writing(table, "w") as writing:
+            found = ours.take_over(who="ada", why="the old server is gone")
+            assert [(each.who, each.why) for each in found] == [("ada", "the old server is gone")]
+            assert ours.take_over(who="eve", why="again") == found
+            with pytest.raises(OtherDeployment, match="ada"):
+                writing.check()
+        ours.plan_expiration(table)
+        with pytest.raises(OtherDeployment, match="the old server is gone"):
+            theirs.hand_off(plan)
+    assert [row["who"] for row in _records(first)][1:] == ["ada"]
+
+
+def _records(config: LifecycleConfig) -> list[dict[str, object]]:
+    engine = connect(str(config.catalogs.live.uri))
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("SELECT * FROM artemis_live.deployments WHERE catalog_name = :name ORDER BY record_id"),
+            {"name": config.catalogs.live.name},
+        ).mappings()
+        found = [dict(row) for row in rows]
+    engine.dispose()
+    return found
+
+
+def test_a_takeover_in_the_middle_of_a_deletion_stops_it_before_the_next_files_go(
+    first: LifecycleConfig, second: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(first, spark=spark) as theirs, Lifecycle.open(second, spark=spark) as ours:
+        table = make_table(theirs, "t", 2)
+        folder = theirs.snapshot_history(table).metadata_location.rpartition("/metadata/")[0]
+        stray = f"{folder}/data/stray.parquet"
+        theirs.live_stores.write(stray, b"x")
+        theirs.live_stores.touch(stray, theirs.operations.clock.now() - timedelta(days=30))
+        scan = theirs.scan_orphans(table)
+        assert scan.summary.orphan_files == 1
+
+        def taken(point: str) -> None:
+            if point == "deletion.seal_batches:after":
+                ours.take_over(who="ada", why="meanwhile")
+
+        with crash_points.installed(taken), pytest.raises(OtherDeployment, match="meanwhile"):
+            theirs.delete_orphans(scan)
+        assert theirs.live_stores.head(stray) is not None
+
+
+def test_the_command_takes_over(
+    first: LifecycleConfig,
+    second: LifecycleConfig,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    with Lifecycle.open(first, spark=spark) as theirs:
+        make_table(theirs, "t", 1)
+        theirs.require_deployment()
+    written = tmp_path / "lifecycle.yaml"
+    written.write_text(second.model_dump_json(by_alias=True))
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["artemis", *arguments, "-c", str(written)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0)
+
+    assert run("holds", "db.t") == 3
+    assert "take-over" in " ".join(capsys.readouterr().err.split())
+    assert run("take-over", "--who", "ada", "--why", "moved", "--json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["why"] == "moved"
+    assert run("holds", "db.t") == 0
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def _login(uri: str, role: str) -> str:
+    """The address of somebody new on that database who has `role` and no other right."""
+    name = f"only_{role}_{make_url(uri).database}"
+    engine = connect(uri)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'hush' IN ROLE {role}"))
+        for table in ("iceberg_tables", "iceberg_namespace_properties"):
+            connection.execute(text(f"GRANT ALL ON {table} TO {name}"))
+    engine.dispose()
+    return make_url(uri).set(username=name, password="hush").render_as_string(hide_password=False)
+
+
+def _as_login(config: LifecycleConfig, uri: str) -> LifecycleConfig:
+    live = config.catalogs.live.model_copy(update={"uri": uri})
+    catalogs = config.catalogs.model_copy(update={"live": live})
+    return with_operations(config.model_copy(update={"catalogs": catalogs}), uri=uri)
+
+
+@pytest.fixture
+def apart(make_config: MakeConfig, databases: Databases, spark: SparkSession) -> tuple[LifecycleConfig, str]:
+    """A deployment whose database is its own, and a table of it; nobody has used the catalog yet."""
+    uri = databases.make()
+    config = make_config(catalogs={"live": {"uri": uri}, "cold": {"uri": uri}}, operations={"uri": uri}, defaults=NOW)
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 1)
+        assert lifecycle.deployment.place
+    return config, table
+
+
+def test_a_role_that_may_not_make_the_record_is_told_which_grant_it_needs(
+    apart: tuple[LifecycleConfig, str], spark: SparkSession
+) -> None:
+    config, table = apart
+    limited = _as_login(config, _login(str(config.operations.uri), LIFECYCLE))
+    with Lifecycle.open(limited, spark=spark) as lifecycle:
+        assert lifecycle.tables() == [table]
+        with pytest.raises(Refused, match="GRANT it CREATE ON DATABASE") as refused:
+            lifecycle.scan_orphans(table)
+        assert "hush" not in str(refused.value)
+    with Lifecycle.open(config, spark=spark) as owner:
+        owner.require_deployment()
+    with Lifecycle.open(limited, spark=spark) as lifecycle:
+        lifecycle.scan_orphans(table)
+
+
+def test_a_role_for_ingest_claims_no_catalog_and_beats_only_where_it_is_seen(
+    apart: tuple[LifecycleConfig, str], databases: Databases, spark: SparkSession
+) -> None:
+    config, table = apart
+    ingest = _as_login(config, _login(str(config.operations.uri), INGEST))
+    with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
+        writing.check()
+    with Lifecycle.open(config, spark=spark) as owner:
+        assert owner._live.deployments(owner.live_stores).newest() == []
+        owner.require_deployment()
+    with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
+        writing.check()
+        elsewhere = with_operations(ingest, uri=databases.make())
+        with Lifecycle.open(elsewhere, spark=spark) as lost, pytest.raises(OtherDeployment):
+            lost.writing(table, "w2")
+
+
+# --- catalogs that are not in SQL -------------------------------------------------------------------------------------
+
+
+def _deployment(name: str) -> Deployment:
+    return Deployment(name, "1", "5/7", f"{name}:5432/d", "file:///state")
+
+
+def _in_files(folder: Path, catalog: str = "live", key: str = "rest host:8181") -> DeploymentsInFiles:
+    return DeploymentsInFiles(Stores(), f"file://{folder}/warehouse", catalog, key)
+
+
+def test_beside_a_rest_catalog_the_first_deployment_is_on_record_and_another_refused(tmp_path: Path) -> None:
+    records = _in_files(tmp_path)
+    require_deployment(records, "live", _deployment("a"), who="me", record=False)
+    assert not (tmp_path / "warehouse").exists()
+    for _ in range(2):
+        require_deployment(records, "live", _deployment("a"), who="me")
+    with pytest.raises(OtherDeployment, match=r"a:5432/d .*first use"):
+        require_deployment(records, "live", _deployment("b"), who="you")
+    # The same catalog under another name of another configuration; then another catalog beside the same warehouse.
+    with pytest.raises(OtherDeployment):
+        require_deployment(_in_files(tmp_path, "prod"), "prod", _deployment("b"), who="you")
+    require_deployment(_in_files(tmp_path, "other", "rest else:1"), "other", _deployment("b"), who="you")
+    assert sorted(path.name for path in (tmp_path / "warehouse/.artemis-lifecycle").iterdir()) == [
+        "live.json",
+        "other.json",
+    ]
+
+
+def test_beside_a_rest_catalog_takeovers_are_added_and_none_is_overwritten(tmp_path: Path) -> None:
+    records = _in_files(tmp_path)
+    require_deployment(records, "live", _deployment("a"), who="me")
+    for number in range(2, 12):
+        ours = _deployment("ab"[number % 2 == 0])
+        assert take_over(_in_files(tmp_path, "prod"), ours, who="ada", why=f"number {number}")[0].deployment == ours
+        require_deployment(records, "live", ours, who="me")
+        with pytest.raises(OtherDeployment, match=f"number {number}"):
+            require_deployment(records, "live", _deployment("ba"[number % 2 == 0]), who="me")
+    written = {path.name for path in (tmp_path / "warehouse/.artemis-lifecycle").iterdir()}
+    assert written == {"live.json", *(f"live.{number}.json" for number in range(2, 12))}
+
+
+def test_beside_a_rest_catalog_one_of_many_at_first_use_wins(tmp_path: Path) -> None:
+    won: list[str] = []
+    start = threading.Barrier(4)
+
+    def use(name: str) -> None:
+        start.wait()
+        try:
+            require_deployment(_in_files(tmp_path), "live", _deployment(name), who=name)
+            won.append(name)
+        except OtherDeployment:
+            pass
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+
+
+def test_a_record_that_cannot_be_read_refuses_everybody(tmp_path: Path) -> None:
+    require_deployment(_in_files(tmp_path), "live", _deployment("a"), who="me")
+    (tmp_path / "warehouse/.artemis-lifecycle/live.json").write_text('{"catalog": "live"')
+    with pytest.raises(UnreadableMetadata):
+        require_deployment(_in_files(tmp_path), "live", _deployment("a"), who="me")
+
+
+def test_the_identity_is_made_once(databases: Databases) -> None:
+    uri = databases.make()
+    found = set()
+    for _ in range(2):
+        with Operations.open(uri) as operations, operations.engine.connect() as connection:
+            found.add(connection.execute(text("SELECT operations_id FROM lifecycle.identity")).scalar_one())
+    assert len(found) == 1
+    engine = create_engine(uri)
+    with pytest.raises(Exception, match="identity_once"), engine.begin() as connection:
+        connection.execute(text("INSERT INTO lifecycle.identity (operations_id) VALUES ('another')"))
+    engine.dispose()
