@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection
 
 from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
@@ -483,8 +484,8 @@ def _closed(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
 
 def _free_name(catalog: CatalogReader, identity: ColdIdentity, label: str) -> str:
     """A name in the cold catalog for a closed table, which another live table may have taken."""
-    name = f"{identity.cold_table}_{label}"
-    return f"{name}__{identity.table_uuid[:8]}" if catalog.exists(name) else name
+    name = parse(identity.cold_table).suffixed(f"_{label}")
+    return str(name.suffixed(f"__{identity.table_uuid[:8]}") if catalog.exists(str(name)) else name)
 
 
 def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:

@@ -256,14 +256,19 @@ class Neighbours:
         return self._catalog.entry(table)
 
     def _touches(self, other: Neighbour, locations: Sequence[str]) -> bool:
+        if not other.metadata_location:
+            return True
         reads = () if self._reached is None else self._reached.of(other.table)
         return overlapping(locations, (*other.locations, *reads), self._rules)
 
     def _read(self, name: str) -> Neighbour | None:
         try:
             entry = self._catalog.entry(name)
-        except NoSuchTable:
-            return None  # Dropped between the two questions: it has no entry that a reader could follow.
+        except NoSuchTable as error:
+            if name not in self._catalog.tables():
+                return None  # Dropped between the two questions: it has no entry that a reader could follow.
+            # Where it reads is not known, so it may read anywhere.
+            return Neighbour(name, None, "", (), f"the catalog lists it, and cannot load it: {error.what}")
         try:
             metadata = read_table_metadata(self._stores, entry.metadata_location)
         except (UnreadableMetadata, StorageError) as error:

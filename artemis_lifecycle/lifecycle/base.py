@@ -15,6 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from typing import Literal, TypedDict
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
@@ -61,7 +62,7 @@ class Look:
 
     @property
     def name(self) -> str:
-        return f"{self.entry.namespace}.{self.entry.table}"
+        return self.entry.identifier
 
 
 class Base(Opened):
@@ -69,7 +70,7 @@ class Base(Opened):
 
     def tables(self) -> list[str]:
         """Identifiers (`namespace.table`) of the live catalog's tables, without the project's own result tables."""
-        return [name for name in self._live.tables() if name.split(".", 1)[0] != NAMESPACE]
+        return [name for name in self._live.tables() if parse(name).namespace[0] != NAMESPACE]
 
     def _look(self, table: str) -> Look:
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
