@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
@@ -270,7 +271,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[D
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {plan.table}",
+            do=f"plan again: artemis plan {quote(plan.table)}",
         )
     refuse_encrypted(metadata, plan.table)
     absent = [snapshot for snapshot in plan.snapshot_ids if metadata.snapshot(snapshot) is None]
@@ -280,7 +281,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[D
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {plan.table}",
+            do=f"plan again: artemis plan {quote(plan.table)}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
     return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), identity

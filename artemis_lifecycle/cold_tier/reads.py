@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -101,7 +102,7 @@ def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Se
         f"Neither tier has the table {selector}{known}",
         table=table,
         untouched="everything",
-        do=f"see what there is with: artemis history {table}",
+        do=f"see what there is with: artemis history {quote(table)}",
     )
 
 
@@ -132,7 +133,7 @@ def _of_tag(table: str, live: TableMetadata, cold: ColdTables | None, tag: str) 
         f"Neither tier has a tag {tag!r}",
         table=table,
         untouched="everything",
-        do=f"see what there is with: artemis history {table}",
+        do=f"see what there is with: artemis history {quote(table)}",
     )
 
 

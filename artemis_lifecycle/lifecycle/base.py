@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
+from shlex import quote
 from typing import Literal, TypedDict
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -318,5 +319,5 @@ def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnap
         f"The live table has no snapshot {snapshot_id}",
         table=table,
         untouched=untouched,
-        do=f"artemis history {table} lists the snapshots that it has",
+        do=f"artemis history {quote(table)} lists the snapshots that it has",
     )

@@ -88,7 +88,7 @@ class Queries(Promises):
         raise BadInput(
             f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
             untouched="all refs",
-            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {having[0]} AS …",
+            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
         )
 
     def query(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.deletion.last_look import (
@@ -318,7 +319,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            do=f"scan again: artemis scan-orphans {record.table}",
+            do=f"scan again: artemis scan-orphans {quote(record.table)}",
         )
     return _result(record, spark, stores)
 
