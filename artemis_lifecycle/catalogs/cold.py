@@ -8,7 +8,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle.catalogs.entry import CatalogEntry, split_identifier
+from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.tables import IS_TABLE, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.errors import BadInput, CommitConflict
 
@@ -23,10 +24,8 @@ def publish(
 
     Raises CommitConflict when the table points elsewhere; BadInput for names and locations that no row can hold.
     """
-    try:
-        namespace, name = split_identifier(table)
-    except ValueError as error:
-        raise BadInput(str(error), table=table, untouched="the catalog", do="write namespace.table") from error
+    identifier = parse(table)
+    namespace, name = identifier.row
     if len(new_location) > _LONGEST_LOCATION:
         raise BadInput(
             f"The metadata location has {len(new_location)} characters; the catalog's column takes {_LONGEST_LOCATION}",
@@ -74,4 +73,4 @@ def publish(
             untouched="the catalog's row",
             do="run the handoff again: it starts from what the catalog says now",
         )
-    return CatalogEntry(catalog, namespace, name, new_location, expected_location)
+    return CatalogEntry(catalog, identifier, new_location, expected_location)

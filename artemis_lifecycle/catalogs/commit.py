@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from artemis_lifecycle.catalogs.entry import split_identifier
+from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.errors import (
     BadInput,
     CommitConflict,
@@ -163,10 +163,7 @@ class _Committer:
     """One commit of one table, over its attempts."""
 
     def __init__(self, spark: SparkSession, catalog_name: str, table: str) -> None:
-        try:
-            split_identifier(table)
-        except ValueError as error:
-            raise BadInput(str(error), table=table, untouched="the table", do="write namespace.table") from error
+        identifier = parse(table)
         self._table = table
         self._catalog_name = catalog_name
         self._jvm = _jvm(spark)
@@ -178,9 +175,8 @@ class _Committer:
             catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
                 spark._jsparkSession, catalog_name
             )
-            identifier = self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(table)
             # A session of the user's own may cache tables; their operations refresh all the same.
-            self._operations = catalog.loadTable(identifier).operations()
+            self._operations = catalog.loadTable(_in_java(spark, identifier)).operations()
 
     def attempt(self, change: Callable[[BaseState], Change | None]) -> CommitResult:
         """One round: refresh, guard, build, swap. Raises _Lost when another round may do better."""
@@ -534,6 +530,15 @@ def _jvm(spark: SparkSession) -> Any:
             do="give a classic session: commits go through Iceberg's core in its driver",
         )
     return jvm
+
+
+def _in_java(spark: SparkSession, identifier: Identifier) -> Any:
+    """`org.apache.iceberg.catalog.TableIdentifier`; its own `parse` would split the name at its dots."""
+    gateway: Any = spark.sparkContext._gateway
+    parts = gateway.new_array(gateway.jvm.java.lang.String, len(identifier.parts))
+    for index, part in enumerate(identifier.parts):
+        parts[index] = part
+    return gateway.jvm.org.apache.iceberg.catalog.TableIdentifier.of(parts)
 
 
 def _kinds_of(error: BaseException) -> list[str]:

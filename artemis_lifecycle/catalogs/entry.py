@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from artemis_lifecycle.catalogs.identifier import Identifier
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """A table as its catalog names it: the pointer that every reader and every commit starts from."""
 
     catalog: str
-    namespace: str
-    table: str
+    name: Identifier
     metadata_location: str
     previous_metadata_location: str | None = None
 
     @property
     def identifier(self) -> str:
-        """`namespace.table`, the key of the table's partition."""
-        return f"{self.namespace}.{self.table}"
+        """The text of `name`, the key of the table's partition."""
+        return str(self.name)
 
+    @property
+    def namespace(self) -> str:
+        """As the row of a SQL catalog has it: levels are joined by dots."""
+        return self.name.row[0]
 
-def split_identifier(table: str) -> tuple[str, str]:
-    """`a.b.t` as namespace `a.b` and table `t`. Raises ValueError for a name without a namespace, or an empty part."""
-    namespace, _, name = table.rpartition(".")
-    if not name or not all(namespace.split(".")):
-        raise ValueError(f"{table!r} is no table identifier: write namespace.table")
-    return namespace, name
+    @property
+    def table(self) -> str:
+        """The name in the namespace."""
+        return self.name.name

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, func, select, text
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
@@ -159,11 +160,13 @@ def publish_guarded(
 
     Raises what `publish` raises.
     """
+    # As the triggers put the columns of a row together.
+    as_row = ".".join(parse(table).row)
     connection.execute(
         text(
             "INSERT INTO artemis_cold.publications (catalog_name, table_identifier, plan_id, expected_location, "
             "new_location) VALUES (:catalog, :table, :plan, :expected, :new)"
         ),
-        {"catalog": catalog, "table": table, "plan": plan_id, "expected": expected_location, "new": new_location},
+        {"catalog": catalog, "table": as_row, "plan": plan_id, "expected": expected_location, "new": new_location},
     )
     return publish(connection, catalog, table, expected_location=expected_location, new_location=new_location)

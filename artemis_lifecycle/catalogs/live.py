@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle import config
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
-from artemis_lifecycle.catalogs.entry import split_identifier
+from artemis_lifecycle.catalogs.identifier import Identifier, parse, parse_namespace, quoted
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.errors import BadInput, ConfigError, NoSuchTable, OperationsUnavailable
@@ -39,17 +39,17 @@ class CatalogReader:
         self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
     def namespaces(self) -> list[str]:
-        """Every namespace, sorted; levels are joined by dots."""
-        return self._source.namespaces()
+        """Every namespace, sorted; its levels as in the text of a table's identifier."""
+        return sorted(".".join(map(quoted, levels)) for levels in self._source.namespaces())
 
     def tables(self) -> list[str]:
-        """Every table as `namespace.table`, sorted; views are left out."""
-        return self._source.tables()
+        """The identifier of every table, sorted; views are left out."""
+        return sorted(map(str, self._source.tables()))
 
     def entry(self, table: str) -> CatalogEntry:
-        """The table's row. Raises NoSuchTable; BadInput for a name that is no identifier."""
-        namespace, name = self._split(table)
-        found = self._source.entry(namespace, name)
+        """The table's row. Raises NoSuchTable; BadInput for a name that is no identifier, or not how the table is
+        listed."""
+        found = self._found(table)
         if found is None:
             raise NoSuchTable(
                 f"Catalog {self.name} has no such table",
@@ -60,8 +60,10 @@ class CatalogReader:
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:
-        """The row of every table, by `namespace.table`: one statement where the catalog is in SQL."""
-        return self._source.pointers()
+        """The row of every table, by identifier: one statement where the catalog is in SQL."""
+        return {
+            entry.identifier: entry for entry in sorted(self._source.pointers(), key=lambda entry: entry.identifier)
+        }
 
     def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
         """The rows of other catalogs in the same `iceberg_tables`, `without` some, by `<catalog>:<namespace.table>`; of
@@ -69,14 +71,20 @@ class CatalogReader:
         return self._source.beside(without, table)
 
     def exists(self, table: str) -> bool:
-        """Raises BadInput for a name that is no identifier."""
-        return self._source.entry(*self._split(table)) is not None
+        """Raises BadInput as `entry` does."""
+        return self._found(table) is not None
+
+    def listed_as(self, identifier: Identifier) -> str | None:
+        """The text under which the table is listed that the catalog has as `identifier`; None if it has none.
+
+        A SQL catalog joins a namespace's levels with dots: ``db.`x.y`.t`` is the table that it lists as db.x.y.t.
+        """
+        found = self._source.entry(identifier)
+        return None if found is None else found.identifier
 
     def create_namespace(self, namespace: str) -> None:
-        """Create it where it is not."""
-        if not namespace or not all(namespace.split(".")):
-            raise BadInput(f"{namespace!r} is no namespace", untouched="everything", do="write it as a or a.b")
-        self._source.create_namespace(namespace)
+        """Create it where it is not. Raises BadInput for what is no namespace."""
+        self._source.create_namespace(parse_namespace(namespace))
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
         """The records of which deployment the catalog belongs to. `stores` are its warehouse's, where those of a
@@ -92,32 +100,37 @@ class CatalogReader:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    @staticmethod
-    def _split(table: str) -> tuple[str, str]:
-        try:
-            return split_identifier(table)
-        except ValueError as error:
-            raise BadInput(str(error), table=table, untouched="everything", do="write namespace.table") from error
+    def _found(self, table: str) -> CatalogEntry | None:
+        found = self._source.entry(parse(table))
+        if found is not None and found.identifier != table:
+            # Policies, holds and partitions go by the text: two of one table would be two tables to them.
+            raise BadInput(
+                f"Catalog {self.name} lists this table as {found.identifier}",
+                table=table,
+                untouched="everything",
+                do=f"name it {found.identifier}",
+            )
+        return found
 
 
 class _Source(ABC):
     @abstractmethod
-    def namespaces(self) -> list[str]: ...
+    def namespaces(self) -> list[tuple[str, ...]]: ...
 
     @abstractmethod
-    def tables(self) -> list[str]: ...
+    def tables(self) -> list[Identifier]: ...
 
     @abstractmethod
-    def entry(self, namespace: str, name: str) -> CatalogEntry | None: ...
+    def entry(self, identifier: Identifier) -> CatalogEntry | None: ...
 
     @abstractmethod
-    def pointers(self) -> dict[str, CatalogEntry]: ...
+    def pointers(self) -> list[CatalogEntry]: ...
 
     @abstractmethod
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]: ...
 
     @abstractmethod
-    def create_namespace(self, namespace: str) -> None: ...
+    def create_namespace(self, levels: tuple[str, ...]) -> None: ...
 
     @abstractmethod
     def deployments(self, stores: Stores) -> DeploymentRecords: ...
@@ -132,7 +145,7 @@ class _Sql(_Source):
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
         ensure_tables(self._engine)
 
-    def namespaces(self) -> list[str]:
+    def namespaces(self) -> list[tuple[str, ...]]:
         query = union(
             select(iceberg_tables.c.table_namespace).where(iceberg_tables.c.catalog_name == self._name),
             select(iceberg_namespace_properties.c.namespace).where(
@@ -140,16 +153,17 @@ class _Sql(_Source):
             ),
         )
         with self._engine.connect() as connection:
-            return sorted(str(name) for name in connection.execute(query).scalars())
+            return [tuple(namespace.split(".")) for namespace in connection.execute(query).scalars()]
 
-    def tables(self) -> list[str]:
+    def tables(self) -> list[Identifier]:
         query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
             iceberg_tables.c.catalog_name == self._name, IS_TABLE
         )
         with self._engine.connect() as connection:
-            return sorted(f"{namespace}.{name}" for namespace, name in connection.execute(query))
+            return [Identifier.of_row(namespace, name) for namespace, name in connection.execute(query)]
 
-    def entry(self, namespace: str, name: str) -> CatalogEntry | None:
+    def entry(self, identifier: Identifier) -> CatalogEntry | None:
+        namespace, name = identifier.row
         query = select(iceberg_tables).where(
             iceberg_tables.c.catalog_name == self._name,
             iceberg_tables.c.table_namespace == namespace,
@@ -160,13 +174,12 @@ class _Sql(_Source):
             row = connection.execute(query).first()
         return None if row is None or row.metadata_location is None else self._entry(row)
 
-    def pointers(self) -> dict[str, CatalogEntry]:
+    def pointers(self) -> list[CatalogEntry]:
         query = select(iceberg_tables).where(
             iceberg_tables.c.catalog_name == self._name, iceberg_tables.c.metadata_location.is_not(None), IS_TABLE
         )
         with self._engine.connect() as connection:
-            found = map(self._entry, connection.execute(query))
-            return {entry.identifier: entry for entry in sorted(found, key=lambda entry: entry.identifier)}
+            return [self._entry(row) for row in connection.execute(query)]
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         # Compared as a whole: any of the three names may have the separators in it.
@@ -181,15 +194,16 @@ class _Sql(_Source):
             return {row.name: self._entry(row) for row in connection.execute(query.order_by(name))}
 
     def _entry(self, row: Row[Any]) -> CatalogEntry:
-        return CatalogEntry(
-            row.catalog_name, row.table_namespace, row.table_name, row.metadata_location, row.previous_metadata_location
-        )
+        name = Identifier.of_row(row.table_namespace, row.table_name)
+        return CatalogEntry(row.catalog_name, name, row.metadata_location, row.previous_metadata_location)
 
-    def create_namespace(self, namespace: str) -> None:
+    def create_namespace(self, levels: tuple[str, ...]) -> None:
         with around("catalog.create_namespace"), self._engine.begin() as connection:
             connection.execute(
                 upsert(iceberg_namespace_properties)
-                .values(catalog_name=self._name, namespace=namespace, property_key="exists", property_value="true")
+                .values(
+                    catalog_name=self._name, namespace=".".join(levels), property_key="exists", property_value="true"
+                )
                 .on_conflict_do_nothing()
             )
 
@@ -212,43 +226,51 @@ class _Other(_Source):
         with self._answering():
             self._catalog: PyIcebergCatalog = load_catalog(catalog.name, **pyiceberg_properties(catalog))
 
-    def namespaces(self) -> list[str]:
+    def namespaces(self) -> list[tuple[str, ...]]:
         with self._answering():
-            return sorted(".".join(namespace) for namespace in self._all_namespaces())
+            return list(self._all_namespaces())
 
-    def tables(self) -> list[str]:
+    def tables(self) -> list[Identifier]:
         with self._answering():
-            return sorted(
-                ".".join(identifier)
+            return [
+                Identifier.of(parts)
                 for namespace in self._all_namespaces()
-                for identifier in self._catalog.list_tables(namespace)
-            )
+                for parts in self._catalog.list_tables(namespace)
+            ]
 
-    def entry(self, namespace: str, name: str) -> CatalogEntry | None:
+    def entry(self, identifier: Identifier) -> CatalogEntry | None:
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
         with self._answering():
             try:
-                table = self._catalog.load_table((*namespace.split("."), name))
+                table = self._catalog.load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
         log = table.metadata.metadata_log
-        return CatalogEntry(
-            self._name, namespace, name, table.metadata_location, log[-1].metadata_file if log else None
-        )
+        previous = log[-1].metadata_file if log else None
+        return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
 
-    def pointers(self) -> dict[str, CatalogEntry]:
-        names = self.tables()
+    def pointers(self) -> list[CatalogEntry]:
+        listed = self.tables()
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            found = readers.map(lambda name: self.entry(*split_identifier(name)), names)
-            return {name: entry for name, entry in zip(names, found, strict=True) if entry is not None}
+            found = dict(zip(listed, readers.map(self.entry, listed), strict=True))
+        lost = {identifier for identifier, entry in found.items() if entry is None}
+        if lost and (unloadable := sorted(map(str, lost.intersection(self.tables())))):
+            # Not dropped meanwhile: passing it over would let others delete what it reads.
+            raise OperationsUnavailable(
+                f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",
+                table=unloadable[0],
+                untouched="everything",
+                do="see why the catalog cannot load them, or drop them from it",
+            )
+        return [entry for entry in found.values() if entry is not None]
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
         return {}
 
-    def create_namespace(self, namespace: str) -> None:
+    def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):
-            self._catalog.create_namespace_if_not_exists(tuple(namespace.split(".")))
+            self._catalog.create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
         if self._warehouse is None:

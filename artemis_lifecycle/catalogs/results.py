@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.stores import Stores
 
@@ -20,15 +22,17 @@ NAMESPACE = "lifecycle"
 """Left out of discovery, of sensors and of the tables' schedules."""
 
 
-def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> None:
-    """Create `table` (catalog.namespace.name), and its namespace, at first use."""
+def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> str:
+    """Create `table` (catalog.namespace.name), and its namespace, at first use; returns its name in Spark SQL."""
+    full = parse(table)
     # Every table's job appends here, two at a time or more.
     told = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(*full.namespace)}")
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING iceberg PARTITIONED BY ({partition}) "
+        f"CREATE TABLE IF NOT EXISTS {full.sql()} ({columns}) USING iceberg PARTITIONED BY ({partition}) "
         f"TBLPROPERTIES ({', '.join(told)})"
     )
+    return full.sql()
 
 
 def replace_rows(
@@ -52,7 +56,7 @@ def replace_rows(
     def counted(frame: DataFrame) -> dict[tuple[object, ...], int]:
         return {tuple(row)[:-1]: row["count"] for row in frame.groupBy(*alike).count().collect() if row["count"]}
 
-    ensure_table(spark, table, columns, partition, **{"write.delete.isolation-level": "snapshot"})
+    table = ensure_table(spark, table, columns, partition, **{"write.delete.isolation-level": "snapshot"})
     present = counted(spark.table(table).where(F.col(key) == value))
     if present:
         if present == counted(rows):
@@ -81,6 +85,7 @@ def append_new(
     """
     import pyarrow.parquet as pq
 
+    table = parse(table).sql()
     if not spark.catalog.tableExists(table):
         return False
     jvm: Any = spark._jvm

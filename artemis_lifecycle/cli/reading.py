@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -147,7 +148,7 @@ def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
         say(f"{table}: snapshot {source.snapshot_id} is in {where}: not read")
         if source.thaw is None:
             say(f"readable about {hours:.0f} hours after a second person approved a thaw; ask for one:")
-            how = f"artemis thaw {table} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
+            how = f"artemis thaw {quote(table)} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
             say(f"    {how}", unbroken=True)
         else:
             say(f"readable in about {hours:.0f} hours: {source.thaw}")

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
 from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
@@ -269,7 +271,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[D
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {plan.table}",
+            do=f"plan again: artemis plan {quote(plan.table)}",
         )
     refuse_encrypted(metadata, plan.table)
     absent = [snapshot for snapshot in plan.snapshot_ids if metadata.snapshot(snapshot) is None]
@@ -279,7 +281,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[D
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {plan.table}",
+            do=f"plan again: artemis plan {quote(plan.table)}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
     return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), identity
@@ -483,8 +485,8 @@ def _closed(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
 
 def _free_name(catalog: CatalogReader, identity: ColdIdentity, label: str) -> str:
     """A name in the cold catalog for a closed table, which another live table may have taken."""
-    name = f"{identity.cold_table}_{label}"
-    return f"{name}__{identity.table_uuid[:8]}" if catalog.exists(name) else name
+    name = parse(identity.cold_table).suffixed(f"_{label}")
+    return str(name.suffixed(f"__{identity.table_uuid[:8]}") if catalog.exists(str(name)) else name)
 
 
 def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
@@ -163,7 +164,7 @@ def place(
     return ColdIdentity(
         table_uuid=table_uuid,
         live_table=table,
-        cold_table=table + (suffix if name_is_taken else ""),
+        cold_table=str(parse(table).suffixed(suffix)) if name_is_taken else table,
         live_warehouse=live_warehouse,
         cold_warehouse=cold_warehouse,
         live_location=live_location,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.config import parse_duration
 from artemis_lifecycle.errors import BadInput
@@ -142,7 +143,7 @@ class _Rest:
         while self.left and self.left[0].text == ".":
             self.left.pop(0)
             parts.append(self._part())
-        return ".".join(parts)
+        return str(Identifier.of(parts))
 
     def _part(self) -> str:
         token = self.take("the table's name", "word", "quoted")
@@ -179,18 +180,18 @@ def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms:
     """`statement` on `table`, with the Spark SQL that comes nearest to it."""
     minutes = -(-max_ref_age_ms // 60_000)
     retain = "" if max_ref_age_ms >= FOREVER_MS else f" RETAIN {minutes} MINUTES"
-    target = f"ALTER TABLE {name(catalog, *table.split('.'))} CREATE TAG {name(statement.name)}"
+    target = f"ALTER TABLE {parse(table).sql(catalog)} CREATE TAG {name(statement.name)}"
     return replace(statement, table=table, spark_sql=f"{target} AS OF VERSION {statement.snapshot_id}{retain}")
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What `translate` asks of the catalogs: their names in Spark, whether the live one has a table, and who answers
-    for it."""
+    """What `translate` asks of the catalogs: their names in Spark, under which text the live one lists a table (None if
+    it has none), and who answers for it."""
 
     live: str
     cold: str
-    exists: Callable[[str], bool]
+    listed_as: Callable[[Identifier], str | None]
     route: Callable[[str, Selector], Route]
 
 
@@ -377,9 +378,9 @@ def _resolved(
         return None, None
     own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
     qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
-    table = ".".join(own)
-    if not tables.exists(table):
-        if len(own) > 2 and tables.exists(".".join(own[:-1])):
+    table = tables.listed_as(Identifier.of(own))
+    if table is None:
+        if len(own) > 2 and tables.listed_as(Identifier.of(own[:-1])) is not None:
             # One of Iceberg's metadata tables.
             return f"{qualified} {clause}".rstrip(), None
         return None, None
@@ -413,8 +414,8 @@ def _from_tier(relation: _Relation, tables: Tables, source: Source, qualified: s
     cold = source.cold_table
     if cold is None:
         return f"{qualified} VERSION AS OF {version}"
-    alias = f" AS {name(source.table.rpartition('.')[2])}" if cold != source.table and not relation.aliased else ""
-    return f"{name(tables.cold, *cold.split('.'))} VERSION AS OF {version}{alias}"
+    alias = f" AS {name(parse(source.table).name)}" if cold != source.table and not relation.aliased else ""
+    return f"{parse(cold).sql(tables.cold)} VERSION AS OF {version}{alias}"
 
 
 def _as_written(clause: str) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.cold_metadata import continued_log, snapshot_at
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
@@ -100,7 +102,7 @@ def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Se
         f"Neither tier has the table {selector}{known}",
         table=table,
         untouched="everything",
-        do=f"see what there is with: artemis history {table}",
+        do=f"see what there is with: artemis history {quote(table)}",
     )
 
 
@@ -131,19 +133,13 @@ def _of_tag(table: str, live: TableMetadata, cold: ColdTables | None, tag: str) 
         f"Neither tier has a tag {tag!r}",
         table=table,
         untouched="everything",
-        do=f"see what there is with: artemis history {table}",
+        do=f"see what there is with: artemis history {quote(table)}",
     )
 
 
 def read(spark: SparkSession, catalog: str, table: str, found: Route) -> DataFrame:
     """The rows of `catalog`'s `table` (its name in the tier of `found`) at the snapshot that `route` found."""
     if found.snapshot_id is None:
-        return spark.table(quoted(catalog, table))
+        return spark.table(parse(table).sql(catalog))
     # Iceberg's own option `snapshot-id` is refused since Spark 4.
-    return spark.read.option("versionAsOf", found.snapshot_id).table(quoted(catalog, table))
-
-
-def quoted(catalog: str, table: str) -> str:
-    """`catalog.namespace.table` for Spark SQL, whatever characters the names have."""
-    parts = (catalog, *table.split("."))
-    return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+    return spark.read.option("versionAsOf", found.snapshot_id).table(parse(table).sql(catalog))

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
@@ -144,7 +145,7 @@ def restore(
             f"Neither tier has snapshot {request.snapshot_id}",
             table=request.table,
             untouched="the table",
-            do=f"see what there is with: artemis history {request.table}",
+            do=f"see what there is with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
     _check_source(context, request, source, live)

@@ -6,7 +6,7 @@ from dagster import OpExecutionContext, job, op
 from artemis_lifecycle.defs import shown
 from artemis_lifecycle.defs.common import Changes
 from artemis_lifecycle.defs.failures import RETRIES, told_to_dagster
-from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 
 ARCHIVED_FILES = {
@@ -20,7 +20,7 @@ ARCHIVED_FILES = {
 def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Move what only cold snapshots past their retention read, into the archive's storage class."""
     with told_to_dagster() as watch:
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
             return
@@ -49,7 +49,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Look how far the table's thaws are: readable, over, or lapsed."""
     with told_to_dagster() as watch:
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
     columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
     rows = [
@@ -63,7 +63,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
 def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete for good what was in quarantine for longer than its retention."""
     with told_to_dagster() as watch:
-        done = lifecycle.get().purge_quarantine(context.partition_key, dry_run=config.dry_run)
+        done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.dry_run)
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     context.add_output_metadata(
         {

@@ -24,7 +24,7 @@ from dagster import (
 from artemis_lifecycle.defs import shown
 from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
 from artemis_lifecycle.defs.failures import told_to_dagster
-from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import SnapshotHistory
@@ -70,10 +70,10 @@ def _result(
 def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The history that was materialised last is of the table's current metadata file, or was so less than a day ago."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         history, now = steps.snapshot_history(table), steps.operations.clock.now()
     newest = context.instance.fetch_materializations(
-        AssetRecordsFilter(AssetKey("snapshot_history"), asset_partitions=[table]), limit=1
+        AssetRecordsFilter(AssetKey("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
     ).records
     if not newest:
         return _result(False, "The table's history was never materialised.")
@@ -93,7 +93,7 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
 def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No branch or tag that the plan leaves in place points to a snapshot that it removes, as the table is now."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         plan, history = steps.uncommitted_plan(table), steps.snapshot_history(table)
     return judge_refs(plan, history)
 
@@ -102,7 +102,7 @@ def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: Lifecyc
 def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Each snapshot that was current at any instant of the window stays, the one at its edge included."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
     return judge_window_edge(plan)
 
@@ -111,7 +111,7 @@ def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: Lifec
 def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The plan's snapshots are in the cold table, walk through cold storage alone, and their copies read back right."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
         if plan is None or not plan.expired_snapshots:
             return _result(True, "No plan waits that has snapshots to copy.")
@@ -135,7 +135,7 @@ def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: Lifecycle
 
 def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     with told_to_dagster():
-        found = reachable_presence(lifecycle.get(), context.partition_key)
+        found = reachable_presence(lifecycle.get(), table_of(context.partition_key))
     return _result(
         not found.absent_files,
         f"All {found.reachable_files:,} files that the table's snapshots reach are in the store."
@@ -224,7 +224,7 @@ def judge_window_edge(plan: ExpirationPlan | None) -> AssetCheckResult:
 def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Orphans are a small part of what is listed; a large part means a wrong location or scheme rather than litter."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         scan = steps.latest_scan(table)
     if scan is None:
         return _result(False, "The table has no scan.")
@@ -243,7 +243,7 @@ def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle:
 def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Files skipped as in flight become committed or orphans; many of them in scan after scan mean that they do not."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         found = steps.in_flight(table)
     if found is None:
         return _result(False, "The table has no scan.", warn=True)
@@ -263,7 +263,7 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
 def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No plan that holds its files was planned longer ago than a week and its grace: it would hold them for ever."""
     with told_to_dagster():
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace
         waiting = [record for record in steps.plans(table) if record.status in HOLDING]
     age = now - min((record.planned_at for record in waiting), default=now)

@@ -6,7 +6,7 @@ from dagster import AssetExecutionContext, AssetKey, Config, MaterializeResult
 from pydantic import Field
 
 from artemis_lifecycle.defs.failures import RETRIES
-from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource, RunLifecycle
 
 if TYPE_CHECKING:
@@ -39,4 +39,4 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[RunLifecycle, str]:
     """This run's `Lifecycle`, and the table that is its partition."""
-    return resource.get(), context.partition_key
+    return resource.get(), table_of(context.partition_key)

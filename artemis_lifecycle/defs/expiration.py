@@ -9,6 +9,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.spark.sql import literal
 
 GROUP = "expiration"
 
@@ -168,7 +169,7 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
                 ["plan", "files", "bytes", "due at"],
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
             ),
-            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"table_name = '{table}'"),
+            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
             "seconds": watch.seconds,
         }
     )

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
 from artemis_lifecycle.defs.night import Failures, Night, Progress, Step, night_of
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
@@ -47,7 +47,7 @@ class Tonight:
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
     """The partitions that an entry of lifecycle.yaml matches, that the catalog still has, and that nobody paused."""
-    known = set(instance.get_dynamic_partitions(PARTITIONS_NAME))
+    known = partitioned_tables(instance)
     paused = {pause.table for pause in lifecycle.pauses()}
     if None in paused:
         return []
@@ -59,9 +59,9 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
 
 
 def under_way(instance: DagsterInstance, job: str) -> set[str]:
-    """The partitions for which a run of `job` waits or runs."""
+    """The tables for which a run of `job` waits or runs."""
     records = instance.get_run_records(RunsFilter(job_name=job, statuses=_NOT_FINISHED))
-    return {record.dagster_run.tags.get(PARTITION_TAG, "") for record in records}
+    return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
 def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[Tonight]:
@@ -75,7 +75,7 @@ def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> l
         for record in lifecycle.operations.steps.of_night(day):
             records[record.table, day].append(record)
         for run in instance.get_run_records(RunsFilter(tags={NIGHT_TAG: day.isoformat()})):
-            runs[run.dagster_run.tags.get(PARTITION_TAG, ""), day].append(run)
+            runs[table_of(run.dagster_run.tags.get(PARTITION_TAG, "")), day].append(run)
     scans = lifecycle.operations.scans.recent()
     found = []
     for table, night in nights.items():

@@ -12,7 +12,7 @@ from dagster import AssetCheckEvaluation, AssetMaterialization, DagsterInstance,
 
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME
+from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, partition_key
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import live_session
@@ -84,7 +84,7 @@ def materialize_walk(
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
         end_runs_without_process(dagster)
-        dagster.add_dynamic_partitions(PARTITIONS_NAME, list(tables))
+        dagster.add_dynamic_partitions(PARTITIONS_NAME, list(map(partition_key, tables)))
         return [
             _walk(definitions.resolve_job_def(job), table, dagster, for_real(job, dry_run=dry_run), on_event)
             for table in tables
@@ -109,7 +109,11 @@ def _walk(
 
     instance.add_event_listener(run_id, listen)
     result = job.execute_in_process(
-        instance=instance, partition_key=table, run_config=run_config, run_id=run_id, raise_on_error=False
+        instance=instance,
+        partition_key=partition_key(table),
+        run_config=run_config,
+        run_id=run_id,
+        raise_on_error=False,
     )
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 

@@ -19,6 +19,7 @@ from dagster import (
 
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.night import Step, Verdict, deletion_due, due_step, night_of
+from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG, Tonight, governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -46,7 +47,7 @@ def request(table: Tonight, verdict: Verdict) -> RunRequest:
     return RunRequest(
         run_key=f"{day}:{table.table}:{step}{again}",
         job_name=step.value,
-        partition_key=table.table,
+        partition_key=partition_key(table.table),
         run_config=jobs.for_real(step),
         tags={NIGHT_TAG: day, STEP_TAG: step.value},
     )
@@ -80,7 +81,7 @@ def upkeep_requests(
             RunRequest(
                 run_key=f"{now:%Y-%m-%dT%H:%M}:{table}:{job}",
                 job_name=job,
-                partition_key=table,
+                partition_key=partition_key(table),
                 run_config=jobs.for_real(job),
             )
         )
@@ -136,7 +137,9 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
     found = upkeep_requests("quarantine_purge", lifecycle, instance, now)
     if isinstance(found, SkipReason):
         return found
-    return [request for request in found if request.partition_key in due] or SkipReason("those tables are busy")
+    return [request for request in found if table_of(request.partition_key or "") in due] or SkipReason(
+        "those tables are busy"
+    )
 
 
 def one_run(job: str) -> _Requests:

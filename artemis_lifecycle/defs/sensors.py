@@ -20,7 +20,7 @@ from dagster import (
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.night import Step, due_step
-from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, tables
+from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -53,12 +53,13 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         for table, problem in opened.observe_catalog().items():
             context.log.warning("%s cannot be read: %s", table, problem)
         context.update_cursor(now.isoformat())
-    known = set(context.instance.get_dynamic_partitions(PARTITIONS_NAME))
+    known = partitioned_tables(context.instance)
     new = [table for table in opened.tables() if table not in known]
     if not new:
         return SkipReason(f"no table beside the {len(known)} known")
     return SensorResult(
-        dynamic_partitions_requests=[tables.build_add_request(new)], skip_reason=f"new tables: {', '.join(new)}"
+        dynamic_partitions_requests=[tables.build_add_request(list(map(partition_key, new)))],
+        skip_reason=f"new tables: {', '.join(new)}",
     )
 
 
@@ -89,7 +90,9 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
         return SkipReason("no table has new metadata")
     return SensorResult(
         run_requests=[
-            RunRequest(run_key=f"{table}:{present[table]}", job_name=jobs.observe.name, partition_key=table)
+            RunRequest(
+                run_key=f"{table}:{present[table]}", job_name=jobs.observe.name, partition_key=partition_key(table)
+            )
             for table in changed
         ],
         cursor=cursor,
@@ -206,7 +209,7 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     opened = lifecycle.get()
     due = opened.thaws_to_follow()
     busy = under_way(context.instance, jobs.thaws.name)
-    known = set(context.instance.get_dynamic_partitions(PARTITIONS_NAME))
+    known = partitioned_tables(context.instance)
     wanted = {thaw.table for thaw in due if thaw.table in known and thaw.table not in busy}
     if not wanted:
         waiting = opened.thaws()
@@ -214,7 +217,9 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     now = opened.operations.clock.now()
     return SensorResult(
         run_requests=[
-            RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{table}", job_name=jobs.thaws.name, partition_key=table)
+            RunRequest(
+                run_key=f"{now:%Y-%m-%dT%H:%M}:{table}", job_name=jobs.thaws.name, partition_key=partition_key(table)
+            )
             for table in sorted(wanted)[:AT_ONCE]
         ]
     )

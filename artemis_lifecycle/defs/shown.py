@@ -84,6 +84,7 @@ def _cell(value: object) -> str:
 
 def picture(png: bytes, what: str) -> MetadataValue:
     """A picture within Markdown; `what` is said where it is not shown."""
+    what = re.sub(r"([\[\]\\`])", r"\\\1", what)
     return MetadataValue.md(f"![{what}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 

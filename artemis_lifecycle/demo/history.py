@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config import LifecycleConfig
@@ -27,6 +28,7 @@ from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY, Action
 from artemis_lifecycle.demo.timeline import Timeline, set_back
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
+from artemis_lifecycle.spark.sql import literal
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.upkeep.actions import Worker, jvm_table
 from artemis_lifecycle.upkeep.compaction import rewrite_data_files
@@ -188,7 +190,7 @@ class _HistoryWriter:
         self._config = config
         self._catalog = config.catalogs.live.name
         self._table = table
-        self._name = f"{self._catalog}.{table.name}"
+        self._name = parse(table.name).sql(self._catalog)
         self._now = now
         self._start = mission_start(now)
         self._progress = progress
@@ -273,7 +275,9 @@ class _HistoryWriter:
         rewrite_manifests(self._spark, self._catalog, self._table.name, self._worker(event, "manifest-worker-1"))
 
     def compute_statistics(self, event: Event) -> None:
-        self._spark.sql(f"CALL {self._catalog}.system.compute_table_stats(table => '{self._table.name}')")
+        self._spark.sql(
+            f"CALL {self._catalog}.system.compute_table_stats(table => {literal(parse(self._table.name).sql())})"
+        )
 
     def add_column(self, event: Event) -> None:
         kind = {each.name: _SPARK_TYPES[str(each.type)] for each in fields(self._table.row)}[event.name]

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.demo.proofs import Proof
 
 
@@ -197,7 +198,7 @@ def _grid(title: str, tables: Sequence[TableReport]) -> Table:
 
 def _name(table: str) -> str:
     """Without its namespace, and in words that a narrow column can break."""
-    return table.rpartition(".")[2].replace("_", " ")
+    return parse(table).name.replace("_", " ")
 
 
 def _files(count: int, size_in_bytes: int | None = None) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import artemis_lifecycle
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.demo import proofs
 from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
@@ -293,7 +294,7 @@ def _restore_proof(lifecycle: Lifecycle, table: str, before: Before) -> list[Pro
         # That nothing expired is told by the proof about the cold catalog.
         return []
     restored = lifecycle.restore(table, snapshot_id, RESTORED_BRANCH, why="the demo's proof")
-    name = f"{lifecycle.config.catalogs.live.name}.{table}"
+    name = parse(table).sql(lifecycle.config.catalogs.live.name)
     after = fingerprint(proofs.snapshot_frame(lifecycle.spark, name, restored.snapshot_id))
     read = before.fingerprints[table][snapshot_id]
     return [proofs.prove_restored(table, snapshot_id, restored.snapshot_id, restored.copied_files, read, after)]
@@ -303,7 +304,7 @@ def _read(
     lifecycle: Lifecycle, board: Board, wanted: Mapping[str, tuple[int, ...]]
 ) -> dict[str, dict[int, Fingerprint]]:
     catalog = lifecycle.config.catalogs.live.name
-    names = {f"{catalog}.{table}": table for table in TABLES}
+    names = {parse(table).sql(catalog): table for table in TABLES}
     done = dict.fromkeys(TABLES, 0)
 
     def on_done(name: str) -> None:
@@ -341,7 +342,7 @@ def _commit(lifecycle: Lifecycle, writer: InFlight, expected: Fingerprint) -> Pr
     present = sum(1 for path in writer.paths if lifecycle.live_stores.head(path) is not None)
     spark, catalog = lifecycle.spark, lifecycle.config.catalogs.live.name
     snapshot_id = commit_in_flight(spark, catalog, writer)
-    frame = spark.table(f"{catalog}.{writer.table}")
+    frame = spark.table(parse(writer.table).sql(catalog))
     names = [path.rpartition("/")[2] for path in writer.paths]
     rows = frame.where(F.element_at(F.split("_file", "/"), -1).isin(names)).select(*frame.columns)
     return proofs.prove_in_flight(writer.table, len(writer.paths), present, expected, fingerprint(rows), snapshot_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, commit_with_retry
@@ -86,7 +87,7 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
         table=plan.table,
         path=base.metadata_location,
         untouched="the table's metadata and all files",
-        do=f"plan again: artemis plan {plan.table}",
+        do=f"plan again: artemis plan {quote(plan.table)}",
     )
 
 

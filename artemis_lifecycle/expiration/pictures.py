@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,15 @@ def size_unit(size_in_bytes: float) -> tuple[float, str]:
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
-    """The figure as a picture of that kind (`png`, `svg`)."""
+    """The figure as a picture of that kind (`png`, `svg`), with every text as it is written."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        # Names of tables and refs may have dollar signs, which are no formulas.
+        text.set_parse_math(False)  # type: ignore[attr-defined]
     picture = io.BytesIO()
-    figure.savefig(picture, format=kind, dpi=110)
+    with warnings.catch_warnings():
+        # A script that the font lacks is drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure.savefig(picture, format=kind, dpi=110)
     return picture.getvalue()

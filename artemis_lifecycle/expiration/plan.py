@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import date, datetime
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
@@ -256,7 +257,7 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
                 table=plan.table,
                 path=plan.base_metadata_location,
                 untouched="both tiers",
-                do=f"plan again: artemis plan {plan.table}",
+                do=f"plan again: artemis plan {quote(plan.table)}",
             ) from missing
 
 

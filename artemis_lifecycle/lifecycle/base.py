@@ -13,8 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
+from shlex import quote
 from typing import Literal
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
@@ -55,7 +57,7 @@ class Look:
 
     @property
     def name(self) -> str:
-        return f"{self.entry.namespace}.{self.entry.table}"
+        return self.entry.identifier
 
 
 class Base(Opened):
@@ -63,7 +65,7 @@ class Base(Opened):
 
     def tables(self) -> list[str]:
         """Identifiers (`namespace.table`) of the live catalog's tables, without the project's own result tables."""
-        return [name for name in self._live.tables() if name.split(".", 1)[0] != NAMESPACE]
+        return [name for name in self._live.tables() if parse(name).namespace[0] != NAMESPACE]
 
     def _look(self, table: str) -> Look:
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
@@ -357,5 +359,5 @@ def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnap
         f"The live table has no snapshot {snapshot_id}",
         table=table,
         untouched=untouched,
-        do=f"artemis history {table} lists the snapshots that it has",
+        do=f"artemis history {quote(table)} lists the snapshots that it has",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier import thaw as thawing
@@ -56,7 +57,7 @@ class ColdTier(Expiration, Reading):
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
                 table=plan.table,
                 untouched="both tiers",
-                do=f"plan again: artemis plan {plan.table}",
+                do=f"plan again: artemis plan {quote(plan.table)}",
             )
         look = self._look(plan.table)
         with self._step(look, "handoff") as step:
@@ -252,7 +253,7 @@ class ColdTier(Expiration, Reading):
                 f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
                 table=table,
                 untouched="everything",
-                do=f"read it: artemis read {table} --snapshot-id {readable.snapshot_id}",
+                do=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
             )
         assert cold is not None  # the routes led there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]

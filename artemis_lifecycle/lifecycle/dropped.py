@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
@@ -207,8 +208,7 @@ class DroppedTables(Deletion):
     def _lost(self, known: KnownTable) -> tuple[Look, Absence]:
         """A dropped table as it was last seen, and what looks for it in the catalog."""
         metadata = dropped.last_metadata(self.live_stores, self.root, known)
-        namespace, _, name = known.table.rpartition(".")
-        entry = CatalogEntry(known.catalog, namespace, name, metadata.metadata_location)
+        entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
         absence = dropped.absence_of(self.operations, self._around, self.live_stores, known, metadata)
         return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
 

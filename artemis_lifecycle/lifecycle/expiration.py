@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from shlex import quote
 
 from artemis_lifecycle.config import TablePolicy
 from artemis_lifecycle.errors import PlanStateError
@@ -197,7 +198,7 @@ class Expiration(Base):
                 f"Plan {plan.plan_id} is {record.status}",
                 table=plan.table,
                 untouched="the table and all files",
-                do=f"plan again: artemis plan {plan.table}",
+                do=f"plan again: artemis plan {quote(plan.table)}",
             )
         if record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots:
             raise PlanStateError(

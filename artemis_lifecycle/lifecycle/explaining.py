@@ -23,6 +23,7 @@ from artemis_lifecycle.protection.places import NOT_OWNED
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
+from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
@@ -167,7 +168,7 @@ class Explaining(Orphans):
             return None
         if not self._live.exists(f"{NAMESPACE}.deletions"):
             return None
-        rows = self.spark.table(f"{self.config.catalogs.live.name}.{NAMESPACE}.deletions")
+        rows = self.spark.table(sql_name(self.config.catalogs.live.name, NAMESPACE, "deletions"))
         rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
         row = rows.filter(normalise_column(rows.path, rules) == location).first()
         if row is None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config import parse_duration
@@ -110,7 +111,7 @@ class Promises(Reading):
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                do=f"artemis tags {table} lists the refs that it has",
+                do=f"artemis tags {quote(table)} lists the refs that it has",
             )
 
         def change(base: BaseState) -> Change | None:
@@ -120,7 +121,7 @@ class Promises(Reading):
                     f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
                     table=table,
                     untouched="its refs",
-                    do=f"look again (artemis tags {table}), then remove it",
+                    do=f"look again (artemis tags {quote(table)}), then remove it",
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 

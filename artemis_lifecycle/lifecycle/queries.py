@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
@@ -43,7 +44,7 @@ class Queries(Promises):
             Tables(
                 live=self.config.catalogs.live.name,
                 cold=self.config.catalogs.cold.name,
-                exists=self._live.exists,
+                listed_as=self._live.listed_as,
                 route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
             ),
             as_of,
@@ -51,8 +52,7 @@ class Queries(Promises):
 
     def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
         live = self.config.catalogs.live.name
-        # The catalog may be named too, as it is in Spark SQL.
-        named = statement.table and statement.table.removeprefix(f"{live}.")
+        named = statement.table and self._named(statement.table)
         if named and table and named != table:
             raise BadInput(
                 f"The statement tags {named}, and the call names {table}",
@@ -65,6 +65,14 @@ class Queries(Promises):
             raise no_such_snapshot(found, statement.snapshot_id, "its refs")
         age = max_ref_age_ms(statement.retain, self._instant("now", None), snapshot.timestamp_ms)
         return spark_tag(statement, found, live, age)
+
+    def _named(self, table: str) -> str:
+        """The text under which the catalog lists a table that a statement names."""
+        identifier = parse(table)
+        if identifier.namespace[0] == self.config.catalogs.live.name and len(identifier.namespace) > 1:
+            # The catalog may be named too, as it is in Spark SQL.
+            identifier = Identifier.of(identifier.parts[1:])
+        return self._live.listed_as(identifier) or str(identifier)
 
     def _table_of(self, snapshot_id: int) -> str:
         """The one live table that has the snapshot. Reads every table's metadata file."""
@@ -80,7 +88,7 @@ class Queries(Promises):
         raise BadInput(
             f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
             untouched="all refs",
-            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {having[0]} AS …",
+            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
         )
 
     def query(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
@@ -120,5 +121,5 @@ def require_readable(table: str, found: Route) -> None:
         f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
         table=table,
         untouched="everything",
-        do=f"artemis thaw {table} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+        do=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )

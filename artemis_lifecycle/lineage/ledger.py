@@ -184,9 +184,7 @@ def recorded_schema_uses(spark: SparkSession, catalog: str, table_uuid: str) -> 
 
 
 def _ensure(spark: SparkSession, catalog: str) -> str:
-    ledger = f"{catalog}.{NAMESPACE}.{LEDGER}"
-    ensure_table(spark, ledger, COLUMNS, "table_uuid")
-    return ledger
+    return ensure_table(spark, f"{catalog}.{NAMESPACE}.{LEDGER}", COLUMNS, "table_uuid")
 
 
 def _recorded(spark: SparkSession, ledger: str, table_uuid: str) -> set[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Literal
 
 from sqlalchemy import Engine, func, insert, or_, select, update
@@ -141,7 +142,7 @@ class Holds:
                 f"Hold {hold_id} is of kind {hold.kind}, not {kind}",
                 table=hold.table,
                 untouched="the hold",
-                do=f"see what there is with: artemis holds {hold.table}",
+                do=f"see what there is with: artemis holds {quote(hold.table)}",
             )
         raise Refused(
             f"Hold {hold_id} of {hold.owner} has ended: {refusal}",

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from enum import StrEnum
+from shlex import quote
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, Row, func, insert, select, update
@@ -322,7 +323,7 @@ class Plans:
             f"Plan {plan_id} {what}: it is {record.status.replace('_', ' ')}{by}, and would have to be {wanted}",
             table=record.table,
             untouched="the plan, the table and all files",
-            do=f"see where it stands with: artemis plans {record.table}",
+            do=f"see where it stands with: artemis plans {quote(record.table)}",
         )
 
 

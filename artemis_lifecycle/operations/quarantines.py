@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, func, select, update
@@ -178,7 +179,7 @@ class Quarantines:
                 f"The quarantine of {job_id} is {found.state}, and that does not allow it",
                 table=found.table,
                 untouched="all files",
-                do=f"see when it is purged, and what was brought back: artemis quarantine {found.table}",
+                do=f"see when it is purged, and what was brought back: artemis quarantine {quote(found.table)}",
             )
         return to_record(QuarantineRecord, row)
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from shlex import quote
 from typing import Any, Literal
 
 from sqlalchemy import Engine, Row, func, select, update
@@ -187,5 +188,5 @@ def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> 
         f"Scan {record.scan_id} {what}: it is {record.state}, and would have to be {' or '.join(sorted(expected))}",
         table=record.table,
         untouched="the scan and all files",
-        do=f"scan again: artemis orphans {record.table}",
+        do=f"scan again: artemis orphans {quote(record.table)}",
     )

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.errors import (
@@ -400,7 +401,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            do=f"scan again: artemis scan-orphans {record.table}",
+            do=f"scan again: artemis scan-orphans {quote(record.table)}",
         )
     return _result(record, spark, stores)
 

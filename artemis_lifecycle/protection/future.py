@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from artemis_lifecycle.errors import StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -83,7 +84,7 @@ def require_no_future(newer: Sequence[str], settled: Collection[str], table: str
         path=pointer,
         untouched="all files",
         do="if one of them is right, register it in the catalog; if the pointer is right, "
-        f"artemis settle-metadata {table} --who … --why …, then scan again",
+        f"artemis settle-metadata {quote(table)} --who … --why …, then scan again",
     )
 
 

@@ -144,6 +144,8 @@ class Neighbors:
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
+        if not other.metadata_location:
+            return not self._context.isolated(other.table)
         theirs = (*other.locations, *self.reads(other))
         return any(folders.overlap(one, another) for one in theirs for another in locations)
 
@@ -151,8 +153,11 @@ class Neighbors:
         context = self._context
         try:
             entry = context.catalog.entry(name)
-        except NoSuchTable:
-            return None  # Dropped between the two questions: it has no entry that a reader could follow.
+        except NoSuchTable as error:
+            if name not in context.catalog.tables():
+                return None  # Dropped between the two questions: it has no entry that a reader could follow.
+            # Where it reads is not known, so it may read anywhere.
+            return Neighbor(name, None, "", (), f"the catalog lists it, and cannot load it: {error.what}")
         try:
             metadata = read_table_metadata(context.stores, entry.metadata_location)
         except (UnreadableMetadata, StorageError) as error:

@@ -534,7 +534,8 @@ def covered(
     """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders. A
     writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
 
-    A prefix that says nothing (`prefix_locations`), or where no file is yet, may be mistyped, and covers the whole table.
+    A prefix that says nothing (`prefix_locations`), or where no file is yet, may be mistyped, and covers the whole
+    table.
     """
     own = own_locations(metadata, rules)
     roots: list[str] = []

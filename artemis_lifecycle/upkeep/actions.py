@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.catalogs.identifier import parse
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -47,7 +49,7 @@ def jvm_table(spark: SparkSession, catalog: str, table: str) -> Any:
     jvm: Any = spark._jvm
     # Iceberg asks for the active session of the thread; a thread that Python made may have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
-    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, f"{catalog}.{table}")
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, parse(table).sql(catalog))
 
 
 def spark_actions(spark: SparkSession) -> Any:

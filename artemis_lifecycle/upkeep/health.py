@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores
 
@@ -167,7 +168,7 @@ def table_health(
 
 
 def _metadata_table(spark: SparkSession, catalog: str, table: str, name: str, snapshot_id: int) -> DataFrame:
-    return spark.read.option("versionAsOf", snapshot_id).table(f"{catalog}.{table}.{name}")
+    return spark.read.option("versionAsOf", snapshot_id).table(f"{parse(table).sql(catalog)}.{name}")
 
 
 def _size(stores: Stores, path: str | None) -> int:

@@ -9,6 +9,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField
 from sqlalchemy import text
 
+from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config import Catalog, LifecycleConfig
@@ -53,6 +54,48 @@ def test_a_namespace_may_have_levels(config: LifecycleConfig, spark: SparkSessio
     assert (entry.namespace, entry.table) == ("a.b", "t")
     assert reader.tables() == ["a.b.t"]
     assert reader.namespaces() == ["a", "a.b"]
+
+
+def test_a_dot_in_a_name_is_no_edge_of_a_namespace(
+    config: LifecycleConfig, spark: SparkSession, reader: CatalogReader
+) -> None:
+    live = config.catalogs.live.name
+    spark.sql(f"CREATE NAMESPACE {live}.db")
+    spark.sql(f"CREATE NAMESPACE {live}.db.x")
+    for name in ("db.`x.y`", "db.x.y", "db.`a...b`", "db.` edge`", "db.`back``tick`"):
+        spark.sql(f"CREATE TABLE {live}.{name} (id INT) USING iceberg")
+    assert reader.tables() == sorted(["db.`x.y`", "db.x.y", "db.`a...b`", "db.` edge`", "db.`back``tick`"])
+    assert list(reader.pointers()) == reader.tables()
+    for table in reader.tables():
+        assert reader.entry(table).identifier == table
+        assert reader.entry(table) == reader.pointers()[table]
+    assert reader.entry("db.`x.y`").metadata_location != reader.entry("db.x.y").metadata_location
+    spark.sql(f"DROP TABLE {live}.db.x.y")
+    assert reader.exists("db.`x.y`") and not reader.exists("db.x.y")
+
+
+def test_a_table_has_one_name_where_the_catalog_joins_the_levels_of_a_namespace(
+    config: LifecycleConfig, spark: SparkSession, reader: CatalogReader
+) -> None:
+    live = config.catalogs.live.name
+    spark.sql(f"CREATE NAMESPACE {live}.db")
+    spark.sql(f"CREATE NAMESPACE {live}.db.`x.y`")
+    spark.sql(f"CREATE TABLE {live}.db.`x.y`.t (id INT) USING iceberg")
+    assert reader.tables() == ["db.x.y.t"]
+    with pytest.raises(BadInput, match=r"name it db\.x\.y\.t"):
+        reader.entry("db.`x.y`.t")
+    assert reader.listed_as(Identifier(("db", "x.y"), "t")) == "db.x.y.t"
+    assert reader.listed_as(Identifier(("db", "x.y"), "u")) is None
+
+
+def test_a_table_without_a_namespace_is_listed_and_read(
+    config: LifecycleConfig, spark: SparkSession, reader: CatalogReader
+) -> None:
+    live = config.catalogs.live.name
+    spark.sql(f"CREATE TABLE {live}.alone (id INT) USING iceberg")
+    assert reader.tables() == ["``.alone"]
+    assert reader.entry("``.alone").name.row == ("", "alone")
+    assert spark.table(parse("``.alone").sql(live)).count() == 0
 
 
 def test_an_unknown_table_and_a_name_that_is_none_are_told_apart(reader: CatalogReader) -> None:
@@ -151,4 +194,38 @@ def test_another_kind_of_catalog_is_read_through_pyiceberg(tmp_path: Path) -> No
         with pytest.raises(NoSuchTable):
             reader.entry("a.b.none")
         assert not reader.exists("no.such")
+        writer.create_table(("a", "b", "x.y"), Schema(NestedField(1, "id", IntegerType(), required=False)))
+        assert reader.tables() == ["a.b.`x.y`", "a.b.t"]
+        assert list(reader.pointers()) == reader.tables()
+    writer.close()
+
+
+def test_a_table_that_is_listed_and_cannot_be_loaded_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NoSuchTableError
+
+    from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+
+    catalog = Catalog(
+        name="other", type="in-memory", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w"
+    )
+    writer = load_catalog("other", **pyiceberg_properties(catalog))
+    with CatalogReader(catalog) as reader:
+        reader.create_namespace("db")
+        for name in ("seen", "unseen"):
+            writer.create_table(f"db.{name}", Schema(NestedField(1, "id", IntegerType(), required=False)))
+        loaded = reader._source._catalog.load_table  # type: ignore[attr-defined]
+
+        def load(identifier: tuple[str, ...]) -> object:
+            if identifier[-1] == "unseen":
+                raise NoSuchTableError("not here")
+            return loaded(identifier)
+
+        monkeypatch.setattr(reader._source._catalog, "load_table", load)  # type: ignore[attr-defined]
+        with pytest.raises(OperationsUnavailable, match=r"db\.unseen"):
+            reader.pointers()
+        writer.drop_table("db.unseen")
+        assert list(reader.pointers()) == ["db.seen"]
     writer.close()

@@ -32,7 +32,7 @@ INCIDENT = "incident-2024-03-15-conjunction-alert"
             None,
         ),
         (f"tag Snapshot 4729 of artemis.objects as '{INCIDENT}' with retention forever", "artemis.objects", None),
-        (f"TAG SNAPSHOT 4729 ON TABLE `a b`.`t``x` AS `{INCIDENT}`", "a b.t`x", None),
+        (f"TAG SNAPSHOT 4729 ON TABLE `a b`.`t``x` AS `{INCIDENT}`", "a b.`t``x`", None),
         (f"TAG SNAPSHOT 4729 AS '{INCIDENT}' WITH RETENTION 90 DAYS", None, timedelta(days=90)),
         (f"TAG SNAPSHOT 4729 AS '{INCIDENT}' WITH RETENTION 1 day;;", None, timedelta(days=1)),
         (f"TAG SNAPSHOT 4729 AS '{INCIDENT}' WITH RETENTION 2 Weeks", None, timedelta(days=14)),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry
+from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.reachability.reached import ReachedFolders, covering
 from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise, overlap
 from artemis_lifecycle.storage.stores import Stores
@@ -57,7 +58,7 @@ def test_a_damaged_store_of_what_is_known_is_read_anew(tmp_path: Path) -> None:
     known = ReachedFolders(None, stores, str(tmp_path), lambda _: DEFAULT_RULES)
     path.write_text(json.dumps({"format": 1, "sha256": "0" * 64, "tables": {"a.b": {"folders": []}}}))
 
-    problems = known.look({"a.b": CatalogEntry("c", "a", "b", f"file://{tmp_path}/none.metadata.json")})
+    problems = known.look({"a.b": CatalogEntry("c", parse("a.b"), f"file://{tmp_path}/none.metadata.json")})
 
     assert list(problems) == ["a.b"]
     assert known.of("a.b") == ()
@@ -65,7 +66,7 @@ def test_a_damaged_store_of_what_is_known_is_read_anew(tmp_path: Path) -> None:
 
 def test_who_looks_from_one_table_leaves_what_others_know_of_it(tmp_path: Path) -> None:
     stores, root = Stores(), f"file://{tmp_path}"
-    one = CatalogEntry("c", "a", "one", f"{root}/none.metadata.json")
+    one = CatalogEntry("c", parse("a.one"), f"{root}/none.metadata.json")
     path = tmp_path / "reached" / "tables.json"
     path.parent.mkdir()
     tables = {
