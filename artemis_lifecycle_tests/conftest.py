@@ -66,6 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 _LONG = (
+    "foreign/test_foreign_actors.py",
     "cold_tier/test_handoff.py",
     "integration/test_crash_matrix.py",
     "integration/test_short_storm.py",

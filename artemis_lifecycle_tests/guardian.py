@@ -206,6 +206,9 @@ class Guardian:
             if not world.catalogs:
                 del self._worlds[uri]
 
+    def world(self, uri: str) -> World:
+        return self._worlds[uri]
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Judge what the block does; blocks inside it are a part of it."""
@@ -253,7 +256,7 @@ class Guardian:
         tables = {}
         for (catalog, namespace, name), location in pointers.items():
             properties = world.catalogs.get(catalog) or next(iter(world.catalogs.values()), {})
-            seen = self._seen((catalog, namespace, name), location, properties, stamps)
+            seen = self.seen((catalog, namespace, name), location, properties, stamps)
             tables[seen.key] = seen
         return Census(pointers, tables, stamps)
 
@@ -275,9 +278,11 @@ class Guardian:
                 self._listed[f"{bucket}/{item['Key']}"] = ARCHIVED if frozen else (item["Size"], item["ETag"])
         return self._listed.get(path.partition("://")[2])
 
-    def _seen(
+    def seen(
         self, name: tuple[str, str, str], location: str, properties: Mapping[str, str], stamps: dict[str, Stamp | None]
     ) -> Seen:
+        """The table that a metadata file describes; what the store says of its files goes into `stamps`."""
+
         def stamp(path: str) -> Stamp | None:
             return self._stamp(path, properties, stamps)
 
@@ -367,9 +372,9 @@ class Guardian:
         if at not in self._prints:
             found: Print | None = None
             if engine in (None, "pyiceberg"):
-                found = _by_pyiceberg(seen.location, snapshot, world.catalogs.get(seen.key[0], {}))
+                found = rows_by_pyiceberg(seen.location, snapshot, world.catalogs.get(seen.key[0], {}))
             if found is None and engine in (None, "spark"):
-                found = _by_spark(world.spark, seen.key, snapshot)
+                found = rows_by_spark(world.spark, seen.key, snapshot)
             self._prints[at] = found
         return self._prints[at]
 
@@ -529,7 +534,7 @@ def _small(snapshot: Mapping[str, Any]) -> bool:
     return int(summary.get("total-data-files", 0)) <= _ROWS[1] and int(summary.get("total-records", 0)) <= _ROWS[2]
 
 
-def _by_pyiceberg(location: str, snapshot: int, properties: Mapping[str, str]) -> Print | None:
+def rows_by_pyiceberg(location: str, snapshot: int, properties: Mapping[str, str]) -> Print | None:
     from pyiceberg.table import StaticTable
 
     try:
@@ -543,7 +548,7 @@ def _by_pyiceberg(location: str, snapshot: int, properties: Mapping[str, str]) -
     return "pyiceberg", tuple(sorted(map(repr, rows)))
 
 
-def _by_spark(spark: Any, key: Key, snapshot: int) -> Print | None:
+def rows_by_spark(spark: Any, key: Key, snapshot: int) -> Print | None:
     name = ".".join(f"`{part}`" for part in (key[0], *key[1].split("."), key[2]))
     try:
         rows = spark.read.option("versionAsOf", snapshot).table(name).collect()
