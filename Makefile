@@ -82,6 +82,7 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
 		artemis_lifecycle_tests/integration/test_two_machines.py artemis_lifecycle_tests/integration/test_dropped.py \
 		artemis_lifecycle_tests/integration/test_leaking_month.py -o timeout=0 $(ARGS)
+	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.project  ## Style, and which room may import which.

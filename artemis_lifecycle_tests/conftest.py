@@ -10,6 +10,8 @@
   `module_configs` makes live as long as the module.
 - `anywhere`: the test runs twice, with its work done in this process, and by Spark's executors.
 - `lifecycle`: `Lifecycle.open(config, spark=spark)`.
+
+Every test that has catalogs from these is watched by the guardian (guardian.py).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from hypothesis import HealthCheck, settings
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.local.postgres import EmbeddedPostgres
-from artemis_lifecycle_tests import told
+from artemis_lifecycle_tests import guardian, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,9 +40,11 @@ if TYPE_CHECKING:
     from artemis_lifecycle.lifecycle import Lifecycle
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is drawn anew in each run is drawn once for all its processes; `$ARTEMIS_SEED` of a failure repeats it."""
     os.environ.setdefault("ARTEMIS_SEED", str(random.SystemRandom().randrange(1, 10**6)))
+    config.addinivalue_line("markers", "no_guardian(reason): the guardian does not judge this test's steps; says why")
+    config.pluginmanager.register(guardian.Plugin(), "guardian")
 
 
 @pytest.hookimpl(trylast=True)
@@ -62,6 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 _LONG = (
+    "foreign/test_foreign_actors.py",
     "cold_tier/test_handoff.py",
     "integration/test_crash_matrix.py",
     "integration/test_short_storm.py",
@@ -192,6 +197,7 @@ def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig
     from artemis_lifecycle.catalogs.settings import lifecycle_conf
 
     names: list[str] = []
+    libpq = uri.replace("+psycopg2", "", 1)
 
     def make(**sections: Any) -> LifecycleConfig:
         number = next(_numbers)
@@ -211,9 +217,12 @@ def _configs(uri: str, spark: SparkSession, folder: Path) -> Iterator[MakeConfig
         for key, value in lifecycle_conf(config).items():
             spark.conf.set(key, value)
         names.extend((config.catalogs.live.name, config.catalogs.cold.name))
+        for catalog in (config.catalogs.live, config.catalogs.cold):
+            guardian.GUARDIAN.watch(libpq, spark, {catalog.name: catalog.properties})
         return config
 
     yield make
+    guardian.GUARDIAN.forget(libpq, names)
     for name in names:
         _forget(spark, name)
     _clear_rows(uri, names)

@@ -1,0 +1,587 @@
+"""The lifecycle's steps and everything that others do, in any order, on real tables: after each step of the lifecycle
+every snapshot that could be read before it can be read, from one tier or the other, with the same rows.
+
+`model.py` says what counts as readable, and what others may destroy. For two minutes in `make test`, an hour in `make
+soak` (`$ARTEMIS_FOREIGN_MINUTES`). A failure prints the whole history; `$ARTEMIS_SEED` draws the same one again, as far
+as the machine's pace lets it. `$ARTEMIS_FOREIGN_WITHOUT` names rules to leave out, to go on behind one that is known.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, ClassVar
+
+import psycopg2
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.foreign.model import Look, Model
+from artemis_lifecycle_tests.foreign.world import (
+    NAMES,
+    POLICIES,
+    CannotNowError,
+    World,
+    connected,
+    libpq,
+    prepare_clock,
+)
+from artemis_lifecycle_tests.guardian import GUARDIAN, LossError
+from artemis_lifecycle_tests.told import tell_lines
+
+# Read before the fixture of the tests' conftest takes such variables away.
+MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "2"))
+SEED = int(os.environ.get("ARTEMIS_SEED", "0"))
+WITHOUT = set(os.environ.get("ARTEMIS_FOREIGN_WITHOUT", "").split())
+STEPS = 40
+"""Rules that one world lives through."""
+
+WHO = {"who": "Ann", "why": "a test"}
+
+TABLE = st.runner().flatmap(lambda machine: st.sampled_from(machine.seen.names or NAMES))
+"""One that there is now."""
+NAME = st.sampled_from(NAMES)
+NUMBER = st.integers(0, 30)
+DIES = st.none() | st.none() | st.integers(0, 40)
+"""At which of the places between two writes the worker of a step dies, if it does."""
+CLOCK = st.sampled_from([0, 0, 0, 0, 40, -40])
+"""By how many days Postgres' clock is wrong during a step."""
+
+
+class WrongError(AssertionError):
+    """The lifecycle lost something, or failed with what is no error of its own."""
+
+
+class Actors(RuleBasedStateMachine):
+    """One world with everybody in it. Class attributes are the test's."""
+
+    make: ClassVar[Callable[[], World]]
+    end: ClassVar[float]
+    counted: ClassVar[Counter[str]]
+    failures: ClassVar[list[WrongError]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history: list[str] = []
+        self.seen = Look({}, frozenset(), frozenset(), {}, {})
+        self.is_over = time.monotonic() > self.end
+        if self.is_over:
+            return
+        self.world = self.make()
+        self.model = Model(self.world)
+        self.seen = self.model.look()
+        self.counted["worlds"] += 1
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.close()
+
+    # --- how rules run ------------------------------------------------------------------------------------------------
+
+    def _is_out(self, name: str) -> bool:
+        self.is_over = self.is_over or time.monotonic() > self.end
+        return self.is_over or name in WITHOUT
+
+    def others(self, name: str, work: Callable[[], object], *said: object) -> None:
+        """Something that others do, or cannot do. What is gone after it, they took."""
+        if self._is_out(name):
+            return
+        line = f"others: {name}({', '.join(map(str, said))})"
+        try:
+            work()
+            self.counted["foreign actions"] += 1
+        except CannotNowError:
+            return
+        except LifecycleError as error:
+            line += f" → {type(error).__name__}"
+        except Exception as error:
+            line += f" → {str(error).splitlines()[0][:90] if str(error) else type(error).__name__}"
+            self.counted["foreign actions that could not be done"] += 1
+        self.history.append(line)
+        self.seen = self.model.look()
+
+    def step(self, name: str, work: Callable[[], object], *said: object, dies: int | None = None) -> Any:
+        """A step of the lifecycle, which may be refused, and may die at one of its writes."""
+        if self._is_out(name):
+            return None
+        self.history.append(f"{name}({', '.join(map(str, said))})")
+        done = None
+        try:
+            with crash_points.installed(_killer(dies)):
+                done = work()
+            self._say("done", "steps")
+        except CannotNowError:
+            self.history.pop()
+            return None
+        except LifecycleError as error:
+            self._say(f"{type(error).__name__}: {error.what}", "steps that were refused")
+        except Killed as killed:
+            self._say(f"died at {killed}", "steps that died")
+            for lifecycle in (self.world.lifecycle, self.world.second):
+                if lifecycle is not None:
+                    lapse(lifecycle, "leases")
+        except Exception:
+            self._fail(f"{name} failed with what is no error of its own:\n{traceback.format_exc()}")
+        self._judge(name)
+        return done
+
+    def _say(self, what: str, counted: str) -> None:
+        self.history[-1] += f" → {what}"
+        self.counted[counted] += 1
+
+    def _judge(self, name: str) -> None:
+        before, self.seen = self.seen, self.model.look()
+        lost = self.model.lost(name, before, self.seen)
+        try:
+            GUARDIAN.require_no_loss()
+        except LossError as loss:
+            lost.append(f"the guardian: {loss}")
+        if lost:
+            self._fail("\n".join(lost))
+        self.counted["snapshots read after steps"] += len(self.seen.ways)
+
+    def _fail(self, what: str) -> None:
+        failure = WrongError(f"{what}\nHistory (ARTEMIS_SEED={SEED}):\n  " + "\n  ".join(self.history))
+        self.failures.append(failure)
+        # Nothing of it is repeated.
+        Actors.end = 0
+        raise failure
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return self.world.lifecycle
+
+    # --- the lifecycle's steps ----------------------------------------------------------------------------------------
+
+    def _plan(self, name: str) -> Any:
+        plan = self.lifecycle.uncommitted_plan(f"db.{name}")
+        if plan is None:
+            raise CannotNowError(name)
+        return plan
+
+    @rule(name=TABLE, dies=DIES)
+    def plan(self, name: str, dies: int | None) -> None:
+        self.step("plan_expiration", lambda: self.lifecycle.plan_expiration(f"db.{name}"), name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES)
+    def hand_off(self, name: str, dies: int | None) -> None:
+        self.step("hand_off", lambda: self.lifecycle.hand_off(self._plan(name)), name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES)
+    def commit(self, name: str, dies: int | None) -> None:
+        self.step("commit_expiration", lambda: self.lifecycle.commit_expiration(self._plan(name)), name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES)
+    def delete(self, name: str, dies: int | None) -> None:
+        for record in self._due(name):
+            plan_id = record.plan_id
+            self.step("delete_files", partial(self.lifecycle.delete_files, plan_id), plan_id[:12], dies=dies)
+
+    def _due(self, name: str) -> list[Any]:
+        with suppress(LifecycleError):
+            return self.lifecycle.due_plans(f"db.{name}") if not self.is_over else []
+        return []
+
+    @rule(name=TABLE, dies=DIES, clock=CLOCK)
+    def night(self, name: str, dies: int | None, clock: int) -> None:
+        """What the schedules do in a night: each is a step of its own, and the clock may be wrong all along."""
+        if self.is_over:
+            return
+        with self.world.clock_at(clock):
+            table = f"db.{name}"
+            self.step("plan_expiration", lambda: self.lifecycle.plan_expiration(table), name, f"clock {clock:+}")
+            self.step("hand_off", lambda: self.lifecycle.hand_off(self._plan(name)), name)
+            self.step("commit_expiration", lambda: self.lifecycle.commit_expiration(self._plan(name)), name)
+            self.delete(name, dies)
+
+    @rule(name=TABLE, dies=DIES, clock=CLOCK, ages=st.booleans())
+    def clean(self, name: str, dies: int | None, clock: int, ages: bool) -> None:
+        """Orphans: the dry run says what the real one does."""
+        if self.is_over:
+            return
+        if ages:
+            self.others("age_files", self.world.age_files)
+        with self.world.clock_at(clock):
+            found = self.step(
+                "scan_orphans", lambda: self.lifecycle.scan_orphans(f"db.{name}"), name, f"clock {clock:+}", dies=dies
+            )
+            if found is not None:
+                self._delete_scan(found.scan_id, dies)
+
+    def _delete_scan(self, scan_id: str, dies: int | None) -> None:
+        dry = self.step(
+            "delete_orphans", lambda: self.lifecycle.delete_orphans(scan_id, dry_run=True), scan_id[:9], "dry"
+        )
+        done = self.step("delete_orphans", lambda: self.lifecycle.delete_orphans(scan_id), scan_id[:9], dies=dies)
+        if dry is not None and done is not None and not done.failed and dry.would_delete != done.deleted:
+            self._fail(f"the dry run said that {dry.would_delete} files go, and {done.deleted} went")
+
+    @rule(name=TABLE, dies=DIES)
+    def scan(self, name: str, dies: int | None) -> None:
+        """One that waits, while the others go on."""
+        self.step("scan_orphans", lambda: self.lifecycle.scan_orphans(f"db.{name}"), name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES)
+    def delete_latest_scan(self, name: str, dies: int | None) -> None:
+        if not self.is_over:
+            with suppress(LifecycleError):
+                found = self.lifecycle.latest_scan(f"db.{name}")
+                if found is not None:
+                    self._delete_scan(found.scan_id, dies)
+
+    @rule(name=TABLE, number=NUMBER, lost=st.booleans())
+    def approve(self, name: str, number: int, lost: bool) -> None:
+        def work() -> None:
+            scan, plan = self.lifecycle.latest_scan(f"db.{name}"), self.lifecycle.uncommitted_plan(f"db.{name}")
+            if plan is not None:
+                self.lifecycle.approve(plan, what="lost" if lost else "large", **WHO)
+            if scan is not None:
+                self.lifecycle.approve(scan, **WHO)
+
+        self.step("approve", work, name, "lost" if lost else "large")
+
+    @rule(name=TABLE, number=NUMBER)
+    def close(self, name: str, number: int) -> None:
+        """Any plan that there ever was."""
+
+        def work() -> None:
+            records = self.lifecycle.plans(f"db.{name}")
+            if not records:
+                raise CannotNowError(name)
+            self.lifecycle.close_plan(records[number % len(records)].plan_id, **WHO)
+
+        self.step("close_plan", work, name)
+
+    @rule(name=TABLE, number=NUMBER, dies=DIES)
+    def undelete(self, name: str, number: int, dies: int | None) -> None:
+        def work() -> None:
+            records = self.lifecycle.quarantined(f"db.{name}")
+            if not records:
+                raise CannotNowError(name)
+            self.lifecycle.undelete(records[number % len(records)].job_id, **WHO)
+
+        self.step("undelete", work, name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES, due=st.booleans())
+    def purge(self, name: str, dies: int | None, due: bool) -> None:
+        def work() -> None:
+            if due:
+                self.world.pass_time(
+                    "UPDATE lifecycle.quarantines SET purge_after = now() - interval '1 s' "
+                    "WHERE purge_after IS NOT NULL"
+                )
+            self.lifecycle.purge_quarantine(f"db.{name}")
+
+        self.step("purge_quarantine", work, name, dies=dies)
+
+    @rule(name=TABLE, number=NUMBER, dies=DIES)
+    def restore(self, name: str, number: int, dies: int | None) -> None:
+        def work() -> None:
+            archived = sorted(snapshot for snapshot, way in self.seen.ways.items() if way.kind == "cold")
+            if not archived:
+                raise CannotNowError(name)
+            branch = f"back-{self.world.number()}"
+            self.lifecycle.restore(f"db.{name}", archived[number % len(archived)], branch, **WHO)
+
+        self.step("restore", work, name, dies=dies)
+
+    @rule(name=TABLE, dies=DIES)
+    def archive_deep(self, name: str, dies: int | None) -> None:
+        self.step("deep_archive", lambda: self.lifecycle.deep_archive(f"db.{name}"), name, dies=dies)
+
+    @rule(name=TABLE)
+    def look_at_cold(self, name: str) -> None:
+        self.step("scan_cold", lambda: self.lifecycle.scan_cold(f"db.{name}"), name)
+
+    @rule(name=TABLE, dies=DIES, manifests=st.booleans())
+    def compact(self, name: str, dies: int | None, manifests: bool) -> None:
+        work = self.lifecycle.compact_manifests if manifests else self.lifecycle.compact_data_files
+        self.step(work.__name__, lambda: work(f"db.{name}"), name, dies=dies)
+
+    @rule()
+    def observe(self) -> None:
+        self.step("observe_catalog", lambda: self.lifecycle.observe_catalog())
+
+    @rule(number=NUMBER, dies=DIES, approved=st.booleans(), in_time=st.booleans())
+    def clear_dropped(self, number: int, dies: int | None, approved: bool, in_time: bool) -> None:
+        """A dropped table's files go when its days are over and a person has approved it, and not before."""
+
+        def scanned() -> Any:
+            waiting = [each for each in self.lifecycle.dropped_tables() if each.state in ("waiting", "due")]
+            if not waiting:
+                raise CannotNowError("nothing was dropped")
+            return self.lifecycle.scan_dropped(waiting[number % len(waiting)].table_uuid)
+
+        scan = self.step("scan_dropped", scanned)
+        if scan is None:
+            return
+        if not in_time:
+            self.world.pass_time(
+                "UPDATE lifecycle.known_tables SET missing_since = now() - interval '40 days' "
+                f"WHERE table_uuid = '{scan.table_uuid}'"
+            )
+        if approved:
+            self.step("approve", lambda: self.lifecycle.approve(scan, **WHO), scan.table)
+        if approved and not in_time and scan.table_uuid not in {held for _, held, _ in self.model.holds.values()}:
+            self.model.approved.add(scan.table_uuid)
+            self.seen = self.model.look()
+        self.step(
+            "delete_dropped", lambda: self.lifecycle.delete_dropped(scan), scan.table, approved, in_time, dies=dies
+        )
+        self.model.approved.discard(scan.table_uuid)
+        self.seen = self.model.look()
+
+    # --- people of this and of another deployment ---------------------------------------------------------------------
+
+    @rule(name=TABLE, number=NUMBER, whole=st.booleans(), second=st.booleans())
+    def hold(self, name: str, number: int, whole: bool, second: bool) -> None:
+        def work() -> None:
+            lifecycle = self.world.second_deployment() if second else self.lifecycle
+            ids = self.world.ids(name)
+            held = tuple(ids if whole else [ids[number % len(ids)]])
+            hold = lifecycle.hold(f"db.{name}", "legal", "a case", () if whole else held)
+            self.model.holds[hold.hold_id] = lifecycle, self.world.uuid(name), frozenset(held)
+
+        self.others("hold", work, name, "whole" if whole else number, "second" if second else "first")
+
+    @rule(number=NUMBER)
+    def release(self, number: int) -> None:
+        def work() -> None:
+            if not self.model.holds:
+                raise CannotNowError("no hold")
+            hold_id = sorted(self.model.holds)[number % len(self.model.holds)]
+            lifecycle = self.model.holds.pop(hold_id)[0]
+            lifecycle.release(hold_id)
+
+        self.others("release", work)
+
+    @rule(name=TABLE)
+    def second_deployment_walks(self, name: str) -> None:
+        def work() -> None:
+            second = self.world.second_deployment()
+            second.expire(f"db.{name}")
+            second.delete_orphans(second.scan_orphans(f"db.{name}"))
+
+        self.step("delete_orphans", work, "second", name)
+
+    @rule(name=TABLE, beats=st.booleans())
+    def stage_file(self, name: str, beats: bool) -> None:
+        self.others("stage_file", lambda: self.world.stage_file(name, beats), name, "beats" if beats else "young")
+
+    @rule(name=TABLE)
+    def take_up_expired_file(self, name: str) -> None:
+        self.others("take_up_expired_file", lambda: self.world.take_up_expired_file(name), name)
+
+    @rule(name=TABLE)
+    def commit_staged(self, name: str) -> None:
+        self.others("commit_staged", lambda: self.world.commit_staged(name), name)
+
+    # --- other engines and tools --------------------------------------------------------------------------------------
+
+    @rule(name=TABLE, how=st.sampled_from(["append", "overwrite", "overwrite", "delete_rows", "compact"]))
+    def write(self, name: str, how: str) -> None:
+        self.others(how, lambda: getattr(self.world, how)(name), name)
+
+    @rule(name=TABLE, how=st.sampled_from(["rewrite_manifests", "compute_statistics", "roll_back", "append_to_branch"]))
+    def maintain(self, name: str, how: str) -> None:
+        self.others(how, lambda: getattr(self.world, how)(name), name)
+
+    @rule(name=TABLE, number=NUMBER)
+    def set_current(self, name: str, number: int) -> None:
+        self.others("set_current", lambda: self.world.set_current(name, number), name)
+
+    @rule(name=TABLE, and_append=st.booleans())
+    def cherry_pick(self, name: str, and_append: bool) -> None:
+        self.others("stage_and_pick", lambda: self.world.stage_and_pick(name, and_append), name)
+
+    @rule(name=TABLE, kind=st.sampled_from(["BRANCH", "TAG"]), number=NUMBER)
+    def name_it(self, name: str, kind: str, number: int) -> None:
+        self.others("name_it", lambda: self.world.name_it(name, kind, number), name, kind)
+
+    @rule(name=TABLE)
+    def unname(self, name: str) -> None:
+        self.others("unname", lambda: self.world.unname(name), name)
+
+    @rule(name=TABLE, how=st.sampled_from(["metadata", "metadata", "files", "pyiceberg"]))
+    def expire_by_others(self, name: str, how: str) -> None:
+        if how == "pyiceberg":
+            self.others("expire_by_pyiceberg", lambda: self.world.expire_by_pyiceberg(name), name)
+        else:
+            self.others("expire_by_iceberg", lambda: self.world.expire_by_iceberg(name, how == "files"), name, how)
+
+    @rule(name=TABLE)
+    def remove_orphans_by_others(self, name: str) -> None:
+        self.others("remove_orphans_by_iceberg", lambda: self.world.remove_orphans_by_iceberg(name), name)
+
+    @rule(
+        name=TABLE,
+        other=TABLE,
+        how=st.sampled_from(["elsewhere", "the other spelling", "the other spelling", "in another's", "around all"]),
+    )
+    def set_location(self, name: str, other: str, how: str) -> None:
+        self.others("set_location", lambda: self.world.set_location(name, other, how), name, how, other)
+
+    @rule(name=TABLE)
+    def point_at_documents(self, name: str) -> None:
+        self.others("point_at_documents", lambda: self.world.point_at_documents(name), name)
+
+    @rule(name=TABLE)
+    def stream(self, name: str) -> None:
+        self.others("stream", lambda: self.world.stream(name), name)
+
+    @rule(name=TABLE)
+    def leave_orphan(self, name: str) -> None:
+        self.others("leave_orphan", lambda: self.world.leave_orphan(name), name)
+
+    @rule(name=TABLE, to=NAME)
+    def rename(self, name: str, to: str) -> None:
+        self.others("rename", lambda: self.world.rename(name, to), name, to)
+
+    @rule(name=TABLE, purge=st.sampled_from([False, False, True]))
+    def drop(self, name: str, purge: bool) -> None:
+        self.others("drop", lambda: self.world.drop(name, purge), name, "purge" if purge else "")
+
+    @rule(name=NAME)
+    def create(self, name: str) -> None:
+        """In its default place, where a dropped one of the name may have its files."""
+        self.others("create", lambda: self.world.create(name), name)
+
+    @rule(name=NAME, inside=TABLE)
+    def create_inside(self, name: str, inside: str) -> None:
+        self.others(
+            "create_inside", lambda: self.world.create(name, self.world.place(inside) / "data" / "inner"), name, inside
+        )
+
+    @rule(name=TABLE, to=NAME)
+    def register(self, name: str, to: str) -> None:
+        self.others("register", lambda: self.world.register(name, to), name, to)
+
+    @rule(to=NAME)
+    def undrop(self, to: str) -> None:
+        self.others("undrop", lambda: self.world.undrop(to), to)
+
+    @rule(name=TABLE, of=TABLE, by_procedure=st.booleans())
+    def share_files(self, name: str, of: str, by_procedure: bool) -> None:
+        work = self.world.add_files if by_procedure else self.world.share_file
+        self.others(work.__name__, lambda: work(name, of), name, of)
+
+    # --- stores, clocks, backups --------------------------------------------------------------------------------------
+
+    @rule()
+    def age_files(self) -> None:
+        self.others("age_files", self.world.age_files)
+
+    @rule(number=NUMBER, how=st.sampled_from(["lost", "cut short", "flipped"]))
+    def damage_cold(self, number: int, how: str) -> None:
+        if how == "lost":
+            self.others("lose_cold_file", lambda: self.world.lose_cold_file(number), number)
+        else:
+            self.others("flip_cold_file", lambda: self.world.flip_cold_file(number, how == "flipped"), number, how)
+
+    @rule(what=st.sampled_from(["copies", "index"]))
+    def lose_records(self, what: str) -> None:
+        self.others("lose_records", lambda: self.world.lose_records(what), what)
+
+    @rule(name=TABLE, number=NUMBER)
+    def restore_catalog(self, name: str, number: int) -> None:
+        self.others("restore_catalog", lambda: self.world.restore_catalog(name, number), name)
+
+    @rule()
+    def give_up_future(self) -> None:
+        self.others("give_up_future", self.world.give_up_future)
+
+    @rule()
+    def back_up_operations(self) -> None:
+        self.others("back_up_operations", self.world.back_up_operations)
+
+    @rule()
+    def restore_operations(self) -> None:
+        def work() -> None:
+            self.world.restore_operations()
+            with connected(self.world.uri) as cursor:
+                cursor.execute("SELECT hold_id FROM lifecycle.holds WHERE released_at IS NULL")
+                placed = {row[0] for row in cursor.fetchall()}
+            for hold_id, (lifecycle, _, _) in list(self.model.holds.items()):
+                if lifecycle is self.lifecycle and hold_id not in placed:
+                    del self.model.holds[hold_id]
+
+        self.others("restore_operations", work)
+
+
+def _killer(at: int | None) -> Callable[[str], None]:
+    places = iter(range(10**6))
+
+    def reached(name: str) -> None:
+        if next(places) == at:
+            raise Killed(name)
+
+    return reached
+
+
+@pytest.fixture
+def second_uri(postgres: EmbeddedPostgres, postgres_uri: str) -> Iterator[str]:
+    name = postgres_uri.rpartition("/")[2] + "_second"
+    with _autocommit(libpq(postgres.uri("postgres"))) as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield postgres.uri(name)
+    with _autocommit(libpq(postgres.uri("postgres"))) as cursor:
+        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def _autocommit(uri: str) -> Iterator[Any]:
+    connection = psycopg2.connect(uri)
+    connection.autocommit = True
+    try:
+        with connection.cursor() as cursor:
+            yield cursor
+    finally:
+        connection.close()
+
+
+@pytest.mark.timeout(0)
+def test_nothing_is_lost_whatever_others_do(
+    make_config: MakeConfig, spark: SparkSession, postgres_uri: str, second_uri: str
+) -> None:
+    prepare_clock(postgres_uri)
+    Actors.make = staticmethod(lambda: World(make_config(**POLICIES), spark, second_uri))  # type: ignore[method-assign]
+    Actors.end = time.monotonic() + 60 * MINUTES
+    Actors.counted, Actors.failures = Counter(), []
+    rounds = 0
+    while time.monotonic() < Actors.end and not Actors.failures:
+        try:
+            run_state_machine_as_test(
+                seed(SEED + rounds)(Actors),
+                settings=settings(
+                    max_examples=5,
+                    stateful_step_count=STEPS,
+                    phases=(Phase.generate,),
+                    database=None,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
+                    print_blob=False,
+                ),
+            )
+        except Exception:
+            # Repeating what failed is Hypothesis' way; the first one has the history.
+            if not Actors.failures:
+                raise
+        rounds += 1
+    counts = ", ".join(f"{number:,} {what}" for what, number in sorted(Actors.counted.items()))
+    tell_lines("others on the same tables", [f"{counts} ({len(Actors.failures)} losses)"])
+    if Actors.failures:
+        raise Actors.failures[0]
