@@ -230,6 +230,7 @@ class Base(Opened):
     @contextmanager
     def _leased(self, look: Look, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
         table = look.name
+        self.require_apart()
         if not dry_run:
             self.operations.leases.require_free(look.metadata.table_uuid)
         night = self.config.policy(table).quiet_window.night(self.operations.clock.now())
@@ -260,7 +261,7 @@ class Base(Opened):
                 run_id=self.run_id,
                 dry_run=dry_run,
             )
-            state = Step(table, night, held, watch)
+            state = Step(table, night, held, watch, self.require_apart)
             try:
                 with java_errors(table):
                     yield state
@@ -276,9 +277,13 @@ class Base(Opened):
 
 
 class Step:
-    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, and Paused."""
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, Paused, and
+    ConfigError when the tiers are no longer apart."""
 
-    def __init__(self, table: str, night: date, lease: Lease | None, watch: Watch | None) -> None:
+    def __init__(
+        self, table: str, night: date, lease: Lease | None, watch: Watch | None, require_apart: Callable[[], None]
+    ) -> None:
+        self._require_apart = require_apart
         self.table = table
         self.night = night
         self.lease = lease
@@ -293,6 +298,7 @@ class Step:
     def check(self) -> None:
         if self.lease is not None:
             self.lease.check()
+        self._require_apart()
         why = self.pause()
         if why is not None:
             raise paused(self.table, why)

@@ -19,6 +19,7 @@ from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.roots import require_apart
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Opened:
         self._given_spark = spark
         self._own_spark: SparkSession | None = None
         self._prepared = False
+        self.require_apart()
 
     @classmethod
     def open(
@@ -61,7 +63,7 @@ class Opened:
         """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
 
         Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
-        Raises ConfigError, EnvironmentMissing, OperationsUnavailable.
+        Raises ConfigError (also where two tiers' roots are one place), EnvironmentMissing, OperationsUnavailable.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
         return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
@@ -134,6 +136,10 @@ class Opened:
         """Where sealed plans, listings and scans stand."""
         assert self.config.operations.root is not None
         return self.config.operations.root
+
+    def require_apart(self) -> None:
+        """Raise ConfigError if two tiers share a folder, by name or on the disk. A link can appear at any time."""
+        require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
 
     def rules(self, table: str) -> LocationRules:
         """How paths of `table` become locations."""
