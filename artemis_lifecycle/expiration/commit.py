@@ -6,6 +6,7 @@ another base proves nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,16 +91,28 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
     )
 
 
+def made_by(base_location: str | None, updated_ms: int | None, metadata: TableMetadata) -> bool:
+    """Return True if the metadata log proves that a recorded swap succeeded: its base is followed by the metadata that
+    the swap was to write. A log that no longer reaches back to the base proves nothing."""
+    log = [(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+    log.append((metadata.metadata_location, metadata.last_updated_ms))
+    return any(
+        before == base_location and after_ms == updated_ms for (before, _), (_, after_ms) in itertools.pairwise(log)
+    )
+
+
 def commit_expiration(
     spark: SparkSession,
     stores: Stores,
     catalog: str,
     plan: ExpirationPlan,
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
+    begin_swap: Callable[[str, int], None],
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, again and again while others win the swap.
 
-    `guards` reads the holds and tag records in force, at each attempt. Raises what `removal` raises, CommitConflict
+    `guards` reads the holds and tag records in force, at each attempt; `begin_swap` records the attempt (`made_by`
+    recognizes it). Raises what `removal` raises, CommitConflict
     when every attempt lost, CommitStateUnknown when the catalog could not say what happened.
     """
     removed: list[Change] = []
@@ -111,7 +124,7 @@ def commit_expiration(
         removed[:] = [found] if found is not None else []
         return found
 
-    result = commit_with_retry(spark, catalog, plan.table, change)
+    result = commit_with_retry(spark, catalog, plan.table, change, before_swap=begin_swap)
     done = removed[0] if removed and result.changed else Change()
     gone = set(done.expire_snapshot_ids)
     return ExpirationCommit(

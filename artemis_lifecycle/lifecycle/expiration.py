@@ -9,9 +9,9 @@ from datetime import datetime
 from artemis_lifecycle.config import TablePolicy
 from artemis_lifecycle.deletion.guards import require_approval
 from artemis_lifecycle.errors import PlanStateError
-from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
+from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lifecycle.base import Base, Look
@@ -37,11 +37,18 @@ class Expiration(Base):
 
         `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by name. The
         plan supersedes the table's other uncommitted one; its rows are also in `<live>.lifecycle.plan_files`.
+
+        If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
+        is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
+        commit it, then plan again. Raises PlanStateError then for a call that asks for something else.
         """
         look = self._look(table)
         instant = self._instant("now", now)
         with self._step(look, "plan") as step:
-            self._record_lost_commit(look)
+            earlier = self._unfinished(look, asked=(older_than, retain_last, snapshot_ids) != (None, None, None))
+            if earlier is not None:
+                step.counts = _counts(earlier)
+                return earlier
             holds, tags = self._guards(look.metadata.table_uuid)
             request = PlanRequest(
                 table=table,
@@ -64,33 +71,45 @@ class Expiration(Base):
             publish_plan(self.spark, self.config.catalogs.live.name, plan)
             # When nobody waits for it any more.
             tidy(self.live_stores, look.metadata, self.rules(table), self.root)
-            step.counts = {
-                "snapshots_kept": plan.summary.snapshots_kept,
-                "snapshots_expired": plan.summary.snapshots_expired,
-                "files": plan.summary.files,
-                "bytes": plan.summary.size_in_bytes,
-            }
+            step.counts = _counts(plan)
         return plan
 
-    def _record_lost_commit(self, look: Look) -> None:
-        """Record the commit of a worker that died between its swap and its record, before a new plan supersedes the
-        old one: else the files of that one would wait for the orphan scan."""
+    def _unfinished(self, look: Look, *, asked: bool) -> ExpirationPlan | None:
+        """The uncommitted plan, if a new one must not supersede it: another tool expired snapshots of it. `asked`: the
+        caller asks for a plan of its own.
+
+        A plan whose own commit the table's metadata proves is recorded as committed: its worker died between the swap
+        and the record. An absence of its snapshots alone proves nothing; another tool's expiration looks the same.
+        """
         record = self.operations.plans.uncommitted(look.metadata.table_uuid)
         if record is None or record.expired_snapshots == 0:
-            return
-        plan = self.plan(record.plan_id)
-        if any(look.metadata.snapshot(snapshot) is not None for snapshot in plan.expired_snapshots):
-            return
-        if any(ref in look.metadata.refs for ref in plan.expired_refs):
-            return
-        self.operations.plans.mark(
-            record.plan_id,
-            UNCOMMITTED,
-            PlanStatus.COMMITTED,
-            due_in=self.config.policy(look.name).deletion.grace,
-            committed_metadata_location=look.metadata.metadata_location,
-            attempts=0,
-        )
+            return None
+        plan, policy = self.plan(record.plan_id), self.config.policy(look.name)
+        gone = overtaken(plan, look.metadata)
+        if not gone:
+            return None
+        refs_left = any(ref in look.metadata.refs for ref in plan.expired_refs)
+        whole = len(gone) == len(plan.expired_snapshots) and not refs_left
+        if whole and made_by(record.swap_base_location, record.swap_updated_ms, look.metadata):
+            self.operations.plans.mark(
+                record.plan_id,
+                UNCOMMITTED,
+                PlanStatus.COMMITTED,
+                due_in=policy.deletion.grace,
+                committed_metadata_location=look.metadata.metadata_location,
+                attempts=0,
+            )
+            return None
+        unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
+        if unarchived and asked:
+            raise PlanStateError(
+                f"Another tool expired {len(gone)} snapshots of plan {plan.plan_id}, which is not handed off yet: no "
+                "other plan can archive them",
+                table=look.name,
+                untouched="the table, and all files of the plan",
+                do=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
+            )
+        return plan if unarchived or (whole and not asked) else None
 
     def plan(self, plan_id: str) -> ExpirationPlan:
         """The sealed plan of that id. Raises NoSuchPlan."""
@@ -162,6 +181,7 @@ class Expiration(Base):
                         self.config.catalogs.live.name,
                         plan,
                         lambda: self._guards(plan.table_uuid),
+                        lambda base, updated_ms: self.operations.plans.begin_swap(plan.plan_id, base, updated_ms),
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
@@ -193,6 +213,15 @@ class Expiration(Base):
                 untouched="the table and all files",
                 do=f"artemis hand-off {plan.plan_id}, then commit",
             )
+
+
+def _counts(plan: ExpirationPlan) -> dict[str, int]:
+    return {
+        "snapshots_kept": plan.summary.snapshots_kept,
+        "snapshots_expired": plan.summary.snapshots_expired,
+        "files": plan.summary.files,
+        "bytes": plan.summary.size_in_bytes,
+    }
 
 
 def _commit_of(record: PlanRecord) -> ExpirationCommit:

@@ -43,12 +43,14 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
+from artemis_lifecycle.expiration.plan import load_plan, unarchived
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanKind, ScanRecord, ScanState
 from artemis_lifecycle.orphans.listing import Listing, listed_files
 from artemis_lifecycle.orphans.missing import require_nothing_missing
@@ -66,7 +68,7 @@ from artemis_lifecycle.orphans.verdicts import (
     refuse_mismatches,
 )
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import (
     ROWS_HERE,
@@ -511,6 +513,13 @@ def kept_by(sight: Sight, tables: Mapping[str, TableMetadata], table: str) -> Ke
         frames.append((plan.files_location, OPEN_PLAN))
         # A handoff still reads the base; who asks what a plan was made of finds it too.
         needed.append((normalise(plan.base_metadata_location, sight.rules), OPEN_PLAN))
+        if plan.status is PlanStatus.OPEN and plan.expired_snapshots:
+            sealed = load_plan(sight.spark, sight.stores, sight.operations, plan.plan_id)
+            metadata = unarchived(sight.stores, sealed, own)
+            if metadata is not None:
+                # An index of its own: it is of other snapshots of the same table.
+                root = f"{sight.root}/unarchived"
+                views.append((indexed(sight.spark, sight.stores, metadata, sight.rules, root), OPEN_PLAN))
     for scan in sight.operations.scans.of_table(own.table_uuid, [ScanState.DELETING]):
         frames.append((scan.files_location, OPEN_SCAN))
     for record in sight.operations.quarantines.undeleted(own.table_uuid):

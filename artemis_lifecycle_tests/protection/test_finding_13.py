@@ -94,9 +94,7 @@ def test_a_bind_mount_of_the_live_warehouse_is_the_live_warehouse(
     require_apart(named, DEFAULT_RULES)
     # What the kernel would say had a folder inside the live warehouse been mounted there too.
     mounts = tmp_path / "mountinfo"
-    mounts.write_text(
-        f"1 0 0:7 / / rw - overlay overlay rw\n2 1 0:7 {tmp_path}/live/inner {tmp_path}/mounted rw - overlay overlay rw\n"
-    )
+    mounts.write_text(f"1 0 0:7 / / rw - o o rw\n2 1 0:7 {tmp_path}/live/inner {tmp_path}/mounted rw - o o rw\n")
     monkeypatch.setattr(roots, "_MOUNTS", str(mounts))
     with pytest.raises(ConfigError, match="through a link or a mount"):
         require_apart(named, DEFAULT_RULES)
