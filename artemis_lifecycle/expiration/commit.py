@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ExpirationCommit:
     """What the commit did. `attempts` is 0 when there was nothing to remove; `overtaken` are planned snapshots that
-    somebody else had expired before."""
+    somebody else had expired before. `absent_copies` are archived copies that were lost in cold: made again from live
+    before the commit, or, in a dry run, still to be made."""
 
     plan_id: str
     metadata_location: str
@@ -36,6 +37,7 @@ class ExpirationCommit:
     snapshots_removed: int = 0
     refs_removed: int = 0
     overtaken: tuple[int, ...] = ()
+    absent_copies: int = 0
     committed_at: datetime | None = None
     due_at: datetime | None = None
     dry_run: bool = False

@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
+from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
+from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.config import TablePolicy
 from artemis_lifecycle.deletion.guards import require_approval
-from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, PlanStateError
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.results import publish_plan
-from artemis_lifecycle.lifecycle.base import Base, Look
+from artemis_lifecycle.lifecycle.base import Look, Step
+from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
-from artemis_lifecycle.reachability.index import IndexSettings
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import tidy
+from artemis_lifecycle.storage.frames import frame_batches
 
 
-class Expiration(Base):
+class Expiration(Reading):
     """Plans, and their commits."""
 
     def plan_expiration(
@@ -137,11 +144,15 @@ class Expiration(Base):
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
 
+        Before that, the cold store is asked for the copy of each file that only the plan's snapshots read; a lost copy
+        is made again from the live file.
+
         Runs its guards on the base of every attempt. A committed plan is a no-op that reports what was; so is an empty
         one, with `attempts` 0. `dry_run` runs the guards on the table as it is now and changes nothing.
 
         Raises PlanStateError (superseded, closed, or not handed off while the table has a cold tier), StalePlan,
-        ApprovalNeeded, CommitConflict, CommitStateUnknown, LeaseTaken.
+        ApprovalNeeded, HandoffFailed (a copy is lost and cannot be made again), CommitConflict, CommitStateUnknown,
+        LeaseTaken.
         """
         plan, record = self._loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
@@ -163,15 +174,18 @@ class Expiration(Base):
         if dry_run:
             holds, tags = self._guards(plan.table_uuid)
             change = removal(plan, look.metadata, holds, tags)
+            absent = self.absent_copies(plan, record)
             return ExpirationCommit(
                 plan_id=plan.plan_id,
                 metadata_location=look.metadata.metadata_location,
                 attempts=0,
                 snapshots_removed=len(change.expire_snapshot_ids) if change else 0,
                 refs_removed=len(change.remove_refs) if change else 0,
+                absent_copies=len(absent),
                 dry_run=True,
             )
         with self._step(look, "commit") as step:
+            recopied = self._copy_again(plan, record, step)
             if plan.expired_snapshots or plan.expired_refs:
                 # Under the lock that placing a hold takes: none is placed between the guard and the swap.
                 with table_lock(self.operations.engine, plan.table_uuid, table=plan.table):
@@ -195,8 +209,79 @@ class Expiration(Base):
                 committed_metadata_location=done.metadata_location,
                 attempts=done.attempts,
             )
-            step.counts = {"snapshots_removed": done.snapshots_removed, "attempts": done.attempts}
-        return replace(done, committed_at=record.committed_at, due_at=record.due_at)
+            step.counts = {
+                "snapshots_removed": done.snapshots_removed,
+                "attempts": done.attempts,
+                "files_recopied": recopied,
+            }
+        return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def cold_copies(self, table: str, table_uuid: str) -> ColdCopies | None:
+        """The archived copies of the table's files; None before its first handoff."""
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        if identity is None:
+            return None
+
+        def cold() -> IndexView | None:
+            metadata = self._cold_metadata(table_uuid)
+            return None if metadata is None else self._cold_index(table, metadata)
+
+        return ColdCopies(
+            spark=self.spark,
+            cold_stores=self.cold_stores,
+            mapping=PathMapping(identity),
+            ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
+            cold=cold,
+        )
+
+    def absent_copies(self, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
+        """The promised copies of the plan's files that are not in the cold store, with their size, at this moment.
+
+        Raises HandoffFailed when the plan was handed off and the cold tables do not have its snapshots.
+        """
+        if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
+            self._require_published(plan)
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        if copies is None:
+            return []
+        batches = frame_batches(plan.files_location, self.live_stores)
+        return absent_among(copies, (batch.column("path").to_pylist() for batch in batches))
+
+    def _require_published(self, plan: ExpirationPlan) -> None:
+        outcome = read_outcome(self.live_stores, self.root, plan.plan_id)
+        try:
+            tables = self.cold_tables(plan.table_uuid)
+        except NoSuchTable:
+            tables = None
+        there = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
+        if tables is not None and outcome is not None and not there.issuperset(outcome.archived):
+            there = {each.snapshot_id for each in tables.whole().snapshots}
+        if outcome is None or not there.issuperset(outcome.archived):
+            raise HandoffFailed(
+                f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
+                table=plan.table,
+                untouched="the live table and all its files",
+                do=f"artemis hand-off {plan.plan_id} publishes them again; see who changed the cold catalog",
+            )
+
+    def _copy_again(self, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:
+        """Have every promised copy of the plan's files in cold; how many had to be made again. Raises HandoffFailed."""
+        absent = self.absent_copies(plan, record)
+        if not absent:
+            return 0
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        assert copies is not None  # it said which are absent
+        failed = [each for each in repair(copies, self.live_stores, absent, check=step.check) if each.error is not None]
+        if failed:
+            raise HandoffFailed(
+                f"{len(absent)} archived copies are lost in cold, and {len(failed)} of them cannot be made again; the "
+                f"first: {failed[0].error}",
+                table=plan.table,
+                path=failed[0].copy.destination,
+                untouched="the live table and all its files",
+                do="restore the file in the cold store, or the live file that it is a copy of, then rerun",
+            )
+        return len(absent)
 
     def _require_committable(self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy) -> None:
         if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
