@@ -5,6 +5,7 @@ Does not belong: opening a connection or starting anything (`local/` fills the a
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
@@ -482,13 +483,7 @@ class LifecycleConfig(_Model):
     def _check(self) -> Self:
         if self.catalogs.live.name == self.catalogs.cold.name:
             raise ValueError(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
-        roots = {
-            "catalogs.live.warehouse": self.catalogs.live.warehouse,
-            "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
-            "operations.root": self.operations.root,
-            "quarantine.root": self.quarantine.root,
-        }
-        named = [(key, _root_form(root)) for key, root in roots.items() if root]
+        named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:
                 if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
@@ -499,6 +494,16 @@ class LifecycleConfig(_Model):
             except ValidationError as error:
                 raise ValueError(f"tables.{pattern}: {error.errors()[0]['msg']}") from error
         return self
+
+    def roots(self) -> dict[str, str | None]:
+        """The roots of the tiers, which must be apart, by their keys. By their names that is checked here; links and
+        mounts are checked when the configuration is opened, and before each step."""
+        return {
+            "catalogs.live.warehouse": self.catalogs.live.warehouse,
+            "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
+            "operations.root": self.operations.root,
+            "quarantine.root": self.quarantine.root,
+        }
 
     def entry(self, table: str) -> str | None:
         """The key in `tables` that governs `table`: an exact one, or the longest pattern that matches; None if none."""
@@ -531,7 +536,12 @@ def _root_form(root: str) -> str:
         text = "file:///" + text.removeprefix("file:").lstrip("/")
     scheme, _, rest = text.partition("://")
     scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
-    return f"{scheme}://" + re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
+    rest = re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
+    if re.search(r"/\.\.?(?:/|\Z)", rest):
+        # On S3 these are ordinary names, but a reader in between may resolve them.
+        authority, _, path = rest.partition("/")
+        rest = authority + posixpath.normpath(f"/{path}").rstrip("/")
+    return f"{scheme}://{rest}"
 
 
 ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {

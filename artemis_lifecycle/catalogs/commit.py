@@ -114,18 +114,20 @@ def commit_with_retry(
     *,
     attempts: int = 10,
     longest_wait: float = 5.0,
+    before_swap: Callable[[str, int], None] = lambda base_location, updated_ms: None,
 ) -> CommitResult:
     """Commit what `change` says, again while other writers win, with full jitter up to `longest_wait` seconds.
 
     `change` is called for every attempt with the base that this attempt's swap compares; it reads that metadata file,
     checks its guards, and returns the change, or None when there is nothing to do. What it raises ends the commit with
-    the table untouched.
+    the table untouched. `before_swap` runs right before each swap, with the base's metadata location and the
+    `last-updated-ms` of the metadata that would follow it: together they identify the commit in the metadata log.
 
     Raises ReferencedSnapshot when a ref that stays points at a snapshot that would go (Iceberg's core would drop the
     ref); NoSuchTable; CommitConflict when every attempt lost; CommitStateUnknown when the catalog could not say;
     StorageError when metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
-    committer = _Committer(spark, catalog_name, table)
+    committer = _Committer(spark, catalog_name, table, before_swap)
     waits = wait_random_exponential(multiplier=0.05, max=longest_wait)
     try:
         for attempt in Retrying(
@@ -162,10 +164,13 @@ class _Made:
 class _Committer:
     """One commit of one table, over its attempts."""
 
-    def __init__(self, spark: SparkSession, catalog_name: str, table: str) -> None:
+    def __init__(
+        self, spark: SparkSession, catalog_name: str, table: str, before_swap: Callable[[str, int], None]
+    ) -> None:
         identifier = parse(table)
         self._table = table
         self._catalog_name = catalog_name
+        self._before_swap = before_swap
         self._jvm = _jvm(spark)
         self._tries: list[_Try] = []
         self._tried = 0
@@ -191,6 +196,7 @@ class _Committer:
         updated = None if wanted is None else self._build(base, location, wanted)
         if wanted is None or updated is None:
             return CommitResult(location, location, self._tried, changed=False)
+        self._before_swap(location, int(updated.lastUpdatedMillis()))
         this = _Try(location, updated, wanted)
         self._tries.append(this)
         self._tried += 1

@@ -34,6 +34,7 @@ from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -140,6 +141,13 @@ class Copier:
             return replace(wanted, action=FAILED, error=str(error))
 
     def _copied(self, wanted: CopiedFile, row: Mapping[str, Any]) -> CopiedFile:
+        if same_file(wanted.source, wanted.destination, self._mapping.rules):
+            raise HandoffFailed(
+                "The place of the copy is the file itself, under another name",
+                path=wanted.source,
+                untouched="the file",
+                do=f"see which link or mount leads {wanted.destination} there, remove it, then rerun",
+            )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
             return self._as_it_is(wanted, row["checksum"])

@@ -75,6 +75,7 @@ class Handoff:
     `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
     theirs is gone (`lost_files`); `overtaken` those of which that is no wonder: somebody else had expired them before.
     `thinned` are those that the policy does not archive, because it archives a neighbour.
+    `repaired_files` are copies of earlier handoffs that were lost in cold, made again from live.
     `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
     handoffs or found in place; nothing was sent for them.
     """
@@ -93,6 +94,7 @@ class Handoff:
     rewritten_files: int = 0
     reused_files: int = 0
     verified_files: int = 0
+    repaired_files: int = 0
     attempts: int = 0
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 

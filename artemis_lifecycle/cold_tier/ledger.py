@@ -34,7 +34,7 @@ LOST = "lost"
 """The source is gone, or not what the metadata records of it."""
 FAILED = "failed"
 
-_RECORDED = ("size_in_bytes", "rewritten", "checksum", "source")
+_RECORDED = ("size_in_bytes", "rewritten", "checksum", "source", "kind", "file_format", "source_size")
 _PARTS_PER_TASK = 20
 _BYTES_HERE = 8 << 20
 _THREADS = 16
@@ -75,13 +75,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What later work needs to know of a copy: its size in bytes, how it was rewritten, its checksum, and what it is a
-    copy of."""
+    """What later work needs to know of a copy: its size in bytes, how it was rewritten, its checksum, and the file
+    that it is a copy of, with its kind, format and size."""
 
     size_in_bytes: int
     rewritten: str | None
     checksum: str | None
     source: str
+    kind: str
+    file_format: str | None
+    source_size: int
 
 
 class Ledger:

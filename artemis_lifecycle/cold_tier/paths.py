@@ -61,7 +61,11 @@ class ColdIdentity:
 
 
 class Placing(Protocol):
-    """Where a path of one tier goes in the other, as a picklable function of the path alone."""
+    """Where a path of one tier goes in the other, as a picklable function of the path alone. `rules` say which paths
+    are one."""
+
+    @property
+    def rules(self) -> LocationRules: ...
 
     def __call__(self, path: str) -> str:
         """The path in the other tier. Raises HandoffFailed for one that can have none."""
@@ -81,6 +85,10 @@ class PathMapping:
         self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
         self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
         self._reserved = f"{identity.cold_location}/{OUTSIDE}/"
+
+    @property
+    def rules(self) -> LocationRules:
+        return self.identity.rules
 
     def __call__(self, path: str) -> str:
         relative = self._relative(path)

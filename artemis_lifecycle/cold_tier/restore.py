@@ -105,6 +105,7 @@ class RestoreMapping:
             (identity.cold_warehouse.rstrip("/") + "/", f"{folder}/warehouse/"),
         )
         self._folder = folder + "/"
+        self.rules = identity.rules
 
     def __call__(self, path: str) -> str:
         for root, place in self._roots:

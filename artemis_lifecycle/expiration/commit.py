@@ -6,6 +6,7 @@ another base proves nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ExpirationCommit:
     """What the commit did. `attempts` is 0 when there was nothing to remove; `overtaken` are planned snapshots that
-    somebody else had expired before."""
+    somebody else had expired before. `absent_copies` are archived copies that were lost in cold: made again from live
+    before the commit, or, in a dry run, still to be made."""
 
     plan_id: str
     metadata_location: str
@@ -36,6 +38,7 @@ class ExpirationCommit:
     snapshots_removed: int = 0
     refs_removed: int = 0
     overtaken: tuple[int, ...] = ()
+    absent_copies: int = 0
     committed_at: datetime | None = None
     due_at: datetime | None = None
     dry_run: bool = False
@@ -91,16 +94,28 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
     )
 
 
+def made_by(base_location: str | None, updated_ms: int | None, metadata: TableMetadata) -> bool:
+    """Return True if the metadata log proves that a recorded swap succeeded: its base is followed by the metadata that
+    the swap was to write. A log that no longer reaches back to the base proves nothing."""
+    log = [(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
+    log.append((metadata.metadata_location, metadata.last_updated_ms))
+    return any(
+        before == base_location and after_ms == updated_ms for (before, _), (_, after_ms) in itertools.pairwise(log)
+    )
+
+
 def commit_expiration(
     spark: SparkSession,
     stores: Stores,
     catalog: str,
     plan: ExpirationPlan,
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
+    begin_swap: Callable[[str, int], None],
 ) -> ExpirationCommit:
     """Commit `plan` to the live catalog named `catalog`, again and again while others win the swap.
 
-    `guards` reads the holds and tag records in force, at each attempt. Raises what `removal` raises, CommitConflict
+    `guards` reads the holds and tag records in force, at each attempt; `begin_swap` records the attempt (`made_by`
+    recognizes it). Raises what `removal` raises, CommitConflict
     when every attempt lost, CommitStateUnknown when the catalog could not say what happened.
     """
     removed: list[Change] = []
@@ -112,7 +127,7 @@ def commit_expiration(
         removed[:] = [found] if found is not None else []
         return found
 
-    result = commit_with_retry(spark, catalog, plan.table, change)
+    result = commit_with_retry(spark, catalog, plan.table, change, before_swap=begin_swap)
     done = removed[0] if removed and result.changed else Change()
     gone = set(done.expire_snapshot_ids)
     return ExpirationCommit(

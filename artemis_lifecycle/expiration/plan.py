@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -257,13 +257,43 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
                 table=plan.table,
                 path=plan.base_metadata_location,
                 untouched="both tiers",
-                do=f"plan again: artemis plan {quote(plan.table)}",
+                do=f"close it (artemis close {plan.plan_id}) and plan again: artemis plan {quote(plan.table)}",
             ) from missing
 
 
 def base_metadata(stores: Stores, plan: ExpirationPlan) -> TableMetadata:
     """What `read_base` reads, parsed."""
     return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location)
+
+
+def overtaken(plan: ExpirationPlan, current: TableMetadata) -> tuple[int, ...]:
+    """The plan's snapshots that the table no longer has."""
+    return tuple(snapshot for snapshot in plan.expired_snapshots if current.snapshot(snapshot) is None)
+
+
+def unarchived(stores: Stores, plan: ExpirationPlan, current: TableMetadata) -> TableMetadata | None:
+    """The base of an open plan with only the snapshots that another tool expired since; None if there are none.
+
+    What they reach must stay until the handoff has copied it: no other metadata reaches it any more. A snapshot whose
+    manifest list is gone cannot be archived, and is left out. Raises StalePlan when the base is gone.
+    """
+    wanted = set(overtaken(plan, current))
+    if not wanted:
+        return None
+    base = base_metadata(stores, plan)
+    snapshots = [snapshot for snapshot in base.snapshots if snapshot.snapshot_id in wanted]
+    lists = {each.manifest_list for each in snapshots if each.manifest_list is not None}
+    absent = {path for path, found in zip(lists, stores.heads(list(lists)), strict=True) if found is None}
+    kept = tuple(each for each in snapshots if each.manifest_list not in absent)
+    ids = {each.snapshot_id for each in kept}
+    return replace(
+        base,
+        snapshots=kept,
+        current_snapshot_id=None,
+        refs={},
+        snapshot_log=(),
+        statistics=tuple(file for file in base.statistics if file.snapshot_id in ids),
+    )
 
 
 def _base_copy(files_location: str) -> str:

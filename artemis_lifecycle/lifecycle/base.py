@@ -20,6 +20,7 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
+from artemis_lifecycle.expiration.plan import load_plan, unarchived
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.opened import Opened
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -136,6 +137,11 @@ class Base(Opened):
             roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
             hidden=policy.orphans.hidden,
             isolated=live.is_isolated,
+            overtaken=lambda plan, metadata: unarchived(
+                self.live_stores,
+                load_plan(self.spark, self.live_stores, self.operations, plan.plan_id),
+                metadata,
+            ),
             dropped=dropped,
         )
 
@@ -257,6 +263,7 @@ class Base(Opened):
     @contextmanager
     def _leased(self, look: Look, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
         table = look.name
+        self.require_apart()
         if not dry_run:
             self._operations.leases.require_free(look.metadata.table_uuid)
         night = self.config.policy(table).quiet_window.night(self._operations.clock.now())
@@ -291,7 +298,13 @@ class Base(Opened):
                 run_id=self.run_id,
                 dry_run=dry_run,
             )
-            state = Step(table, night, held, watch, self.require_clocks if watch is not None else None)
+
+            def confirm() -> None:
+                self.require_apart()
+                if watch is not None:
+                    self.require_clocks()
+
+            state = Step(table, night, held, watch, confirm)
             try:
                 with java_errors(table):
                     yield state

@@ -24,7 +24,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, rea
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
 from artemis_lifecycle.lifecycle.base import person
 from artemis_lifecycle.lifecycle.expiration import Expiration
-from artemis_lifecycle.lifecycle.reading import Reading, require_readable
+from artemis_lifecycle.lifecycle.reading import require_readable
 from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class ColdTier(Expiration, Reading):
+class ColdTier(Expiration):
     """What goes to the cold tier, and what comes back."""
 
     def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
-        catalog in one commit. Goes on where an earlier run stopped; a plan that is handed off changes nothing more.
+        catalog in one commit. Goes on where an earlier run stopped. For a plan that is handed off, until its files are
+        deleted, it copies again what cold has lost of them since, and publishes what the cold tables have lost.
 
         The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`.
         Snapshots that somebody else expired since the plan are archived if their files are still there, and stay out as
@@ -51,7 +52,17 @@ class ColdTier(Expiration, Reading):
         """
         plan, record = self._loaded(plan)
         if record.status not in UNCOMMITTED:
-            if record.cold_metadata_location is not None or not plan.expired_snapshots:
+            archived = record.cold_metadata_location is not None
+            if archived and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
+                with self._step(self._look(plan.table), "handoff") as step:
+                    step.counts = {"files_recopied": self._copy_again(plan, record, step)}
+                return Handoff(
+                    plan.plan_id,
+                    plan.table,
+                    cold_metadata_location=record.cold_metadata_location,
+                    repaired_files=step.counts["files_recopied"],
+                )
+            if archived or not plan.expired_snapshots:
                 return Handoff(plan.plan_id, plan.table, cold_metadata_location=record.cold_metadata_location)
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
@@ -87,6 +98,9 @@ class ColdTier(Expiration, Reading):
                 overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in there],
             )
             if done.cold_metadata_location is not None:
+                # What earlier handoffs copied counts by the ledger alone; the store has to have it still.
+                published = replace(record, cold_metadata_location=done.cold_metadata_location)
+                done = replace(done, repaired_files=self._copy_again(plan, published, step))
                 self.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,
@@ -97,6 +111,7 @@ class ColdTier(Expiration, Reading):
                 "snapshots_archived": len(done.archived),
                 "files_copied": done.copied_files,
                 "bytes_copied": done.copied_bytes,
+                "files_recopied": done.repaired_files,
             }
         return done
 

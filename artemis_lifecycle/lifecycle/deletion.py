@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.handoff import read_outcome
+from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
@@ -25,7 +27,13 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence, dropped_folder
 from artemis_lifecycle.protection.limits import Amount, require_approval, require_grace_over
 from artemis_lifecycle.protection.ownership import metadata_locations
+from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.pace import requests_per_second
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 
 class Deletion(Expiration):
@@ -133,7 +141,7 @@ class Deletion(Expiration):
         pause: Callable[[], str | None] = lambda: None,
     ) -> DeletionReport:
         report = delete_job(
-            self._deletion_context(job.table),
+            replace(self._deletion_context(job.table), missing_copies=self._missing_copies(job)),
             job,
             lease=lease,
             settings=self._deletion_settings(job.table, metadata_location),
@@ -144,6 +152,18 @@ class Deletion(Expiration):
             catalog = self.config.catalogs.live.name
             record_outcomes(self.spark, self.operations, catalog, job, report, self.live_stores, self.root)
         return report
+
+    def _missing_copies(self, job: DeletionJob) -> Callable[[pa.Array], NDArray[np.bool_]] | None:
+        """What asks the cold store for the copies of the plan's files; None where none is promised."""
+        record = self.operations.plans.get(job.job_id)
+        copies = self.cold_copies(job.table, job.table_uuid)
+        if copies is None or record.cold_metadata_location in (None, NOTHING_ARCHIVED):
+            return None
+
+        def paths() -> Iterator[Sequence[str]]:
+            return (batch.column("path").to_pylist() for batch in frame_batches(job.files_location, self.live_stores))
+
+        return PlannedCopies(copies, job.files, paths).missing
 
     def _require_small_or_approved(self, record: ScanRecord) -> None:
         policy, summary = self.config.policy(record.table), json.loads(record.summary)

@@ -7,24 +7,31 @@ from dataclasses import replace
 from datetime import datetime
 from shlex import quote
 
+from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
+from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
+from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.config import TablePolicy
-from artemis_lifecycle.errors import PlanStateError
-from artemis_lifecycle.expiration.commit import ExpirationCommit, removal
+from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, PlanStateError
+from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan
+from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.results import publish_plan
-from artemis_lifecycle.lifecycle.base import Base, Look
+from artemis_lifecycle.lifecycle.base import Look, Step
+from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.protection.limits import Amount, require_approval
-from artemis_lifecycle.reachability.index import IndexSettings
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import tidy
+from artemis_lifecycle.storage.frames import frame_batches
 
 
-class Expiration(Base):
+class Expiration(Reading):
     """Plans, and their commits."""
 
     def plan_expiration(
@@ -39,11 +46,18 @@ class Expiration(Base):
 
         `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by name. The
         plan supersedes the table's other uncommitted one; its rows are also in `<live>.lifecycle.plan_files`.
+
+        If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
+        is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
+        commit it, then plan again. Raises PlanStateError then for a call that asks for something else.
         """
         look = self._look(table)
         instant = self._instant("now", now)
         with self._step(look, "plan") as step:
-            self._record_lost_commit(look)
+            earlier = self._unfinished(look, asked=(older_than, retain_last, snapshot_ids) != (None, None, None))
+            if earlier is not None:
+                step.counts = _counts(earlier)
+                return earlier
             holds, tags = self._guards(look.metadata.table_uuid)
             request = PlanRequest(
                 table=table,
@@ -66,33 +80,45 @@ class Expiration(Base):
             publish_plan(self.spark, self.config.catalogs.live.name, plan)
             # When nobody waits for it any more.
             tidy(self.live_stores, look.metadata, self.rules(table), self.root)
-            step.counts = {
-                "snapshots_kept": plan.summary.snapshots_kept,
-                "snapshots_expired": plan.summary.snapshots_expired,
-                "files": plan.summary.files,
-                "bytes": plan.summary.size_in_bytes,
-            }
+            step.counts = _counts(plan)
         return plan
 
-    def _record_lost_commit(self, look: Look) -> None:
-        """Record the commit of a worker that died between its swap and its record, before a new plan supersedes the
-        old one: else the files of that one would wait for the orphan scan."""
+    def _unfinished(self, look: Look, *, asked: bool) -> ExpirationPlan | None:
+        """The uncommitted plan, if a new one must not supersede it: another tool expired snapshots of it. `asked`: the
+        caller asks for a plan of its own.
+
+        A plan whose own commit the table's metadata proves is recorded as committed: its worker died between the swap
+        and the record. An absence of its snapshots alone proves nothing; another tool's expiration looks the same.
+        """
         record = self.operations.plans.uncommitted(look.metadata.table_uuid)
         if record is None or record.expired_snapshots == 0:
-            return
-        plan = self.plan(record.plan_id)
-        if any(look.metadata.snapshot(snapshot) is not None for snapshot in plan.expired_snapshots):
-            return
-        if any(ref in look.metadata.refs for ref in plan.expired_refs):
-            return
-        self.operations.plans.mark(
-            record.plan_id,
-            UNCOMMITTED,
-            PlanStatus.COMMITTED,
-            due_in=self.config.policy(look.name).deletion.grace,
-            committed_metadata_location=look.metadata.metadata_location,
-            attempts=0,
-        )
+            return None
+        plan, policy = self.plan(record.plan_id), self.config.policy(look.name)
+        gone = overtaken(plan, look.metadata)
+        if not gone:
+            return None
+        refs_left = any(ref in look.metadata.refs for ref in plan.expired_refs)
+        whole = len(gone) == len(plan.expired_snapshots) and not refs_left
+        if whole and made_by(record.swap_base_location, record.swap_updated_ms, look.metadata):
+            self.operations.plans.mark(
+                record.plan_id,
+                UNCOMMITTED,
+                PlanStatus.COMMITTED,
+                due_in=policy.deletion.grace,
+                committed_metadata_location=look.metadata.metadata_location,
+                attempts=0,
+            )
+            return None
+        unarchived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled
+        if unarchived and asked:
+            raise PlanStateError(
+                f"Another tool expired {len(gone)} snapshots of plan {plan.plan_id}, which is not handed off yet: no "
+                "other plan can archive them",
+                table=look.name,
+                untouched="the table, and all files of the plan",
+                do=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
+            )
+        return plan if unarchived or (whole and not asked) else None
 
     def plan(self, plan_id: str) -> ExpirationPlan:
         """The sealed plan of that id. Raises NoSuchPlan."""
@@ -120,11 +146,15 @@ class Expiration(Base):
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
 
+        Before that, the cold store is asked for the copy of each file that only the plan's snapshots read; a lost copy
+        is made again from the live file.
+
         Runs its guards on the base of every attempt. A committed plan is a no-op that reports what was; so is an empty
         one, with `attempts` 0. `dry_run` runs the guards on the table as it is now and changes nothing.
 
         Raises PlanStateError (superseded, closed, or not handed off while the table has a cold tier), StalePlan,
-        ApprovalNeeded, CommitConflict, CommitStateUnknown, LeaseTaken.
+        ApprovalNeeded, HandoffFailed (a copy is lost and cannot be made again), CommitConflict, CommitStateUnknown,
+        LeaseTaken.
         """
         plan, record = self._loaded(plan)
         if record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE):
@@ -142,15 +172,18 @@ class Expiration(Base):
         if dry_run:
             holds, tags = self._guards(plan.table_uuid)
             change = removal(plan, look.metadata, holds, tags)
+            absent = self.absent_copies(plan, record)
             return ExpirationCommit(
                 plan_id=plan.plan_id,
                 metadata_location=look.metadata.metadata_location,
                 attempts=0,
                 snapshots_removed=len(change.expire_snapshot_ids) if change else 0,
                 refs_removed=len(change.remove_refs) if change else 0,
+                absent_copies=len(absent),
                 dry_run=True,
             )
         with self._step(look, "commit") as step:
+            recopied = self._copy_again(plan, record, step)
             if plan.expired_snapshots or plan.expired_refs:
                 # Under the lock that placing a hold takes: none is placed between the guard and the swap.
                 with table_lock(self.operations.engine, plan.table_uuid, table=plan.table):
@@ -161,6 +194,7 @@ class Expiration(Base):
                         self.config.catalogs.live.name,
                         plan,
                         lambda: self._guards(plan.table_uuid),
+                        lambda base, updated_ms: self.operations.plans.begin_swap(plan.plan_id, base, updated_ms),
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
@@ -174,8 +208,79 @@ class Expiration(Base):
                 committed_metadata_location=done.metadata_location,
                 attempts=done.attempts,
             )
-            step.counts = {"snapshots_removed": done.snapshots_removed, "attempts": done.attempts}
-        return replace(done, committed_at=record.committed_at, due_at=record.due_at)
+            step.counts = {
+                "snapshots_removed": done.snapshots_removed,
+                "attempts": done.attempts,
+                "files_recopied": recopied,
+            }
+        return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def cold_copies(self, table: str, table_uuid: str) -> ColdCopies | None:
+        """The archived copies of the table's files; None before its first handoff."""
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        if identity is None:
+            return None
+
+        def cold() -> IndexView | None:
+            metadata = self._cold_metadata(table_uuid)
+            return None if metadata is None else self._cold_index(table, metadata)
+
+        return ColdCopies(
+            spark=self.spark,
+            cold_stores=self.cold_stores,
+            mapping=PathMapping(identity),
+            ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
+            cold=cold,
+        )
+
+    def absent_copies(self, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
+        """The promised copies of the plan's files that are not in the cold store, with their size, at this moment.
+
+        Raises HandoffFailed when the plan was handed off and the cold tables do not have its snapshots.
+        """
+        if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
+            self._require_published(plan)
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        if copies is None:
+            return []
+        batches = frame_batches(plan.files_location, self.live_stores)
+        return absent_among(copies, (batch.column("path").to_pylist() for batch in batches))
+
+    def _require_published(self, plan: ExpirationPlan) -> None:
+        outcome = read_outcome(self.live_stores, self.root, plan.plan_id)
+        try:
+            tables = self.cold_tables(plan.table_uuid)
+        except NoSuchTable:
+            tables = None
+        there = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
+        if tables is not None and outcome is not None and not there.issuperset(outcome.archived):
+            there = {each.snapshot_id for each in tables.whole().snapshots}
+        if outcome is None or not there.issuperset(outcome.archived):
+            raise HandoffFailed(
+                f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
+                table=plan.table,
+                untouched="the live table and all its files",
+                do=f"artemis hand-off {plan.plan_id} publishes them again; see who changed the cold catalog",
+            )
+
+    def _copy_again(self, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:
+        """Have every promised copy of the plan's files in cold; how many had to be made again. Raises HandoffFailed."""
+        absent = self.absent_copies(plan, record)
+        if not absent:
+            return 0
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        assert copies is not None  # it said which are absent
+        failed = [each for each in repair(copies, self.live_stores, absent, check=step.check) if each.error is not None]
+        if failed:
+            raise HandoffFailed(
+                f"{len(absent)} archived copies are lost in cold, and {len(failed)} of them cannot be made again; the "
+                f"first: {failed[0].error}",
+                table=plan.table,
+                path=failed[0].copy.destination,
+                untouched="the live table and all its files",
+                do="restore the file in the cold store, or the live file that it is a copy of, then rerun",
+            )
+        return len(absent)
 
     def _amount(self, plan: ExpirationPlan, metadata: TableMetadata) -> Amount:
         current = metadata.current_snapshot
@@ -207,6 +312,15 @@ class Expiration(Base):
                 untouched="the table and all files",
                 do=f"artemis hand-off {plan.plan_id}, then commit",
             )
+
+
+def _counts(plan: ExpirationPlan) -> dict[str, int]:
+    return {
+        "snapshots_kept": plan.summary.snapshots_kept,
+        "snapshots_expired": plan.summary.snapshots_expired,
+        "files": plan.summary.files,
+        "bytes": plan.summary.size_in_bytes,
+    }
 
 
 def _commit_of(record: PlanRecord) -> ExpirationCommit:

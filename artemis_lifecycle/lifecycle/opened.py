@@ -24,6 +24,7 @@ from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.roots import require_apart
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Opened:
         self._prepared = False
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
+        self.require_apart()
 
     @classmethod
     def open(
@@ -74,7 +76,7 @@ class Opened:
         """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
 
         Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
-        Raises ConfigError, EnvironmentMissing, OperationsUnavailable.
+        Raises ConfigError (also where two tiers' roots are one place), EnvironmentMissing, OperationsUnavailable.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
         return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
@@ -168,7 +170,9 @@ class Opened:
         return CatalogsOfDatabase(self._live, without, self.confirm)
 
     def confirm(self) -> None:
-        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree."""
+        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
+        place)."""
+        self.require_apart()
         self.require_deployment()
         self.require_clocks()
 
@@ -195,6 +199,10 @@ class Opened:
         """Where sealed plans, listings and scans stand."""
         assert self.config.operations.root is not None
         return self.config.operations.root
+
+    def require_apart(self) -> None:
+        """Raise ConfigError if two tiers share a folder, by name or on the disk. A link can appear at any time."""
+        require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
 
     def rules(self, table: str) -> LocationRules:
         """How paths of `table` become locations."""

@@ -48,6 +48,7 @@ _APPROVALS: dict[Approval, str] = {"large": "approved", "lost": "lost_approved"}
 class PlanRecord:
     """One plan. `bytes` is the size of its files; `summary` is JSON text; `due_at` is when its files may be deleted.
 
+    `swap_…` say which commit was begun last: its base metadata file, and the `last-updated-ms` of what was to follow.
     `approved_…` is who let it be large, `lost_approved_…` who let it lose snapshots in the handoff.
 
     `content_id` is the digest of what the plan says; `plan_id` differs from it when a plan of equal content has ended.
@@ -70,6 +71,8 @@ class PlanRecord:
     superseded_by: str | None = None
     handed_off_at: datetime | None = None
     cold_metadata_location: str | None = None
+    swap_base_location: str | None = None
+    swap_updated_ms: int | None = None
     committed_at: datetime | None = None
     committed_metadata_location: str | None = None
     attempts: int | None = None
@@ -168,6 +171,8 @@ class Plans:
                     "superseded_by",
                     "handed_off_at",
                     "cold_metadata_location",
+                    "swap_base_location",
+                    "swap_updated_ms",
                     "approved_by",
                     "approved_at",
                     "approved_why",
@@ -270,6 +275,21 @@ class Plans:
             if row is None:
                 raise self._refusal(connection, plan_id, f"cannot become {status}", expected)
         return _record(row)
+
+    def begin_swap(self, plan_id: str, base_location: str, updated_ms: int) -> None:
+        """Record, before the table's pointer is swapped, which metadata will follow `base_location` if it succeeds.
+
+        Raises PlanStateError when the plan was superseded or closed meanwhile; NoSuchPlan.
+        """
+        with around("plans.begin_swap"), self._engine.begin() as connection:
+            row = connection.execute(
+                update(plans)
+                .where(plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
+                .values(swap_base_location=base_location, swap_updated_ms=updated_ms)
+                .returning(plans.c.plan_id)
+            ).first()
+            if row is None:
+                raise self._refusal(connection, plan_id, "cannot be committed", UNCOMMITTED)
 
     def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
         """Let a plan pass one guard; who, when and why are kept. Raises PlanStateError when it is superseded or over;

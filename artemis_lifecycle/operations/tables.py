@@ -91,6 +91,9 @@ plans = Table(
     _text("superseded_by", nullable=True),
     _at("handed_off_at"),
     _text("cold_metadata_location", nullable=True),
+    # The last swap that was begun for it: the base, and the `last-updated-ms` of what was to follow.
+    _text("swap_base_location", nullable=True),
+    Column("swap_updated_ms", BigInteger),
     _at("committed_at"),
     _text("committed_metadata_location", nullable=True),
     Column("attempts", Integer),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.location import LocationRules
@@ -94,8 +95,11 @@ class DeletionContext:
     dropped: Absence | None = None
     """Set where the table was dropped: then nothing of its own is reachable, and it must not be in the catalog."""
 
-    missing_copies: Callable[[str, pa.Array], NDArray[np.bool_]] | None = None
+    missing_copies: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Which of a plan's files have a promised archived copy that the cold store does not have now."""
+
+    overtaken: Callable[[PlanRecord, TableMetadata], TableMetadata | None] = lambda plan, metadata: None
+    """What an open plan still has to archive and the table's metadata no longer has: another tool expired it."""
 
     def entry(self) -> Pointer:
         """The table's entry in the catalog, read now. Raises NoSuchTable."""

@@ -25,7 +25,7 @@ from artemis_lifecycle.errors import Busy, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.heartbeats import Heartbeat
-from artemis_lifecycle.operations.plans import PlanRecord
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext
 from artemis_lifecycle.protection.identity import Aliases, Folders, same_file
@@ -42,6 +42,7 @@ from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import DroppedTableState, TableState, hash_texts
 from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
@@ -170,6 +171,8 @@ class Protection:
         # Those that sealed lists name, by where these stand: what is sealed never changes.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
+        # By plans and metadata files as of then: what waits for its handoff and no metadata reaches any more.
+        self._unarchived: tuple[object, list[IndexView]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
         self._folders_by_key: dict[tuple[int, int], set[str]] = {}
@@ -251,6 +254,7 @@ class Protection:
             self._reached[state.table] = reached
             state.other_names = self._names_here
         self._frames.clear()
+        self._unarchived = None
         self._known_files = None
 
     def full(self, considered: Considered) -> None:
@@ -313,7 +317,7 @@ class Protection:
         if self._deletion.kind == "expiration" and self._context.missing_copies is not None:
             rows = np.array([row for row in range(files.num_rows) if row not in reasons], np.int64)
             paths = files.column("path").combine_chunks().take(rows)
-            missing = self._context.missing_copies(self._deletion.job_id, paths)
+            missing = self._context.missing_copies(paths)
             reasons |= dict.fromkeys(rows[missing].tolist(), COPY_MISSING)
         return reasons
 
@@ -358,14 +362,17 @@ class Protection:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
             needed = {location for state in states for location in state.needed} | self._bases()
-            self._known_files = [Known.reached_by(view) for _, view in self.views]
+            views = [*(view for _, view in self.views), *self._unarchived_views()]
+            self._known_files = [Known.reached_by(view) for view in views]
             self._known_files += [Known.sealed_in(each, context.stores, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
         return twins(paths, self._known_files, self._context.rules)
 
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """The considered files that open plans, scans and undeletes of the tables here name."""
+        assert self._hashes is not None
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
+        found += [(OPEN_PLAN, self._hashes[view.reaches(self._hashes)]) for view in self._unarchived_views()]
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules))]
 
     @property
@@ -376,6 +383,25 @@ class Protection:
     def _open_plans(self) -> list[PlanRecord]:
         holding = self._context.operations.plans.holding
         return [plan for each in self._uuids for plan in holding(each) if plan.plan_id != self._deletion.job_id]
+
+    def _unarchived_views(self) -> list[IndexView]:
+        """Indexes over what open plans of the tables here still have to archive, and another tool expired."""
+        context = self._context
+        states = {state.table_uuid: state for state in (self._own, *self._others.values())}
+        plans = [plan for plan in self._open_plans() if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
+        now = [(plan.plan_id, states[plan.table_uuid].metadata) for plan in plans if plan.table_uuid in states]
+        key = [(plan_id, metadata and metadata.metadata_location) for plan_id, metadata in now]
+        if self._unarchived is None or self._unarchived[0] != key:
+            views = []
+            for plan in plans:
+                metadata = states[plan.table_uuid].metadata if plan.table_uuid in states else None
+                left = None if metadata is None else context.overtaken(plan, metadata)
+                if left is not None:
+                    # An index of its own: it is of other snapshots of the same table.
+                    root = f"{context.root}/unarchived"
+                    views.append(indexed(context.spark, context.stores, left, context.rules, root))
+            self._unarchived = (key, views)
+        return self._unarchived[1]
 
     def _bases(self) -> set[str]:
         """A handoff still reads the base of its plan; who asks what a plan was made of finds it too."""

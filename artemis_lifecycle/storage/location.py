@@ -161,6 +161,13 @@ def folder_and_name(path: str) -> tuple[str, str] | None:
     return folder, name
 
 
+def resolve_dots(location: str) -> str:
+    """A location without `.` and `..`, also where they are ordinary names: what some reader may take it for."""
+    scheme, separator, rest = location.partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority}{_resolve_dots(slash + path)}" if separator and slash else location
+
+
 def _resolve_dots(path: str) -> str:
     kept: list[str] = []
     for segment in path.split("/")[1:]:

@@ -300,7 +300,7 @@ def test_files_of_open_plans_stay_until_their_plan_ends(world: World) -> None:
             base_metadata_location=base,
             files_location=job.files_location,
             rule="as-of",
-            expired_snapshots=1,
+            expired_snapshots=0,
             expired_refs=(),
             files=job.files,
             bytes=1,

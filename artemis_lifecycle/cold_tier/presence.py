@@ -1,0 +1,183 @@
+"""What was promised to be in the cold tier, and whether it is: asked of the cold store itself, file by file, and of no
+record. Belongs here: which live files have a promised copy, and which copies are absent. Does not belong: making them
+again (`repair`), and what their absence stops.
+
+A copy is promised if the ledger has it, or if the cold table reaches it: losing either one takes no promise back. The
+files of snapshots that the policy does not archive, or that a person let go, are in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.paths import PathMapping
+from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
+from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location_hash import hash_column
+from artemis_lifecycle.storage.roots import same_file
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+_AT_ONCE = 200_000
+
+
+@dataclass(frozen=True)
+class PromisedCopy:
+    """A live file and the copy of it that must be in cold, with the size that was verified (where the ledger is lost,
+    what the cold table's metadata records; UNKNOWN_LENGTH where that says nothing). `recorded`: the ledger has it;
+    `checksum` and `source_size` are from there."""
+
+    source: str
+    destination: str
+    kind: str
+    file_format: str | None
+    size_in_bytes: int
+    source_size: int
+    checksum: str | None
+    recorded: bool
+
+
+@dataclass(frozen=True)
+class ColdCopies:
+    """The copies of one table's files. `cold` opens the index of all its cold tables, as published now; None if nothing
+    is published."""
+
+    spark: SparkSession
+    cold_stores: Stores
+    mapping: PathMapping
+    ledger: Ledger
+    cold: Callable[[], IndexView | None]
+
+    def promised(self, paths: Sequence[str]) -> dict[str, PromisedCopy]:
+        """The promised copies of these live files, by live path; a file without one is left out.
+
+        Raises UnreadableMetadata when the cold table cannot answer for what the ledger does not have.
+        """
+        placed = {path: place for path in paths if (place := self._place(path)) is not None}
+        known = self.ledger.among(self.spark, frozenset(placed.values()))
+        found = {
+            path: PromisedCopy(
+                path,
+                place,
+                copy.kind,
+                copy.file_format,
+                copy.size_in_bytes,
+                copy.source_size,
+                copy.checksum,
+                recorded=True,
+            )
+            for path, place in placed.items()
+            if (copy := known.get(place)) is not None
+        }
+        unknown = {path: place for path, place in placed.items() if path not in found}
+        return {**found, **self._reached(unknown)} if unknown else found
+
+    def absent(self, copies: Sequence[PromisedCopy]) -> list[PromisedCopy]:
+        """Those of which no file of the right size stands in cold, or only the live file itself under another name."""
+        sizes = dict(each_file(self.spark, _Size(self.cold_stores), [copy.destination for copy in copies]))
+
+        def stands(copy: PromisedCopy) -> bool:
+            size = sizes[copy.destination]
+            if size is None or copy.size_in_bytes not in (size, UNKNOWN_LENGTH):
+                return False
+            return not same_file(copy.source, copy.destination, self.mapping.rules)
+
+        return [copy for copy in copies if not stands(copy)]
+
+    def _place(self, path: str) -> str | None:
+        try:
+            return self.mapping(path)
+        except HandoffFailed:
+            return None  # No handoff could have archived a snapshot with such a path.
+
+    def _reached(self, placed: dict[str, str]) -> dict[str, PromisedCopy]:
+        """The promised copies of files that the ledger does not have: what the cold table reaches all the same."""
+        import pyarrow as pa
+
+        view, rules = self.cold(), self.mapping.rules
+        if view is None:
+            return {}
+        reached = view.reaches(hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
+        wanted = {
+            normalise(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
+        }
+        if not wanted:
+            return {}
+        rows = view.reachable([snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
+        return {
+            wanted[location]: PromisedCopy(
+                wanted[location],
+                row["path"],
+                row["kind"],
+                None,
+                row["size_in_bytes"],
+                UNKNOWN_LENGTH,
+                None,
+                recorded=False,
+            )
+            for row in rows
+            if (location := normalise(row["path"], rules)) in wanted
+        }
+
+
+class PlannedCopies:
+    """The promised copies of a plan's files, for a deletion that asks batch by batch: which copies are promised is looked
+    up once, where the plan is not very large; whether they are there is asked each time."""
+
+    def __init__(self, copies: ColdCopies, files: int, paths: Callable[[], Iterator[Sequence[str]]]) -> None:
+        self._copies = copies
+        self._paths = paths
+        self._few = files <= _AT_ONCE
+        self._promised: dict[str, PromisedCopy] | None = None
+
+    def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """Return True for each live path whose promised copy is not in the cold store with its size: deleting it would
+        delete the last copy. Raises UnreadableMetadata, StorageError: then nothing is known of any of them."""
+        import numpy as np
+
+        asked = paths.to_pylist()
+        if self._few and self._promised is None:
+            self._promised = {
+                path: copy for each in self._paths() for path, copy in self._copies.promised(each).items()
+            }
+        promised = self._copies.promised(asked) if self._promised is None else self._promised
+        copies = [copy for path in asked if (copy := promised.get(path)) is not None]
+        absent = {copy.source for copy in self._copies.absent(copies)}
+        return np.array([path in absent for path in asked], np.bool_)
+
+
+def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[PromisedCopy]:
+    """The promised copies of these live files that are not in cold. Memory holds one piece of the files."""
+    return [
+        copy
+        for several in paths
+        for piece in _pieces(several)
+        for copy in copies.absent(list(copies.promised(piece).values()))
+    ]
+
+
+def _pieces(paths: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (paths[start : start + _AT_ONCE] for start in range(0, len(paths), _AT_ONCE))
+
+
+class _Size(FileWork):
+    schema = "path string, size_in_bytes bigint"
+
+    def one(self, path: str) -> tuple[str, int | None]:
+        found = self.stores.head(path)
+        return path, None if found is None else found.size_in_bytes
+
+    def here(self, paths: Sequence[str]) -> list[tuple[str, int | None]]:
+        heads = self.stores.heads(paths)
+        return [(path, None if head is None else head.size_in_bytes) for path, head in zip(paths, heads, strict=True)]

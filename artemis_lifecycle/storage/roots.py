@@ -1,0 +1,131 @@
+"""Physical identity: whether two folders, or two files, are one under two names. Belongs here: the comparison, of tier
+roots and of a file with its copy. Does not belong: which roots a configuration names.
+
+A location compares text. A symbolic link, a bind mount or a second mount of one export gives a folder another text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from artemis_lifecycle.errors import ConfigError, StorageError
+from artemis_lifecycle.storage.local import local_path
+from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, resolve_dots, split
+
+_MOUNTS = "/proc/self/mountinfo"
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+Place = tuple[str, str]
+"""A file system object by its identity, and the path that follows it."""
+
+
+def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None:
+    """Raise ConfigError if two of `roots` (by the key that configures each) are equal or nested, by their locations
+    with `.` and `..` resolved on every store, or physically on this machine's disk, or if that cannot be determined.
+
+    Links and mounts can appear later: call it again before each step that trusts the answer.
+    """
+    named = {key: root for key, root in roots.items() if root is not None}
+    places = {key: dict(_places(key, root)) for key, root in named.items()}
+    for one, other in combinations(named, 2):
+        a, b = (resolve_dots(normalise(named[key], rules)) for key in (one, other))
+        if overlap(a, b, rules):
+            raise _one_place(one, named[one], other, named[other], "by their names")
+        for identity in places[one].keys() & places[other].keys():
+            if _nested(places[one][identity], places[other][identity]):
+                raise _one_place(one, named[one], other, named[other], "on the disk, through a link or a mount")
+
+
+def same_file(one: str, other: str, rules: LocationRules) -> bool:
+    """Return True if two paths name one file: by location on every store, by device and inode on this machine's disk.
+
+    Raises StorageError if the disk does not answer.
+    """
+    if normalise(one, rules) == normalise(other, rules):
+        return True
+    if not (_is_here(one, rules) and _is_here(other, rules)):
+        return False
+    first, second = _identity(local_path(one)), _identity(local_path(other))
+    return first is not None and first == second
+
+
+def _is_here(path: str, rules: LocationRules) -> bool:
+    parts = split(normalise(path, rules))
+    return parts.scheme == "file" and not parts.authority
+
+
+def _places(key: str, root: str) -> Iterator[Place]:
+    """Each existing folder at or above a local root by device and inode, and the root by its mount; none elsewhere."""
+    parts = split(normalise(root))
+    if parts.scheme != "file" or parts.authority:
+        return
+    try:
+        real = os.path.realpath(local_path(root))
+        yield from _in_file_system(real)
+        above, below = real, ""
+        while True:
+            identity = _identity(above)
+            if identity is not None:
+                yield identity, below
+            folder, name = os.path.split(above)
+            if folder == above:
+                return
+            above, below = folder, f"{name}/{below}" if below else name
+    except (OSError, StorageError) as error:
+        raise ConfigError(
+            f"{key} cannot be compared with the other roots: {error}",
+            path=root,
+            untouched="all tiers",
+            do="make the folder and those above it readable, then rerun",
+        ) from error
+
+
+def _identity(where: str) -> str | None:
+    try:
+        status = os.stat(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError(
+            f"The file system does not say which file this is: {error.strerror}",
+            path=where,
+            untouched="everything",
+            do="make the path readable, then rerun",
+        ) from error
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def _in_file_system(real: str) -> Iterator[Place]:
+    """Where a path is inside its file system, by the kernel's list of mounts: a bind mount's parent is not its own."""
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return
+    found: tuple[str, str, str] | None = None
+    for line in lines:
+        fields = [_ESCAPED.sub(lambda match: chr(int(match[1], 8)), field) for field in line.split(" ")[2:5]]
+        device, inside, mounted = fields
+        holds = real == mounted or real.startswith(mounted.rstrip("/") + "/")
+        # Of two mounts at one place the later one is seen.
+        if holds and (found is None or len(mounted) >= len(found[2])):
+            found = device, inside, mounted
+    if found is not None:
+        device, inside, mounted = found
+        yield f"device {device}", f"{inside.strip('/')}/{real[len(mounted) :].strip('/')}".strip("/")
+
+
+def _nested(one: str, other: str) -> bool:
+    return one == other or not one or not other or one.startswith(other + "/") or other.startswith(one + "/")
+
+
+def _one_place(key: str, root: str, other_key: str, other: str, how: str) -> ConfigError:
+    return ConfigError(
+        f"{key} and {other_key} are equal or nested {how}: {root}, {other}",
+        path=root,
+        untouched="all tiers",
+        do="give each a folder of its own, with no link or mount between them",
+    )
