@@ -132,8 +132,8 @@ class ColdCopies:
 
 
 class PlannedCopies:
-    """The promised copies of a plan's files, for a deletion that asks batch by batch: which copies are promised is looked
-    up once, where the plan is not very large; whether they are there is asked each time."""
+    """The promised copies of a plan's files, for a deletion that asks batch by batch: which copies are promised is
+    looked up once, where the plan is not very large; whether they are there is asked each time."""
 
     def __init__(self, copies: ColdCopies, files: int, paths: Callable[[], Iterator[Sequence[str]]]) -> None:
         self._copies = copies

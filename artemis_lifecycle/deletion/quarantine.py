@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -24,6 +23,7 @@ from artemis_lifecycle.deletion.batches import DeletionJob, FileOutcome, outcome
 from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -217,7 +217,7 @@ def purge(
                 deleted, size = deleted + len(sizes), size + sum(sizes.values())
                 continue
             with around("quarantine.purge"):
-                for answer in stores.delete(list(sizes), until=time.monotonic() + _DELETES_LAST):
+                for answer in stores.delete(list(sizes), until=elapsed() + _DELETES_LAST):
                     if answer.outcome == "failed":
                         failed += 1
                     else:

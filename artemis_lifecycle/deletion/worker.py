@@ -7,7 +7,6 @@ journal's fence, the last look, the delete. Waiting for the pace happens before 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from artemis_lifecycle.protection.ownership import sidecar_array
 from artemis_lifecycle.protection.protection import WAITING, Considered, Protection
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import is_under, normalise
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import Stores, are_local
@@ -222,12 +222,12 @@ def _judge(
     import numpy as np
 
     paths = files.column("path").combine_chunks()
-    asked_at = time.monotonic()
+    asked_at = elapsed()
     changed, gone = _as_listed(context.stores, files, paths)
     if look_up:
         rows = np.flatnonzero(np.asarray(are_local(paths)) & ~gone)
         gone[rows] |= ~context.stores.looks(paths.take(rows)).found
-    protected_at = time.monotonic()
+    protected_at = elapsed()
     kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | protection.kept(files, considered)
     return _Judged(kept, gone, asked_at, protected_at)
 
@@ -452,7 +452,7 @@ class _Run:
             lock.check()
             self.lease.check()
             # What was seen before the process was stopped may have come alive since.
-            now = time.monotonic()
+            now = elapsed()
             fresh = now - judged.protected_at < _LOOK_LASTS
             if fresh and now - judged.asked_at < _LISTED_LASTS + _AND_EACH * len(paths):
                 break
@@ -501,10 +501,10 @@ class _Run:
         while len(left):
             lock.check()
             self.lease.check()
-            part = self.context.stores.remove(paths.take(left), until=min(until, time.monotonic() + _CHECKED_EVERY))
+            part = self.context.stores.remove(paths.take(left), until=min(until, elapsed() + _CHECKED_EVERY))
             removals.outcomes[left] = part.outcomes
             removals.errors.update({int(left[row]): why for row, why in part.errors.items()})
-            if time.monotonic() >= until:
+            if elapsed() >= until:
                 break
             late = [row for row, why in part.errors.items() if why.startswith(NOT_TRIED)]
             left = left[sorted(late)]
@@ -518,7 +518,7 @@ class _Run:
     def _take_out(self, paths: Sequence[str]) -> None:
         """What stays at its path needs no copy in quarantine."""
         if self.folder is not None and paths:
-            until = time.monotonic() + _DELETES_LAST
+            until = elapsed() + _DELETES_LAST
             self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
     def _remove_sidecars(

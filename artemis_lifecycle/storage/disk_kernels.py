@@ -23,7 +23,7 @@ _statx: Any = types.ExternalFunction("statx", types.int32(types.int32, _TEXT, ty
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.CPointer(types.int64)))
 
 _LONGEST = 255  # Bytes of a name, on every file system of Linux.
-_CLOCK_MONOTONIC = 1
+_CLOCK_BOOTTIME = 7  # As `instants.elapsed`: it goes on while the machine is suspended.
 _STATX_BASIC_STATS = 0x7FF
 FOLLOW, NO_FOLLOW = 0, 0x100
 """Whether a look at a symbolic link is one at what it leads to."""
@@ -104,12 +104,12 @@ def there(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, f
 )
 def unlink(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, until: Any, done: Any) -> None:
     """Unlink the files of the rows from `low` to `high`: 1 in `done` for one that is gone by this, 0 for one that the
-    system did not take away or was not asked to, -1 for one whose turn came too late. None is tried once the monotonic
-    clock is past `until` (seconds): a process may be stopped between any two of them."""
+    system did not take away or was not asked to, -1 for one whose turn came too late. None is tried once
+    `instants.elapsed` is past `until` (seconds): a process may be stopped between any two of them."""
     name, now = np.empty(_LONGEST + 1, np.uint8), np.empty(2, np.int64)
     for row in range(low, high):
         done[row] = -1
-        _clock_gettime(_CLOCK_MONOTONIC, now.ctypes)
+        _clock_gettime(_CLOCK_BOOTTIME, now.ctypes)
         if now[0] + now[1] * 1e-9 >= until:
             continue
         done[row] = 0

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import stat
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage import many_files
-from artemis_lifecycle.storage.instants import microseconds, of_microseconds
+from artemis_lifecycle.storage.instants import elapsed, microseconds, of_microseconds
 from artemis_lifecycle.storage.location import folder_and_name, normalise, split
 from artemis_lifecycle.storage.types import (
     CHUNK,
@@ -192,7 +191,7 @@ class LocalStore:
         outcomes: Outcomes = []
         with _Folder() as folder:
             for path in paths:
-                over = until is not None and time.monotonic() >= until
+                over = until is not None and elapsed() >= until
                 outcomes.append(_not_tried(path) if over else folder.delete(path))
         return outcomes
 
@@ -216,7 +215,7 @@ class LocalStore:
         # Of what the system did not simply take away, a look at each says why.
         for row in np.flatnonzero(done != many_files.DELETED).tolist():
             path = paths[row].as_py()
-            tried = done[row] != many_files.NOT_TRIED and time.monotonic() < end
+            tried = done[row] != many_files.NOT_TRIED and elapsed() < end
             removals.put(row, _delete(path) if tried else _not_tried(path))
         return removals
 

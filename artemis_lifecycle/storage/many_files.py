@@ -131,7 +131,7 @@ def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.in
 
 
 def unlink(paths: pa.Array, opened: Callable[[str], int | None], until: float) -> NDArray[np.int8]:
-    """DELETED, REFUSED or NOT_TRIED for each path; none is tried any more once `time.monotonic()` is `until`."""
+    """DELETED, REFUSED or NOT_TRIED for each path; none is tried any more once `instants.elapsed` is `until`."""
     import numpy as np
 
     from artemis_lifecycle.storage import disk_kernels

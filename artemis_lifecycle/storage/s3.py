@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -33,6 +32,7 @@ from botocore.httpchecksum import FlexibleChecksumError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.pace import TokenBucket, shared_pace
@@ -733,7 +733,7 @@ class S3Store:
 
     def _delete_batch(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
         """Delete up to a thousand keys; the reason for each that stays. Keys that the server was too busy for are asked
-        for again, and only those. No request goes out once the monotonic clock is `until`: not after a wait for the
+        for again, and only those. No request goes out once `instants.elapsed` is `until`: not after a wait for the
         pace either, nor after one between two tries, in which a process may be stopped."""
         left = list(keys)
         reasons: dict[str, str] = {}
@@ -899,7 +899,7 @@ _limit = threading.local()
 
 @contextmanager
 def _only_until(end: float | None) -> Iterator[None]:
-    """Requests of this thread go out only until then (monotonic)."""
+    """Requests of this thread go out only until then (by `instants.elapsed`)."""
     _limit.end = end
     try:
         _require_time()
@@ -910,7 +910,7 @@ def _only_until(end: float | None) -> Iterator[None]:
 
 def _require_time() -> None:
     end = getattr(_limit, "end", None)
-    if end is not None and time.monotonic() >= end:
+    if end is not None and elapsed() >= end:
         raise _TimeIsOver
 
 

@@ -273,7 +273,7 @@ class Stores:
     def delete(self, paths: Sequence[str], *, until: float | None = None) -> Outcomes:
         """Delete files, one outcome for each path in the order given; nothing raises for a path that cannot be deleted.
 
-        A symbolic link goes, not what it points to; a folder stays and is "failed". Once `time.monotonic()` is
+        A symbolic link goes, not what it points to; a folder stays and is "failed". Once `instants.elapsed` is
         `until`, no further request is begun, also none again after an error; paths not yet gone are "failed" then.
         """
         groups: dict[str, list[int]] = {"local": [], "s3": []}

@@ -31,6 +31,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
 from artemis_lifecycle_tests.deletion.world import local as on_disk
@@ -291,7 +292,7 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
         _stop()
 
     threading.Thread(target=watch, daemon=True).start()
-    removals = stores.remove(wanted, until=time.monotonic() + 2.0)
+    removals = stores.remove(wanted, until=elapsed() + 2.0)
     pipe.send(Counter(removals.errors.get(row, "gone") for row in range(len(paths))))
 
 

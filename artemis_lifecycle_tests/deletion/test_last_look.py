@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from sqlalchemy import create_engine, text
 from artemis_lifecycle.errors import Busy, GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import manifests_of
 from artemis_lifecycle.protection.protection import Protection
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
 
 
@@ -453,7 +453,7 @@ def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monke
         return found
 
     monkeypatch.setattr(Protection, "kept", frozen)
-    monkeypatch.setattr("artemis_lifecycle.deletion.worker.time", clock)
+    monkeypatch.setattr("artemis_lifecycle.deletion.worker.elapsed", clock)
 
     report = world.delete(job)
 
@@ -475,8 +475,8 @@ def test_a_look_that_never_stays_fresh_deletes_nothing(world: World, monkeypatch
 class _Clock:
     offset = 0.0
 
-    def monotonic(self) -> float:
-        return time.monotonic() + self.offset
+    def __call__(self) -> float:
+        return elapsed() + self.offset
 
 
 def _point(world: World, table: str, metadata_location: str) -> None:

@@ -12,7 +12,6 @@ import gzip
 import json
 import shutil
 import sys
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +38,7 @@ from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -1441,7 +1441,7 @@ def test_no_error_says_a_secret(
         _quiet(told.refused("secrets: errors", case, call))
     for store in (unreachable, unreachable.settings):
         assert SECRET not in repr(store) and SECRET not in str(store)
-    outcome = unreachable.delete(["s3://b/k"], until=time.monotonic() + 1)
+    outcome = unreachable.delete(["s3://b/k"], until=elapsed() + 1)
     assert SECRET not in repr(outcome)
     told.add("secrets: errors", "S3 that is not there, delete", str(outcome[0].outcome))
     live = {"name": "live", "uri": _address(), "warehouse": "/w", "properties": keys}

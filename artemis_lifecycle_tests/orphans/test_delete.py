@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +14,7 @@ from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.protection import Protection
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Removals
 from artemis_lifecycle_tests.deletion.world import World, make_old, outcomes
@@ -136,7 +135,7 @@ def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
     orphan = world.drop_in(table, "data/orphan.parquet")
     other = world.drop_in(table, "data/other.parquet")
     scan = world.scan(table)
-    began, look = time.monotonic(), Protection.kept
+    began, look = elapsed(), Protection.kept
     looks: list[int] = []
 
     def slow(self: Protection, *files: Any) -> dict[int, str]:
@@ -146,9 +145,8 @@ def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
         return look(self, *files)
 
     # The first look takes twenty seconds; nobody waits for them.
-    clock = SimpleNamespace(monotonic=lambda: began + 20.0 * len(looks[:1]))
     monkeypatch.setattr(Protection, "kept", slow)
-    monkeypatch.setattr(worker, "time", clock)
+    monkeypatch.setattr(worker, "elapsed", lambda: began + 20.0 * len(looks[:1]))
     monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
 
     report = world.delete_scan(scan)

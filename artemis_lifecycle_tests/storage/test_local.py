@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ import pytest
 from artemis_lifecycle.errors import CopyMismatch, ExistingFile, MissingFile, NaiveDatetime, StorageError
 from artemis_lifecycle.storage import local, many_files
 from artemis_lifecycle.storage import stores as stores_module
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import ABSENT, FAILED, REMOVED, Looks
 
@@ -470,11 +470,11 @@ def test_many_files_in_many_folders_go_side_by_side_and_no_other_does(stores: St
     assert {*looks.sizes[looks.found].tolist()} == {2, 1, 3, 4}
     assert stores.there(pa.array(asked)).tolist() == looks.found.tolist()
 
-    late = stores.remove(pa.array(asked), until=time.monotonic())
+    late = stores.remove(pa.array(asked), until=elapsed())
     assert {*late.outcomes.tolist()} == {FAILED} and all("not tried" in late.errors[row] for row in range(len(asked)))
     assert sorted(_names(stores, tmp_path)) == sorted(path.removeprefix(f"{tmp_path}/") for path in every)
 
-    removals = stores.remove(pa.array(asked), until=time.monotonic() + 600)
+    removals = stores.remove(pa.array(asked), until=elapsed() + 600)
     assert removals.outcomes.tolist() == [ABSENT if path in gone_before else REMOVED for path in asked]
     assert not removals.errors
     left = {path.removeprefix(f"{tmp_path}/") for path in every} - {path.removeprefix(f"{tmp_path}/") for path in going}
@@ -500,7 +500,7 @@ def test_deleting_a_symbolic_link_leaves_what_it_points_to(stores: Stores, tmp_p
 
 def test_a_delete_whose_time_is_over_tries_no_more(stores: Stores, tmp_path: Path) -> None:
     stores.write(f"{tmp_path}/x", b"")
-    (outcome,) = stores.delete([f"{tmp_path}/x"], until=time.monotonic())
+    (outcome,) = stores.delete([f"{tmp_path}/x"], until=elapsed())
     assert outcome.outcome == "failed"
     assert "not tried" in (outcome.error or "")
     assert stores.head(f"{tmp_path}/x") is not None

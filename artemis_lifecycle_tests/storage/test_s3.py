@@ -5,7 +5,6 @@ import logging
 import os
 import pickle
 import threading
-import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from artemis_lifecycle.config import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
 from artemis_lifecycle.storage.stores import DeleteOutcome, Stores
 from artemis_lifecycle.storage.types import FAILED, REMOVED, Removals
@@ -551,7 +551,7 @@ def test_one_key_in_two_spellings_is_deleted_once_and_told_twice(s3: S3Server, b
 
 def test_a_delete_whose_time_is_over_tries_no_more(s3: S3Server, bucket: str) -> None:
     stores, injected = _injected(s3)
-    (outcome,) = stores.delete([f"s3://{bucket}/x"], until=time.monotonic())
+    (outcome,) = stores.delete([f"s3://{bucket}/x"], until=elapsed())
     assert outcome.outcome == "failed"
     assert injected.requests == []
 
@@ -565,7 +565,7 @@ def test_no_request_goes_out_when_the_time_is_over_whatever_it_waited_for(
     s3.fill(bucket, list("ab"))
     late: list[float] = []
     # The time goes by during the wait, and not by it: no test waits.
-    monkeypatch.setattr("artemis_lifecycle.storage.s3.time", SimpleNamespace(monotonic=lambda: 100.0 if late else 0.0))
+    monkeypatch.setattr("artemis_lifecycle.storage.s3.elapsed", lambda: 100.0 if late else 0.0)
     if waits_for == "the pace":
         injected.answer("DeleteObjects", lambda _: late.append(1))
     elif waits_for == "a busy server":
