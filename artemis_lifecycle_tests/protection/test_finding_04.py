@@ -7,12 +7,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.cold_tier.presence import absent_copies
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -210,16 +207,25 @@ def test_files_of_snapshots_that_are_not_archived_have_no_promised_copy(
         assert lifecycle.commit_expiration(plan).absent_copies == 0
 
 
-def test_absent_copies_are_named_for_a_batch_of_live_paths(walking: Lifecycle) -> None:
+def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_again(walking: Lifecycle) -> None:
     ids = make_history(walking)
     plan = shared_after_the_first_night(walking, ids)
     walking.hand_off(plan)
+    walking.commit_expiration(plan)
     copies = walking.cold_copies(plan.table, plan.table_uuid)
     assert copies is not None
-    paths = [row["path"] for row in plan.files().collect()] + ["file:///nobody/knows.parquet"]
-    promised = copies.promised(paths)
-    lost = promised[paths[0]]
+    paths = [row["path"] for row in plan.files().collect()]
+    lost = copies.promised(paths)[paths[0]]
     Path(lost.destination.removeprefix("file://")).unlink()
-    found = absent_copies(copies, pa.array(paths))
-    assert found.dtype == np.bool_
-    assert found.tolist() == [path == paths[0] for path in paths]
+
+    foreseen = walking.delete_files(plan, dry_run=True)
+    report = walking.delete_files(plan)
+
+    assert (foreseen.would_delete, foreseen.kept) == (len(paths) - 1, 1)
+    assert (report.deleted, report.kept, report.pending) == (len(paths) - 1, 1, 1)
+    assert "copy_missing" in (report.paused or "")
+    assert Path(paths[0].removeprefix("file:").replace("///", "/")).exists()
+    assert walking.plans("db.t")[0].status is PlanStatus.DELETING
+    walking.hand_off(plan)
+    assert walking.delete_files(plan).deleted == len(paths)
+    assert walking.plans("db.t")[0].status is PlanStatus.DONE
