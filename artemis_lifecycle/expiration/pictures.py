@@ -24,7 +24,7 @@ def drawn(figure: Figure, kind: str) -> bytes:
 
     for text in figure.findobj(Text):
         # Names of tables and refs may have dollar signs, which are no formulas.
-        text.set_parse_math(False)  # type: ignore[attr-defined]
+        text.set_parse_math(False)
     picture = io.BytesIO()
     with warnings.catch_warnings():
         # A script that the font lacks is drawn as boxes.
