@@ -45,7 +45,7 @@ class Identifier:
     @classmethod
     def of_row(cls, namespace: str, name: str) -> Self:
         """The identifier of a SQL catalog's row; every dot of its namespace counts as the edge of a level."""
-        return cls(tuple(namespace.split(".")), name)
+        return cls(namespace_of_row(namespace), name)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class Identifier:
     @property
     def row(self) -> tuple[str, str]:
         """(table_namespace, table_name) in a SQL catalog."""
-        return ".".join(self.namespace), self.name
+        return namespace_row(self.namespace), self.name
 
     def sql(self, *catalog: str) -> str:
         """The identifier in Spark SQL, after `catalog` where that is given."""
@@ -66,7 +66,7 @@ class Identifier:
         return type(self)(self.namespace, self.name + suffix)
 
     def __str__(self) -> str:
-        return ".".join(quoted(part) for part in self.parts)
+        return dotted(self.parts)
 
 
 def parse(text: str) -> Identifier:
@@ -83,6 +83,21 @@ def parse(text: str) -> Identifier:
 def parse_namespace(text: str) -> tuple[str, ...]:
     """The levels of a namespace that is written as the namespace of a table is. Raises BadInput."""
     return parts_of(text, "namespace", "write it as a or a.b")
+
+
+def namespace_of_row(namespace: str) -> tuple[str, ...]:
+    """The levels of a namespace in a SQL catalog's row."""
+    return tuple(namespace.split("."))
+
+
+def namespace_row(levels: Sequence[str]) -> str:
+    """The levels as a SQL catalog's row has them."""
+    return ".".join(levels)
+
+
+def dotted(parts: Sequence[str]) -> str:
+    """The text of an identifier or a namespace with those parts."""
+    return ".".join(map(quoted, parts))
 
 
 def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:

@@ -14,7 +14,14 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from artemis_lifecycle import config
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
-from artemis_lifecycle.catalogs.identifier import Identifier, parse, parse_namespace, quoted
+from artemis_lifecycle.catalogs.identifier import (
+    Identifier,
+    dotted,
+    namespace_of_row,
+    namespace_row,
+    parse,
+    parse_namespace,
+)
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.errors import BadInput, ConfigError, NoSuchTable, OperationsUnavailable
@@ -40,7 +47,7 @@ class CatalogReader:
 
     def namespaces(self) -> list[str]:
         """Every namespace, sorted; its levels as in the text of a table's identifier."""
-        return sorted(".".join(map(quoted, levels)) for levels in self._source.namespaces())
+        return sorted(map(dotted, self._source.namespaces()))
 
     def tables(self) -> list[str]:
         """The identifier of every table, sorted; views are left out."""
@@ -153,7 +160,7 @@ class _Sql(_Source):
             ),
         )
         with self._engine.connect() as connection:
-            return [tuple(namespace.split(".")) for namespace in connection.execute(query).scalars()]
+            return [namespace_of_row(namespace) for namespace in connection.execute(query).scalars()]
 
     def tables(self) -> list[Identifier]:
         query = select(iceberg_tables.c.table_namespace, iceberg_tables.c.table_name).where(
@@ -202,7 +209,10 @@ class _Sql(_Source):
             connection.execute(
                 upsert(iceberg_namespace_properties)
                 .values(
-                    catalog_name=self._name, namespace=".".join(levels), property_key="exists", property_value="true"
+                    catalog_name=self._name,
+                    namespace=namespace_row(levels),
+                    property_key="exists",
+                    property_value="true",
                 )
                 .on_conflict_do_nothing()
             )
