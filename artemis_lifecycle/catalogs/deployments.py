@@ -231,10 +231,13 @@ def require_deployment(
             )
 
 
-def take_over(records: DeploymentRecords, ours: Deployment, *, who: str, why: str) -> list[DeploymentRecord]:
-    """Record that the catalog is `ours` from now on, whoever had it; returns what is in force then."""
+def take_over(
+    records: DeploymentRecords, ours: Deployment, *, who: str, why: str, anew: bool = False
+) -> list[DeploymentRecord]:
+    """Record that the catalog is `ours` from now on, whoever had it (`anew`: also where it is ours); returns what is in
+    force then."""
     found = records.newest()
-    if not found or any(ours.difference(each.deployment) is not None for each in found):
+    if anew or not found or any(ours.difference(each.deployment) is not None for each in found):
         records.add(ours, who, why, first=False)
     return records.newest()
 

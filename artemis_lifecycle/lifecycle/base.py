@@ -204,10 +204,12 @@ class Base(Opened):
         A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
         next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
 
-        Raises OtherDeployment before all else when the catalog is another deployment's; ClocksDisagree, for steps that
+        Raises OtherDeployment before all else when the catalog is another deployment's, or the operations
+        database was put back in time; ClocksDisagree, for steps that
         may be paused: what brings back or keeps needs no clock.
         """
         self.require_deployment()
+        self._progress.require()
         if not pausable:
             with self._leased(look, step, dry_run=dry_run) as state:
                 yield state
@@ -289,6 +291,8 @@ class Base(Opened):
                 look.metadata.table_uuid, own_locations(look.metadata, self.rules(table))
             )
         with lease as held:
+            if held is not None:
+                self._progress.reached(held.token)
             step_id = self._operations.steps.start(
                 look.metadata.table_uuid,
                 table,

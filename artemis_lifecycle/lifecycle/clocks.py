@@ -7,6 +7,7 @@ grace over, and nothing else would notice.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from artemis_lifecycle.storage.stores import Stores, is_local
 PROBE = ".artemis-clock-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
 
+_log = logging.getLogger(__name__)
 _RESOLUTION = timedelta(seconds=1)
 """S3 tells the time of an object in whole seconds, rounded down."""
 
@@ -78,7 +80,9 @@ def _store_ahead(folder: Folder) -> timedelta:
         folder.stores.write(probe, b"What time is it?", storage_class="STANDARD")
         found = folder.stores.head(probe)
     finally:
-        folder.stores.delete([probe])
+        for left in folder.stores.delete([probe]):
+            if left.outcome == "failed":
+                _log.warning("A probe of the store's clock was left behind: %s: %s", probe, left.error)
     if found is None or found.last_modified is None:
         raise ClocksDisagree(
             "The store does not say when a file was written, so nothing in it has an age",

@@ -17,6 +17,7 @@ from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
+from artemis_lifecycle.lifecycle.progress import Progress
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
@@ -175,6 +176,10 @@ class Opened:
         self.require_apart()
         self.require_deployment()
         self.require_clocks()
+
+    @property
+    def _progress(self) -> Progress:
+        return Progress(self.live_stores, self.deployment, self._operations.leases)
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,

@@ -20,7 +20,9 @@ class Operating(Base):
         the record in force. Raises BadInput where nobody, or no reason, is said; Refused for a role without rights.
         """
         require_said(f"catalog {self._live.name}", who=who, why=why)
-        found = take_over(self._live.deployments(self.live_stores), self.deployment, who=who, why=why)
+        records = self._live.deployments(self.live_stores)
+        # A database that was put back in time goes on from there by this word.
+        found = take_over(records, self.deployment, who=who, why=why, anew=self._progress.accept())
         # Somebody else may have taken it over at this moment.
         self.require_deployment()
         return found

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, delete, exists, func, insert, select, update
+from sqlalchemy import Engine, delete, exists, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -23,7 +23,7 @@ from artemis_lifecycle.operations.locks import TableLock as TableLock
 from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.locks import table_lock as table_lock
 from artemis_lifecycle.operations.processes import is_over
-from artemis_lifecycle.operations.tables import lease_token, leases, to_record
+from artemis_lifecycle.operations.tables import SCHEMA, lease_token, leases, to_record
 from artemis_lifecycle.storage.instants import elapsed
 
 _LOG = logging.getLogger(__name__)
@@ -206,6 +206,14 @@ class Leases:
         for record in self.live(table_uuid):
             if not is_over(record.process):
                 raise _taken(record)
+
+    def newest_token(self) -> int:
+        """The greatest token that this database has given out; 0 before the first."""
+        with self._engine.connect() as connection:
+            found = connection.execute(
+                text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {SCHEMA}.{lease_token.name}")
+            )
+            return int(found.scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Leases held now, oldest first."""

@@ -78,8 +78,9 @@ class Disk:
         with self.connected() as cursor:
             # No trigger and no foreign key minds the order.
             cursor.execute("SET LOCAL session_replication_role = replica")
-            if not any(table.startswith("artemis_cold.") for table in saved.rows):
-                cursor.execute("DROP SCHEMA IF EXISTS artemis_cold CASCADE")
+            for schema in ("artemis_cold", "artemis_live"):
+                if not any(table.startswith(f"{schema}.") for table in saved.rows):
+                    cursor.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
             for table in _tables(cursor):
                 cursor.execute(f"DELETE FROM {table}")
                 cursor.copy_expert(f"COPY {table} FROM STDIN", io.BytesIO(saved.rows[table]))

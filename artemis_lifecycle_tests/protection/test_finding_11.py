@@ -418,3 +418,81 @@ def test_the_identity_is_made_once(databases: Databases) -> None:
     with pytest.raises(Exception, match="identity_once"), engine.begin() as connection:
         connection.execute(text("INSERT INTO lifecycle.identity (operations_id) VALUES ('another')"))
     engine.dispose()
+
+
+# --- the same in every part: a server's backup, and a copy of a server ------------------------------------------------
+
+
+def _put_back(config: LifecycleConfig, token: int) -> None:
+    """As a server's own backup of that moment has it: oids and identifiers are the same, the sequence is not."""
+    engine = connect(str(config.operations.uri))
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM lifecycle.holds"))
+        connection.execute(text(f"DELETE FROM lifecycle.leases WHERE token > {token}"))
+        connection.execute(text(f"SELECT setval('lifecycle.lease_token', {token})"))
+    engine.dispose()
+
+
+def _newest(config: LifecycleConfig) -> int:
+    engine = connect(str(config.operations.uri))
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT last_value FROM lifecycle.lease_token")).scalar_one()
+    engine.dispose()
+    return int(found)
+
+
+def test_an_operations_database_put_back_in_time_stops_until_a_person_goes_on_from_there(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    config = make_config(operations={"uri": databases.make()}, defaults=NOW)
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 3)
+        lifecycle.plan_expiration(table)
+        backup = _newest(config)
+        lifecycle.hold(table, "legal", "case", snapshot_ids=ids_of(lifecycle, table)[:1])
+        lifecycle.plan_expiration(table)
+    _put_back(config, backup)
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        with pytest.raises(OtherDeployment, match="restored from a backup"):
+            lifecycle.plan_expiration(table)
+        with pytest.raises(OtherDeployment, match="restored from a backup"):
+            lifecycle.deep_archive(table, dry_run=True)
+        assert lifecycle.read(table).count() == 3
+        lifecycle.hold(table, "legal", "case", snapshot_ids=ids_of(lifecycle, table)[:1])
+        assert [each.why for each in lifecycle.take_over(who="ada", why="restored")] == ["restored"]
+        lifecycle.plan_expiration(table)
+
+
+def test_of_two_copies_of_a_server_the_one_behind_is_stopped(
+    make_config: MakeConfig, databases: Databases, spark: SparkSession
+) -> None:
+    config = make_config(operations={"uri": databases.make()}, defaults=NOW)
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        lifecycle.plan_expiration(table)
+        both = _newest(config)
+        # The copy goes on first, and both hold the same until now.
+        lifecycle.plan_expiration(table)
+        _put_back(config, both)
+        with pytest.raises(OtherDeployment, match="a copy of a server"):
+            lifecycle.plan_expiration(table)
+
+
+def test_steps_side_by_side_do_not_stop_each_other(first: LifecycleConfig, spark: SparkSession) -> None:
+    with Lifecycle.open(first, spark=spark) as lifecycle:
+        tables = [make_table(lifecycle, f"t{number}", 1) for number in range(4)]
+        failed: list[BaseException] = []
+
+        def list_often(table: str) -> None:
+            try:
+                for _ in range(5):
+                    lifecycle.list_objects(table)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=list_often, args=(table,)) for table in tables]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
