@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 class Neighbor:
     """Another table, by what its metadata says of locations. `dropped`: the catalog has it no more.
 
-    When its metadata cannot be read, `problem` says why and `locations` are guessed from where its metadata file is.
+    When its metadata cannot be read, `problem` says why and `locations` are guessed from where its metadata file is. Of
+    a dropped table that is no problem: what is left stays in its place (`is_readable` False).
     """
 
     table: str
@@ -44,6 +45,7 @@ class Neighbor:
     locations: tuple[str, ...]
     problem: str | None = None
     dropped: bool = False
+    is_readable: bool = True
 
 
 @dataclass(frozen=True)
@@ -187,13 +189,21 @@ class Neighbors:
             )
             if place is None and not context.operations.holds.active(known.table_uuid):
                 continue  # Purged: nothing is left by which anybody could bring it back.
+            is_readable = True
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
                 locations = own_locations(metadata, context.rules)
             except (UnreadableMetadata, StorageError):
-                locations = self._guess(known.metadata_location)
+                locations, is_readable = self._guess(known.metadata_location), False
             name = f"dropped table {known.table} ({known.table_uuid})"
-            other = Neighbor(name, known.table_uuid, place or known.metadata_location, locations, dropped=True)
+            other = Neighbor(
+                name,
+                known.table_uuid,
+                place or known.metadata_location,
+                locations,
+                dropped=True,
+                is_readable=is_readable,
+            )
             # Its last metadata file never changes; whether it is still lost is asked each time.
             self._lost[known.table_uuid] = (known, other)
             found.append(other)

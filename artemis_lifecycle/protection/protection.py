@@ -39,7 +39,7 @@ from artemis_lifecycle.protection.ownership import (
 )
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
 from artemis_lifecycle.protection.prefixes import prefix_locations
-from artemis_lifecycle.protection.table_state import DroppedTableState, TableState, hash_texts
+from artemis_lifecycle.protection.table_state import DroppedTableState, LostNeighborState, TableState, hash_texts
 from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
@@ -213,7 +213,7 @@ class Protection:
         require_collectable(metadata, self._deletion.table)
         self._former = former_locations(self._context.stores, metadata, self._context.rules)
         self._settle_roots(metadata)
-        self._others = {other.table: self._other(other) for other in self._found}
+        self._others = {other.table: self._other(other) for other in self._found if other.is_readable}
         self._own.walked(metadata)
         for state in self._others.values():
             state.walked(state.read())
@@ -285,7 +285,7 @@ class Protection:
         enough = False not in [state.refresh() for state in (self._own, *self._others.values())]
         require_collectable(self.metadata, self._deletion.table)
         self._settle_roots(self.metadata)
-        return {other.table for other in self._found} == set(self._others) and enough
+        return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
 
     def require_no_hold(self) -> None:
         """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
@@ -503,9 +503,8 @@ class Protection:
 
     def _other(self, other: Neighbor) -> TableState:
         assert other.table_uuid is not None
-        return TableState(
-            self._context, self._deletion, other.table, other.table_uuid, lambda: self.neighbors.entry(other)
-        )
+        kind = LostNeighborState if other.dropped else TableState
+        return kind(self._context, self._deletion, other.table, other.table_uuid, lambda: self.neighbors.entry(other))
 
     # --- folders with several names ---------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
+from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
@@ -28,6 +29,8 @@ REACHABLE = "reachable"
 
 CURRENT_METADATA = "current_metadata"
 """The file is the table's metadata file, one of its metadata log, its version hint or a registered statistics file."""
+
+_log = logging.getLogger(__name__)
 
 _MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
 
@@ -226,6 +229,17 @@ class DroppedTableState(TableState):
     def refresh(self) -> bool:
         self.metadata = self.read()
         return True
+
+
+class LostNeighborState(TableState):
+    """Of another table that was dropped: what it reached stays, as far as its manifests are still there."""
+
+    def view(self, metadata: TableMetadata) -> IndexView | None:
+        try:
+            return super().view(metadata)
+        except (UnreadableMetadata, MissingFile) as error:
+            _log.warning("What %s reached is not known any more; its place stays: %s", self.table, error.what)
+            return None
 
 
 def hash_texts(locations: Iterable[str], rules: LocationRules) -> NDArray[np.uint64]:
