@@ -45,7 +45,7 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, relative_to
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
@@ -167,6 +167,7 @@ class Protection:
         self._former: tuple[str, ...] = ()
         # Hashes, sorted: of all files considered, and of those that a table reached at the last full look, by its name.
         self._hashes: NDArray[np.uint64] | None = None
+        self._names: tuple[NDArray[np.uint64], NDArray[np.uint64]]
         self._reached: dict[str, NDArray[np.uint64]] = {}
         # Those that sealed lists name, by where these stand: what is sealed never changes.
         self._frames: dict[str, NDArray[np.uint64]] = {}
@@ -238,7 +239,7 @@ class Protection:
                     named.append(hashed[rows])
                     other_names.append(others)
         self._hashes = distinct(np.concatenate(hashes))
-        first, second = np.concatenate(named), np.concatenate(other_names)
+        self._names = (np.concatenate(named), np.concatenate(other_names))
         self._reached = {}
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
@@ -246,12 +247,7 @@ class Protection:
             if view is None:
                 self._reached[state.table] = np.empty(0, np.uint64)
                 continue
-            reached = self._hashes[view.reaches(self._hashes)]
-            if len(second):
-                distinct_names = distinct(second)
-                alive = distinct_names[view.reaches(distinct_names)]
-                reached = distinct(np.concatenate([reached, first[among(alive, second)]]))
-            self._reached[state.table] = reached
+            self._reached[state.table] = self._reached_by(view)
             state.other_names = self._names_here
         self._frames.clear()
         self._unarchived = None
@@ -370,9 +366,8 @@ class Protection:
 
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """The considered files that open plans, scans and undeletes of the tables here name."""
-        assert self._hashes is not None
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
-        found += [(OPEN_PLAN, self._hashes[view.reaches(self._hashes)]) for view in self._unarchived_views()]
+        found += [(OPEN_PLAN, self._reached_by(view)) for view in self._unarchived_views()]
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules))]
 
     @property
@@ -430,8 +425,22 @@ class Protection:
             batches = frame_batches(files_location, self._context.stores)
             hashes = [hash_column(subject_array(batch.column("path")), self._context.rules) for batch in batches]
             named = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
-            self._frames[files_location] = named[among(self._hashes, named)]
+            self._frames[files_location] = self._with_other_names(named[among(self._hashes, named)], named)
         return self._frames[files_location]
+
+    def _reached_by(self, view: IndexView) -> NDArray[np.uint64]:
+        """The considered files that any snapshot of the view reaches, under any of their names."""
+        assert self._hashes is not None
+        others = distinct(self._names[1])
+        reached = self._hashes[view.reaches(self._hashes)]
+        return self._with_other_names(reached, others[view.reaches(others)]) if len(others) else reached
+
+    def _with_other_names(self, found: NDArray[np.uint64], named: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """`found`, and the considered files of which another name is among the sorted `named`; sorted."""
+        import numpy as np
+
+        first, second = self._names
+        return distinct(np.concatenate([found, first[among(named, second)]])) if len(first) else found
 
     def _places(self) -> Places:
         context, rules = self._context, self._context.rules
@@ -534,7 +543,7 @@ class Protection:
             key = folders.key(folder)
             if key is not None:
                 self._folders_by_key.setdefault(key, set()).add(folder)
-            for other, is_same in aliases.of(folder):
+            for other, is_same in [*aliases.of(folder), *self._under_other_roots(folder, folders)]:
                 texts = paths.slice(low, high - low).to_pylist()
                 names = [text[len(spelled) + 1 :] for text in texts]
                 rows = [
@@ -542,6 +551,14 @@ class Protection:
                 ]
                 others = pa.array([f"{other}/{names[row]}" for row in rows], pa.string())
                 yield np.array(rows, np.int64) + low, hash_column(others, self._context.rules)
+
+    def _under_other_roots(self, folder: str, folders: Folders) -> Iterator[tuple[str, bool]]:
+        """The names of a folder below the table's other locations, where two of these are one folder."""
+        for root in self._own_roots:
+            rest = "" if folder == root else relative_to(folder, root, self._context.rules)
+            for other in self._own_roots if rest is not None else ():
+                if other != root and (key := folders.key(root)) is not None and key == folders.key(other):
+                    yield f"{other}/{rest}".rstrip("/"), True
 
     def _names_here(self, locations: Iterable[str]) -> Iterator[str]:
         """The names under which the considered files' folders have these new files, where they have others."""
