@@ -14,11 +14,14 @@ from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, Handoff
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
-from artemis_lifecycle.errors import BadInput, PlanStateError
+from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
+from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
 from artemis_lifecycle.lifecycle.base import person
@@ -28,6 +31,7 @@ from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.restores import RestoreRecord
+from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
 from artemis_lifecycle.storage.frames import read_frame
@@ -232,6 +236,72 @@ class ColdTier(Expiration):
             step.state = "pending" if done.failed_files else "done"
             step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
         return done
+
+    def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
+        """Read what is due of the table's cold files (at most about `limit`) and compare each with its checksum, so
+        that every one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped; reads nothing where
+        the policy says never.
+
+        A file that is gone or damaged is copied again while live has it; else it is recorded as lost, until it is as
+        recorded again. Files in the deep archive are checked for presence and size only. Takes the table's lease only
+        to copy; a table that is busy then is tried again by the next run.
+
+        Raises NoSuchTable before the first handoff; UnreadableMetadata when a cold table's metadata is lost;
+        StorageError when a store does not answer, or the ledger of copies is lost.
+        """
+        instant, every = self._instant("now", now), self.config.policy(table).cold_tier.scrubs
+        look = self._look(table)
+        table_uuid = look.metadata.table_uuid
+        if every is None:
+            return ColdScrub(table, open_losses=len(self.operations.scrubs.losses(table_uuid)))
+        # It reads only, and may read for hours: the lease is for those who change something.
+        with self._step(look, "cold_scrub", dry_run=True) as step:
+            copies, cold = self.cold_copies(table, table_uuid), self._cold_metadata(table_uuid)
+            if copies is None or cold is None:
+                raise no_cold_table(table)
+            if cold.snapshots and copies.ledger.is_empty():
+                raise StorageError(
+                    "The record of what was copied to the cold tier is lost: no checksum to compare with",
+                    table=table,
+                    path=copies.ledger.folder,
+                    untouched="both tiers",
+                    do="restore the folder; until then the cold table's metadata answers for what was promised",
+                )
+
+            def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
+                try:
+                    with self._step(look, "cold_repair") as repairing:
+                        done = repair(copies, self.live_stores, lost, check=repairing.check)
+                except LeaseTaken as taken:
+                    return {copy.destination: f"not tried yet: {taken.what}" for copy in lost}
+                return {each.copy.destination: each.error for each in done if each.error is not None}
+
+            done = scrub(
+                ScrubContext(
+                    spark=self.spark,
+                    cold_stores=self.cold_stores,
+                    ledger=copies.ledger,
+                    scrubs=self.operations.scrubs,
+                    table=table,
+                    table_uuid=table_uuid,
+                    repair=again,
+                    check=step.check,
+                ),
+                every,
+                instant,
+                limit,
+            )
+            step.counts = {
+                "files_read": done.checked_files,
+                "bytes_read": done.checked_bytes,
+                "repaired": done.repaired,
+                "lost": done.lost,
+            }
+        return done
+
+    def cold_losses(self, table: str) -> list[ColdLoss]:
+        """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
+        return self.operations.scrubs.losses(self._look(table).metadata.table_uuid)
 
     def request_thaw(
         self,
