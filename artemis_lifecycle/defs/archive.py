@@ -39,6 +39,8 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
             "files_moved": done.moved_files,
             "files_failed": done.failed_files,
             "files_still_live": done.still_live,
+            "files_needed_elsewhere": done.needed_elsewhere,
+            "needed_by": ", ".join(done.needed_by),
             "failures": shown.table(["path", "error"], done.failures),
             **({"sealed_files": shown.place(done.files_location)} if done.files_location else {}),
             "seconds": watch.seconds,
@@ -57,17 +59,16 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
         done = steps.scrub_cold(table)
     # The check is red as soon as this run has found a loss, not when the next handoff evaluates it.
     judged = judge_losses(steps.cold_losses(table), done.repaired)
-    context.instance.report_runless_asset_event(
-        AssetCheckEvaluation(
-            AssetKey("cold_tier_snapshots"),
-            "cold_files_are_as_recorded",
-            judged.passed,
-            metadata=judged.metadata,
-            severity=judged.severity,
-            description=judged.description,
-            partition=table,
-        )
+    evaluation = AssetCheckEvaluation(
+        AssetKey("cold_tier_snapshots"),
+        "cold_files_are_as_recorded",
+        judged.passed,
+        metadata=judged.metadata,
+        severity=judged.severity,
+        description=judged.description,
+        partition=table,
     )
+    context.log_event(evaluation)  # type: ignore[arg-type]  # It handles these; its annotation leaves them out.
     context.add_output_metadata(
         {
             "files_read": done.checked_files,

@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
@@ -187,8 +188,10 @@ def purge(
     dry_run: bool = False,
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Purged:
-    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left."""
+    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left. Each piece goes
+    inside `guard()`, which raises while a hold forbids it."""
     deleted = failed = size = 0
     for piece in _pieces(stores.list(record.folder)):
         check()
@@ -197,7 +200,7 @@ def purge(
             deleted, size = deleted + len(piece), size + sum(sizes.values())
             continue
         take(len(piece))
-        with around("quarantine.purge"):
+        with guard(), around("quarantine.purge"):
             for answer in stores.delete(list(sizes)):
                 if answer.outcome == "failed":
                     failed += 1

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.deletion import id_of
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -67,18 +72,56 @@ class Quarantine(DroppedTables):
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed. A dry run tells what would go. Raises LeaseTaken, StorageError."""
+        stays until that is closed, and what a hold covers until that ends. A dry run tells what would go. Raises
+        LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
         look = self._look_even_if_dropped(table)
         bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
         done: list[Purged] = []
         with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
             for record in self.operations.quarantines.due(look.metadata.table_uuid):
+                snapshot_ids = self._snapshots_of(record.job_id)
+                if self._hold_on(record, snapshot_ids) is not None:
+                    step.state = "pending"
+                    continue
                 if not dry_run:
                     record = self.operations.quarantines.purge(record.job_id)
-                purged = purge(self.live_stores, record, dry_run=dry_run, take=bucket.take, check=step.check)
+                purged = purge(
+                    self.live_stores,
+                    record,
+                    dry_run=dry_run,
+                    take=bucket.take,
+                    check=step.check,
+                    guard=partial(self._not_held, record, snapshot_ids),
+                )
                 if not dry_run and not purged.failed:
                     self.operations.quarantines.purged(record.job_id)
                 done.append(purged)
-            step.state = "pending" if any(each.failed for each in done) else "done"
+            if any(each.failed for each in done):
+                step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
+
+    def _snapshots_of(self, job_id: str) -> frozenset[int]:
+        """The expired snapshots that the files of a job belonged to; none of an orphan scan's."""
+        try:
+            return frozenset(self.plan(job_id).expired_snapshots)
+        except NoSuchPlan:
+            return frozenset()
+
+    def _hold_on(self, record: QuarantineRecord, snapshot_ids: frozenset[int]) -> Hold | None:
+        active = self.operations.holds.active(record.table_uuid)
+        return next((hold for hold in active if not hold.snapshot_ids or snapshot_ids & set(hold.snapshot_ids)), None)
+
+    @contextmanager
+    def _not_held(self, record: QuarantineRecord, snapshot_ids: frozenset[int]) -> Iterator[None]:
+        """Under the lock that placing a hold takes: none comes in before the block ends. Raises Refused for one."""
+        with table_lock(self.operations.engine, record.table_uuid, table=record.table):
+            hold = self._hold_on(record, snapshot_ids)
+            if hold is not None:
+                raise Refused(
+                    f"Hold {hold.hold_id} of {hold.owner} stops the purge of {record.job_id}: {hold.reason}",
+                    table=record.table,
+                    untouched="what is still in quarantine",
+                    do=f"purge again when it is over, or artemis release {hold.hold_id}",
+                )
+            yield
