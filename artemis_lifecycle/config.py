@@ -187,13 +187,20 @@ class ColdSplit(_Model):
 
 class ColdTier(_Model):
     """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names. Snapshots
-    that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier."""
+    that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier.
+    Each cold file is read once in `scrub_every` and compared with its checksum; 0 or never turns that off."""
 
     enabled: bool = True
     archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
     split: ColdSplit = ColdSplit()
     retain: Duration = timedelta(days=7 * 365)
     then: Literal["deep-archive", "keep"] = "deep-archive"
+    scrub_every: Literal["never"] | Duration = timedelta(days=90)
+
+    @property
+    def scrubs(self) -> timedelta | None:
+        """The time of one rotation through the cold files; None when they are not read again."""
+        return None if self.scrub_every == "never" or not self.scrub_every else self.scrub_every
 
 
 class DeepArchive(_Model):

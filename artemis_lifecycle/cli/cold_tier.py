@@ -141,6 +141,38 @@ def deep_archive(
         show(done, json=json, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
 
 
+@app.command(name="scrub-cold")
+def scrub_cold(
+    table: TableArgument,
+    now: NowOption = None,
+    limit: Annotated[int | None, typer.Option(help="Read about so many files; default: all that are due.")] = None,
+    losses: Annotated[bool, typer.Option("--losses", help="List what is lost still; read nothing.")] = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Read the cold files that are due and compare checksums; copy lost ones again while live has them."""
+    with opened(config, f"reading the cold files of {table}") as lifecycle:
+        if losses:
+            show_list(
+                lifecycle.cold_losses(table),
+                json=json,
+                title=f"Lost cold files of {table}",
+                columns=("path", "copy of", "reason", "found", "checked"),
+                row=lambda loss: (loss.path, loss.source, loss.reason, loss.found_at, loss.checked_at),
+            )
+            return
+        done = lifecycle.scrub_cold(table, instant(now), limit=limit)
+    if json:
+        show_json(done)
+    else:
+        show({**asdict(done), "problems": len(done.problems)}, json=False, title=f"Cold files of {table}")
+        rows = [(each.path, "repaired" if each.repaired else "lost", each.reason) for each in done.problems]
+        if rows:
+            show_table("Problems", ("path", "outcome", "reason"), rows)
+    if done.open_losses:
+        raise typer.Exit(1)
+
+
 @app.command()
 def thaw(
     table: TableArgument,

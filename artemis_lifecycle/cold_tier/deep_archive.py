@@ -4,13 +4,13 @@ which snapshots are due, which files they alone have, and moving those. Thawing 
 Only data and delete files go. Manifests and manifest lists stay readable, so that what a snapshot needs can be listed
 to the file before anybody asks, or pays, for a thaw; and the cold table's metadata changes not at all.
 
-A file that any other cold snapshot reads stays, and so does one that the live table still reaches: it will be read by
-snapshots that expire in years to come.
+A file that any other cold snapshot reads stays, of this table or of another one that mirrors files from here. So does
+one that the live table still reaches: it will be read by snapshots that expire in years to come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -51,7 +51,8 @@ class DeepArchived:
 
     `snapshot_ids` are past the cold tier's retention, and `cutoff` its edge; of `due_files` that they alone have,
     `moved_files` are in the archive now. Left in the cold tier, and readable: `still_live` files, that the live table
-    has too; `not_owned`, outside the table's own place there; `unrecorded`, that no handoff's record knows.
+    has too; `needed_elsewhere`, that other cold tables (`needed_by`) read; `not_owned`, outside the table's own place
+    there; `unrecorded`, that no handoff's record knows.
     `held_snapshots` would be due, were they not held.
     """
 
@@ -67,6 +68,8 @@ class DeepArchived:
     failed_files: int = 0
     failures: tuple[tuple[str, str], ...] = ()
     still_live: int = 0
+    needed_elsewhere: int = 0
+    needed_by: tuple[str, ...] = ()
     not_owned: int = 0
     unrecorded: int = 0
     dry_run: bool = False
@@ -81,7 +84,8 @@ class DeepArchived:
 @dataclass(frozen=True)
 class DeepArchiveContext:
     """What a move works with. `check` raises when the worker's lease is lost. `cold` and `live` are the manifest
-    indexes of the two tables as they are now, under that lease; `holds` answers anew each time it is asked."""
+    indexes of the two tables as they are now, under that lease; `holds` answers anew each time it is asked, and so do
+    `others`: the indexes, by name, of the other cold tables that may read files from this one's place."""
 
     spark: SparkSession
     cold_stores: Stores
@@ -94,6 +98,7 @@ class DeepArchiveContext:
     cold: IndexView
     live: IndexView
     holds: Callable[[], tuple[HoldView, ...]]
+    others: Callable[[], Mapping[str, IndexView]]
     who: str
     check: Callable[[], None] = lambda: None
 
@@ -203,15 +208,34 @@ def _only_theirs(context: DeepArchiveContext, so_far: DeepArchived) -> tuple[pa.
         still_live += int(needed.sum())
         parts.append(known.filter(pa.array(~needed)))
     kept = (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
+    mirrored, needed_by = _needed_elsewhere(context, kept.column("path"))
+    kept = kept.filter(pa.array(~mirrored)).combine_chunks()
     counted = replace(
         so_far,
         due_files=kept.num_rows,
         due_bytes=pc.sum(kept.column("size_in_bytes")).as_py() or 0,
         still_live=still_live,
+        needed_elsewhere=int(mirrored.sum()),
+        needed_by=needed_by,
         not_owned=not_owned,
         unrecorded=unrecorded,
     )
     return kept, counted
+
+
+def _needed_elsewhere(context: DeepArchiveContext, paths: pa.ChunkedArray) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
+    """Which of these cold paths other cold tables read now, and the names of those tables."""
+    import numpy as np
+
+    needed = np.zeros(len(paths), np.bool_)
+    tables = []
+    if len(paths):
+        for name, view in context.others().items():
+            found = view.reaches(hash_column(paths.combine_chunks(), view.index.rules))
+            needed |= found
+            if found.any():
+                tables.append(name)
+    return needed, tuple(sorted(tables))
 
 
 def _finished(context: DeepArchiveContext) -> pa.Array | None:
@@ -259,7 +283,7 @@ def _moved(
     known = {hold.hold_id for hold in holds}
     mover = _Mover(context.cold_stores, move.storage_class)
     for start in range(0, len(paths), _FILES_PER_BATCH):
-        batch = paths.slice(start, _FILES_PER_BATCH).to_pylist()
+        batch = paths.slice(start, _FILES_PER_BATCH)
         # The lock that placing a hold takes: none comes in between the look and the move.
         with table_lock(context.operations.engine, move.table_uuid, table=context.table):
             context.check()
@@ -272,8 +296,19 @@ def _moved(
                     untouched="the other files, which stay readable in the cold tier",
                     do="run it again: it goes on with what is not held",
                 )
+            # Another table may have published a handoff since.
+            needed, tables = _needed_elsewhere(context, batch)
+            if needed.any():
+                raise Refused(
+                    f"{', '.join(tables)} reads files from here since the move began, after {moved} of {len(paths)} "
+                    "files had been moved",
+                    table=context.table,
+                    untouched="the other files, which stay readable in the cold tier",
+                    do="run it again: it goes on with what no other table reads",
+                )
             reach("deep_archive.batch:before")
-            refused = [(path, error) for path, error in each_file(context.spark, mover, batch) if error is not None]
+            moving = each_file(context.spark, mover, batch.to_pylist())
+            refused = [(path, error) for path, error in moving if error is not None]
             reach("deep_archive.batch:after")
         moved += len(batch) - len(refused)
         failures += refused

@@ -94,6 +94,14 @@ class Ledger:
         self._stores = stores
         self._folder = folder
 
+    @property
+    def folder(self) -> str:
+        return self._folder
+
+    def is_empty(self) -> bool:
+        """Return True if nothing is recorded, or the records are lost."""
+        return not self._parts()
+
     def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
         import pyarrow as pa

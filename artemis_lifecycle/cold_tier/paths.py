@@ -193,6 +193,13 @@ def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | 
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
 
 
+def identities(stores: Stores, root: str) -> list[ColdIdentity]:
+    """The settled places of all tables."""
+    folders, _ = stores.children(f"{root}/cold")
+    found = (read_identity(stores, root, folder.rstrip("/").rpartition("/")[2]) for folder in folders)
+    return [identity for identity in found if identity is not None]
+
+
 def no_cold_table(table: str) -> NoSuchTable:
     """The error for a table that nothing was handed off of yet."""
     return NoSuchTable(
@@ -211,9 +218,7 @@ def settle(stores: Stores, root: str, table_uuid: str, choose: Callable[[list[st
     known = read_identity(stores, root, table_uuid)
     if known is not None:
         return known
-    folders, _ = stores.children(f"{root}/cold")
-    others = [read_identity(stores, root, folder.rstrip("/").rpartition("/")[2]) for folder in folders]
-    chosen = choose([other.cold_location for other in others if other is not None])
+    chosen = choose([other.cold_location for other in identities(stores, root)])
     path = identity_path(root, table_uuid)
     try:
         stores.write(path, chosen.to_json())

@@ -1,9 +1,10 @@
 """The ends of retentions behind a table's night (cold tier, quarantine, dropped tables, records), and thaws: jobs of
 their own."""
 
-from dagster import OpExecutionContext, job, op
+from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
 from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs.checks import judge_losses
 from artemis_lifecycle.defs.common import Changes
 from artemis_lifecycle.defs.failures import RETRIES, told_to_dagster
 from artemis_lifecycle.defs.partitions import table_of, tables
@@ -38,8 +39,49 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
             "files_moved": done.moved_files,
             "files_failed": done.failed_files,
             "files_still_live": done.still_live,
+            "files_needed_elsewhere": done.needed_elsewhere,
+            "needed_by": ", ".join(done.needed_by),
             "failures": shown.table(["path", "error"], done.failures),
             **({"sealed_files": shown.place(done.files_location)} if done.files_location else {}),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Read the cold files that are due, compare checksums, copy lost ones again while live has them."""
+    with told_to_dagster() as watch:
+        steps, table = lifecycle.get(), context.partition_key
+        if steps.cold_metadata(table) is None:
+            context.log.info("nothing of the table is in the cold tier yet")
+            return
+        done = steps.scrub_cold(table)
+    # The check is red as soon as this run has found a loss, not when the next handoff evaluates it.
+    judged = judge_losses(steps.cold_losses(table), done.repaired)
+    evaluation = AssetCheckEvaluation(
+        AssetKey("cold_tier_snapshots"),
+        "cold_files_are_as_recorded",
+        judged.passed,
+        metadata=judged.metadata,
+        severity=judged.severity,
+        description=judged.description,
+        partition=table,
+    )
+    context.log_event(evaluation)  # type: ignore[arg-type]  # It handles these; its annotation leaves them out.
+    context.add_output_metadata(
+        {
+            "files_read": done.checked_files,
+            "bytes_read": done.checked_bytes,
+            "files_in_deep_archive": done.archived_files,
+            "repaired": done.repaired,
+            "lost": done.lost,
+            "open_losses": done.open_losses,
+            "rotation_began": shown.instant(done.began_at),
+            "share_of_rotation": done.share_done,
+            "problems": shown.table(
+                ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
+            ),
             "seconds": watch.seconds,
         }
     )
@@ -131,6 +173,12 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
 def deep_archive() -> None:
     """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
     move_to_deep_archive()
+
+
+@job(partitions_def=tables, tags={"artemis/job": "cold_scrub"})
+def cold_scrub() -> None:
+    """A day's share of the rotation through a table's cold files: read, compared, and repaired from live."""
+    read_cold_files()
 
 
 @job(partitions_def=tables, tags={"artemis/job": "thaws"})

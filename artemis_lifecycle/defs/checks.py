@@ -6,7 +6,7 @@ its own run only, so every destructive step has guards of its own besides.
 """
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,6 +29,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.plans import HOLDING
+from artemis_lifecycle.operations.scrubs import ColdLoss
 
 # Checks per partition are in preview in Dagster 1.13. Its definitions copy the specs later, so the filter has to stay.
 warnings.filterwarnings(
@@ -131,6 +132,29 @@ def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: Lifecycle
         files_verified=found.verified_files,
         bytes_verified=found.verified_bytes,
     )
+
+
+@_check("cold_tier_snapshots")
+def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """No cold file of the table is lost: each that a scrub found gone or damaged is as recorded again."""
+    with told_to_dagster():
+        return judge_losses(lifecycle.get().cold_losses(context.partition_key))
+
+
+def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckResult:
+    """Red from the first loss on, until the file is as recorded again; a warning for files that were repaired."""
+    if losses:
+        return _result(
+            False,
+            f"{len(losses):,} cold files are lost: gone or damaged, and live no longer has them.",
+            [f"{loss.path}: {loss.reason}" for loss in losses[:NAMED]],
+            lost=len(losses),
+            repaired=repaired,
+        )
+    if repaired:
+        text = f"{repaired:,} cold files were gone or damaged, and were copied again from live. Check the cold store."
+        return _result(False, text, warn=True, lost=0, repaired=repaired)
+    return _result(True, "No cold file is known to be lost.", lost=0, repaired=0)
 
 
 def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
@@ -286,6 +310,7 @@ ALL = (
     plan_keeps_every_ref,
     plan_keeps_window_edge,
     cold_copy_verified,
+    cold_files_are_as_recorded,
     nothing_reachable_deleted,
     no_plan_waits_too_long,
     orphan_share_below_threshold,

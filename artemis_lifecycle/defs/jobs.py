@@ -84,6 +84,7 @@ data_compaction = _job(
 )
 
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
+cold_scrub = archive.cold_scrub
 dropped_tables, records = archive.dropped_tables, archive.records
 
 ALL = (
@@ -98,6 +99,7 @@ ALL = (
     manifest_compaction,
     data_compaction,
     deep_archive,
+    cold_scrub,
     thaws,
     quarantine_purge,
     dropped_tables,

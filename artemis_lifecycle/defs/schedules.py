@@ -129,6 +129,20 @@ def _upkeep(name: str, cron: str, job: Any, description: str, *, by_day: bool = 
     )
 
 
+def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+    """Only tables with a cold tier whose policy has its files read again."""
+    found = upkeep_requests("cold_scrub", lifecycle, instance, now, by_day=True)
+    if isinstance(found, SkipReason):
+        return found
+
+    def wanted(table: str) -> bool:
+        policy = lifecycle.config.policy(table).cold_tier
+        return policy.enabled and policy.scrubs is not None
+
+    due = [request for request in found if wanted(str(request.partition_key))]
+    return due or SkipReason("no table's policy has its cold files read again")
+
+
 def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
     """Only tables that have something to purge: a run starts a session."""
     due = {record.table for record in lifecycle.operations.quarantines.due()}
@@ -172,6 +186,13 @@ ALL = (
     _upkeep("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
     _upkeep(
         "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff's hour."
+    ),
+    _schedule(
+        "daily_cold_scrub",
+        "0 12 * * *",
+        jobs.cold_scrub,
+        "At noon, outside each table's quiet window, for tables whose cold files are read again.",
+        scrub_requests,
     ),
     _schedule(
         "daily_quarantine_purge",

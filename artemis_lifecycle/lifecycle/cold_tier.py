@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier import thaw as thawing
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, identities, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
-from artemis_lifecycle.errors import BadInput, PlanStateError
+from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
+from artemis_lifecycle.cold_tier.verify import cold_index
+from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
 from artemis_lifecycle.lifecycle.base import person
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.reading import require_readable
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.restores import RestoreRecord
+from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import view_of
 from artemis_lifecycle.storage.frames import read_frame
 
@@ -192,11 +200,11 @@ class ColdTier(Expiration):
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
         """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
-        no other cold snapshot has, nor the live table. Where the policy says `then: keep`, nothing moves.
+        no other cold snapshot has, of any table, nor the live table. Where the policy says `then: keep`, nothing moves.
 
         A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run tells what would
-        move. Raises NoSuchTable before the first handoff; Refused when a hold comes in meanwhile; UnreadableMetadata,
-        LeaseTaken, Busy.
+        move. Raises NoSuchTable before the first handoff; Refused when a hold, or another table's need, comes in
+        meanwhile; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
         """
         instant = min(self._instant("now", now), self._instant("now", None))
         policy, archive = self.config.policy(table).cold_tier, self.config.deep_archive
@@ -221,6 +229,7 @@ class ColdTier(Expiration):
                     ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
                     cold=self._cold_index(table, cold),
                     live=self._index(table, live),
+                    others=self._mirroring(identity),
                     holds=lambda: (*self._guards(table_uuid)[0], *thaw_views(self.operations.thaws.list(table_uuid))),
                     who=self.owner,
                     check=step.check,
@@ -233,6 +242,108 @@ class ColdTier(Expiration):
             step.state = "pending" if done.failed_files else "done"
             step.counts = {"files_moved": done.moved_files, "bytes": done.due_bytes, "failed": done.failed_files}
         return done
+
+    def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
+        """Read what is due of the table's cold files (at most about `limit`) and compare each with its checksum, so
+        that every one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped; reads nothing where
+        the policy says never.
+
+        A file that is gone or damaged is copied again while live has it; else it is recorded as lost, until it is as
+        recorded again. Files in the deep archive are checked for presence and size only. Takes the table's lease only
+        to copy; a table that is busy then is tried again by the next run.
+
+        Raises NoSuchTable before the first handoff; UnreadableMetadata when a cold table's metadata is lost;
+        StorageError when a store does not answer, or the ledger of copies is lost.
+        """
+        instant, every = self._instant("now", now), self.config.policy(table).cold_tier.scrubs
+        look = self._look(table)
+        table_uuid = look.metadata.table_uuid
+        if every is None:
+            return ColdScrub(table, open_losses=len(self.operations.scrubs.losses(table_uuid)))
+        # It reads only, and may read for hours: the lease is for those who change something.
+        with self._step(look, "cold_scrub", dry_run=True) as step:
+            copies, cold = self.cold_copies(table, table_uuid), self._cold_metadata(table_uuid)
+            if copies is None or cold is None:
+                raise no_cold_table(table)
+            if cold.snapshots and copies.ledger.is_empty():
+                raise StorageError(
+                    "The record of what was copied to the cold tier is lost: no checksum to compare with",
+                    table=table,
+                    path=copies.ledger.folder,
+                    untouched="both tiers",
+                    do="restore the folder; until then the cold table's metadata answers for what was promised",
+                )
+
+            def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
+                try:
+                    with self._step(look, "cold_repair") as repairing:
+                        done = repair(copies, self.live_stores, lost, check=repairing.check)
+                except LeaseTaken as taken:
+                    return {copy.destination: f"not tried yet: {taken.what}" for copy in lost}
+                return {each.copy.destination: each.error for each in done if each.error is not None}
+
+            done = scrub(
+                ScrubContext(
+                    spark=self.spark,
+                    cold_stores=self.cold_stores,
+                    ledger=copies.ledger,
+                    scrubs=self.operations.scrubs,
+                    table=table,
+                    table_uuid=table_uuid,
+                    repair=again,
+                    check=step.check,
+                ),
+                every,
+                instant,
+                limit,
+            )
+            step.counts = {
+                "files_read": done.checked_files,
+                "bytes_read": done.checked_bytes,
+                "repaired": done.repaired,
+                "lost": done.lost,
+            }
+        return done
+
+    def cold_losses(self, table: str) -> list[ColdLoss]:
+        """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
+        return self.operations.scrubs.losses(self._look(table).metadata.table_uuid)
+
+    def _mirroring(self, identity: ColdIdentity) -> Callable[[], dict[str, IndexView]]:
+        """What finds the indexes of all other cold tables that may read files from this one's place, each as its
+        catalog's rows say at that moment. A table that is not mirrored has all its files in its own place."""
+        seen: dict[str, tuple[dict[str, str | None], IndexView | None]] = {}
+
+        def view_of_tables(other: ColdIdentity, tables: ColdTables) -> IndexView | None:
+            may_reach = other.table_uuid != identity.table_uuid and other.mirrored
+            return self._cold_index(other.live_table, tables.whole()) if may_reach else None
+
+        def view_of_row(name: str, location: str) -> IndexView:
+            # A row that no record knows may read anything.
+            metadata = read_table_metadata(self.cold_stores, location)
+            rules, root = self.rules(name), f"{self.root}/cold/others"
+            return cold_index(self.spark, self.cold_stores, self.live_stores, metadata, rules, root)
+
+        def others() -> dict[str, IndexView]:
+            rows = {name: pointer.metadata_location for name, pointer in self._cold.pointers().items()}
+            unknown = dict(rows)
+            for other in identities(self.live_stores, self.root):
+                known = seen.get(other.table_uuid)
+                if known is None or any(rows.get(name) != location for name, location in known[0].items()):
+                    tables = self.cold_tables(other.table_uuid)
+                    if tables is None:
+                        continue
+                    names = [tables.newest.name, *(closed.name for closed in tables.closed)]
+                    seen[other.table_uuid] = {name: rows.get(name) for name in names}, view_of_tables(other, tables)
+                for name in seen[other.table_uuid][0]:
+                    unknown.pop(name, None)
+            for name, location in unknown.items():
+                if name not in seen or seen[name][0] != {name: location}:
+                    seen[name] = {name: location}, view_of_row(name, location)
+            found = [(names, view) for names, view in seen.values() if names.items() <= rows.items()]
+            return {next(iter(names)): view for names, view in found if view is not None}
+
+        return others
 
     def request_thaw(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
-from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.deletion import id_of
@@ -83,14 +83,19 @@ class Quarantine(DroppedTables):
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed. A dry run tells what would go. Raises LeaseTaken, StorageError."""
+        stays until that is closed, and what a hold covers until that ends. A dry run tells what would go. Raises
+        LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
         look = self._look_even_if_dropped(table)
         bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
         done: list[Purged] = []
         with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
             for record in self.operations.quarantines.due(look.metadata.table_uuid):
                 protection, considered = self._protection(look, record)
-                protection.require_no_hold()
+                try:
+                    protection.require_no_hold()
+                except Refused:
+                    step.state = "pending"
+                    continue
                 protection.look_around()
                 protection.full(considered)
                 if not dry_run:
@@ -109,7 +114,8 @@ class Quarantine(DroppedTables):
                 if not dry_run and not purged.failed and not purged.kept:
                     self.operations.quarantines.purged(record.job_id)
                 done.append(purged)
-            step.state = "pending" if any(each.failed or each.kept for each in done) else "done"
+            if any(each.failed or each.kept for each in done):
+                step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
 

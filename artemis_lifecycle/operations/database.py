@@ -28,6 +28,7 @@ from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.scans import Scans
+from artemis_lifecycle.operations.scrubs import Scrubs
 from artemis_lifecycle.operations.settled_metadata import SettledMetadata
 from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.table_locations import TableLocations
@@ -144,6 +145,7 @@ class Operations:
         self.thaws = Thaws(engine)
         self.quarantines = Quarantines(engine)
         self.pauses = Pauses(engine)
+        self.scrubs = Scrubs(engine)
         self.known_tables = KnownTables(engine)
         self.records = Records(engine)
         self.table_locations = TableLocations(engine)

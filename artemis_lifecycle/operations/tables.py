@@ -447,6 +447,33 @@ quarantines = Table(
     Index("quarantines_of_table", "table_uuid", "began_at"),
 )
 
+# How far the rotation through a cold table's files is, and what it found lost (`scrubs.py`).
+cold_scrubs = Table(
+    "cold_scrubs",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    _text("table_name"),
+    Column("position", BigInteger, nullable=False),
+    Column("began_at", Utc, nullable=False),
+    _count("files"),
+    _count("bytes"),
+    _at("updated_at", nullable=False),
+)
+
+cold_losses = Table(
+    "cold_losses",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    _text("table_name"),
+    _text("source"),
+    _text("reason"),
+    _at("found_at", nullable=False),
+    _at("checked_at", nullable=False),
+    _at("settled_at"),
+    Index("cold_losses_open", "table_uuid", postgresql_where=text("settled_at IS NULL")),
+)
+
 pauses = Table(
     "pauses",
     metadata,

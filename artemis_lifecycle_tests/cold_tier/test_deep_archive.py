@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -201,6 +202,54 @@ def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(
     lifecycle.release(lifecycle.holds("db.held")[0].hold_id)
     assert lifecycle.deep_archive("db.held").moved_files == 1
     assert archive.readable("held", ids) == [False, False, True, True]
+
+
+def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: MakeConfig, spark: SparkSession) -> None:
+    """A table that took another's file in (add_files) has it at the same mirrored place in cold."""
+    tables = {"db.taker": {"cold_tier": {"retain": "7y"}}, "db.*": {}}
+    with Lifecycle.open(make_config(defaults=AND_ARCHIVED, tables=tables), spark=spark) as lifecycle:
+        live = lifecycle.config.catalogs.live.name
+        spark.sql(f"CREATE NAMESPACE {live}.db")
+        archive = Archive(lifecycle, {})
+        spark.sql(f"CREATE TABLE {live}.db.taker (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+        taken = (
+            "CALL {catalog}.system.add_files(table => 'db.taker', source_table => '`parquet`.`"
+            + str(lifecycle.config.catalogs.live.warehouse)
+            + "/db/giver/data`', check_duplicate_files => false)"
+        )
+        ids = archive.made("giver", ONE, taken, INSTEAD, INSTEAD, LAST)
+        first = lifecycle.snapshot_history("db.taker").snapshots[0].snapshot_id
+        read = fingerprint(lifecycle.read("db.taker", snapshot_id=first))
+        spark.sql(f"INSERT OVERWRITE {live}.db.taker VALUES (99)")
+        lifecycle.expire("db.taker")
+
+        dry = lifecycle.deep_archive("db.giver", dry_run=True)
+        assert (dry.needed_elsewhere, dry.needed_by) == (1, ("db.taker",))
+        done = lifecycle.deep_archive("db.giver")
+
+        assert (done.needed_elsewhere, done.needed_by) == (1, ("db.taker",))
+        assert done.moved_files == dry.due_files > 0
+        assert fingerprint(lifecycle.read("db.taker", snapshot_id=first)) == read
+        assert archive.reads("giver", ids[0])
+
+
+def test_another_table_that_publishes_during_the_move_stops_it(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = archive.made("moving", ONE, INSTEAD, LAST)
+    needed = [0]
+
+    def since_the_move(context: object, paths: object) -> tuple[np.ndarray, tuple[str, ...]]:
+        needed[0] += 1
+        found = np.full(len(paths), needed[0] > 1)  # type: ignore[arg-type]
+        return found, ("db.other",) if found.any() else ()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deep_archive, "_needed_elsewhere", since_the_move)
+        with pytest.raises(Refused, match=r"db\.other reads files from here"):
+            archive.lifecycle.deep_archive("db.moving")
+    assert archive.readable("moving", ids) == [True] * 3
+    assert archive.lifecycle.deep_archive("db.moving").moved_files == 1
 
 
 def test_a_file_that_the_live_table_has_again_stays_readable(archive: Archive) -> None:

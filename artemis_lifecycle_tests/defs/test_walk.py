@@ -28,6 +28,8 @@ AT_ONCE = {
 }
 """Whatever is not current has expired, and what nothing reaches is old enough."""
 
+LOST = "cold_files_are_as_recorded"
+
 
 def failures(result: ExecuteInProcessResult) -> dict[str, str]:
     return {
@@ -218,6 +220,36 @@ class TestChecksSeeWhatTheyClaim:
         red = project.check("cold_tier_snapshots", "cold_copy_verified", TABLE)
         assert not red.passed
         assert victim.name in str(red.metadata["offenders"].value)
+
+    def test_a_cold_file_that_a_scrub_finds_lost(self, make_project: Callable[..., Project]) -> None:
+        at_once = {name: policy | {"cold_tier": {"scrub_every": "1d"}} for name, policy in AT_ONCE.items()}
+        project = make_project(tables=at_once)
+        project.create(TABLE, commits=2)
+        # Nothing is in cold yet, and that is no failure.
+        assert project.run("cold_scrub", TABLE).success
+        with project.lifecycle() as lifecycle:
+            lifecycle.hand_off(lifecycle.plan_expiration(TABLE))
+        cold = Path((project.config.catalogs.cold.warehouse or "").removeprefix("file://"))
+        [list_file, *_] = sorted(cold.rglob("snap-*.avro"))
+        live = Path((project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+        [source] = live.rglob(list_file.name)
+        good = list_file.read_bytes()
+        list_file.unlink()
+        kept = source.read_bytes()
+        source.unlink()
+
+        assert project.run("cold_scrub", TABLE).success
+
+        (key,) = [each for each in project.definitions.resolve_asset_graph().asset_check_keys if each.name == LOST]
+        summary = project.instance.event_log_storage.get_latest_asset_check_execution_by_key([key])[key]
+        assert summary.status.value == "FAILED"
+        red = project.check("cold_tier_snapshots", LOST, TABLE)
+        assert not red.passed
+        assert list_file.name in str(red.metadata["offenders"].value)
+        source.write_bytes(kept)
+        assert project.run("cold_scrub", TABLE).success
+        assert list_file.read_bytes() == good
+        assert project.check("cold_tier_snapshots", LOST, TABLE).passed
 
     def test_a_reachable_file_that_is_gone(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables={"artemis.*": {}})

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.deletion.quarantine import QUARANTINED, QuarantinePlace, place_of, quarantine_folder
-from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, PlanStateError
+from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.quarantines import QuarantineState
@@ -195,7 +195,24 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
     told = lifecycle.purge_quarantine(table, dry_run=True)
     assert [(each.job_id, each.deleted) for each in told] == [(plan_id, len(moved) + 1)]
     folder = local(record.folder)
-    assert folder.exists()
+    aside = {each for each in folder.rglob("*") if each.is_file()}
+    assert aside
+    # A hold keeps it, of the table or of one of its snapshots; also one that comes in meanwhile.
+    for snapshot_ids in ((), tuple(before)[:1]):
+        placed = lifecycle.operations.holds.place(
+            table_uuid=record.table_uuid, table=table, owner="legal", reason="case 7", snapshot_ids=snapshot_ids
+        )
+        assert lifecycle.purge_quarantine(table) == []
+        lifecycle.release(placed.hold_id)
+
+    def hold_it(point: str) -> None:
+        if point == "quarantines.record:after":
+            lifecycle.hold(table, "legal", "case 8")
+
+    with crash_points.installed(hold_it), pytest.raises(Refused, match="case 8"):
+        lifecycle.purge_quarantine(table)
+    assert {each for each in folder.rglob("*") if each.is_file()} == aside
+    lifecycle.release(lifecycle.holds(table)[0].hold_id)
     with pytest.raises(Killed), crash_points.installed(_killed_at("quarantine.purge:after")):
         lifecycle.purge_quarantine(table)
     lapse(lifecycle, "leases")

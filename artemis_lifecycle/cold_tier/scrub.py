@@ -1,0 +1,322 @@
+"""Reading the cold tier again in rotation, so that each copy is read once in a configured time. Belongs here: which
+copies are due, reading and comparing them. Does not belong: making one again (`repair`).
+
+Each copy has a place on a ring, by the hash of its path. A run reads from where the last one stopped to where time is,
+one day ahead: a run a day reads its share, and a run after a week of silence reads a week's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.ledger import COPIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.presence import PromisedCopy
+from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location_hash import begun_with
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RING = 1 << 20
+_SEED, _SHIFT = 13, 64 - 20
+_AHEAD = timedelta(days=1)
+_FILES_PER_BATCH = 2_000
+_BYTES_PER_BATCH = 8 << 30
+_LOSSES_AGAIN = 1_000
+_PROBLEMS_SHOWN = 1_000
+
+Repair = Callable[[Sequence[PromisedCopy]], Mapping[str, str]]
+"""Makes lost copies again from live; by cold path, why one cannot be made."""
+
+
+@dataclass(frozen=True)
+class ScrubProblem:
+    """A copy that was not as recorded. `repaired`: it was made again from the live file `source`."""
+
+    path: str
+    source: str
+    reason: str
+    repaired: bool
+
+
+@dataclass(frozen=True)
+class ColdScrub:
+    """What one run of the rotation read and found. Sizes in bytes.
+
+    `archived_files` are in the deep archive and cannot be read: only their presence and size were checked. `repaired`
+    copies were made again from live; `lost` ones cannot be, and are nowhere else. `open_losses` counts all that are
+    lost, whichever run found them. The rotation began at `began_at`, and `share_done` (0 to 1) of it is read.
+    """
+
+    table: str
+    checked_files: int = 0
+    checked_bytes: int = 0
+    archived_files: int = 0
+    repaired: int = 0
+    lost: int = 0
+    open_losses: int = 0
+    began_at: datetime | None = None
+    share_done: float = 0.0
+    problems: tuple[ScrubProblem, ...] = ()
+    """At most 1,000 of them; all are in Postgres."""
+
+
+@dataclass(frozen=True)
+class ScrubContext:
+    """What a scrub works with. `check` raises when the work has to stop; it is called before each batch."""
+
+    spark: SparkSession
+    cold_stores: Stores
+    ledger: Ledger
+    scrubs: Scrubs
+    table: str
+    table_uuid: str
+    repair: Repair
+    check: Callable[[], None] = lambda: None
+
+
+@dataclass
+class _Totals:
+    files: int = 0
+    size: int = 0
+    archived: int = 0
+    repaired: int = 0
+    problems: list[ScrubProblem] = field(default_factory=list)
+
+
+def scrub(context: ScrubContext, every: timedelta, now: datetime, limit: int | None = None) -> ColdScrub:
+    """Read what is due of the table's copies (at most about `limit` files), and what was lost before, again.
+
+    A copy that is gone, cut or flipped is repaired, or recorded as lost. Resumes after a kill where the last whole
+    batch ended. Raises what `check` raises, and StorageError when a store does not answer.
+    """
+    state = rotation(context.scrubs.of_table(context.table_uuid), every, now)
+    totals = _Totals()
+    _again(context, state, totals)
+    read = 0
+    for batch, end in _batches(_due(context, state.position, _target(state.began_at, every, now)), limit):
+        context.check()
+        found, archived = _read(context, batch)
+        lost = _settle(context, found, totals)
+        totals.archived += len(archived)
+        totals.files += len(batch) - len(archived)
+        totals.size += sum(copy.size_in_bytes for copy in batch if copy.destination not in archived)
+        read += len(batch)
+        state = state.to(end, batch)
+        _record(context, state, lost, found)
+    if limit is None or read < limit:
+        # Nothing was due between the last file and where time is.
+        state = state.to(_target(state.began_at, every, now))
+        _record(context, state, (), ())
+    return ColdScrub(
+        table=context.table,
+        checked_files=totals.files,
+        checked_bytes=totals.size,
+        archived_files=totals.archived,
+        repaired=totals.repaired,
+        lost=sum(not problem.repaired for problem in totals.problems),
+        open_losses=len(context.scrubs.losses(context.table_uuid)),
+        began_at=state.began_at,
+        share_done=state.position / RING,
+        problems=tuple(totals.problems[:_PROBLEMS_SHOWN]),
+    )
+
+
+# --- the rotation ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rotation:
+    began_at: datetime
+    position: int
+    files: int = 0
+    size: int = 0
+
+    def to(self, position: int, read: Sequence[CopiedFile] = ()) -> _Rotation:
+        size = self.size + sum(copy.size_in_bytes for copy in read)
+        return _Rotation(self.began_at, max(self.position, position), self.files + len(read), size)
+
+
+def rotation(record: ScrubRecord | None, every: timedelta, now: datetime) -> _Rotation:
+    """The rotation to go on with: the recorded one, or the next when that is over and its time has passed."""
+    if record is None:
+        return _Rotation(now, 0)
+    turns = (now - record.began_at) // every
+    if record.position >= RING and turns >= 1:
+        return _Rotation(record.began_at + turns * every, 0)
+    return _Rotation(record.began_at, record.position, record.files, record.bytes)
+
+
+def place_of(path: str) -> int:
+    """A copy's place on the ring: Spark's `shiftrightunsigned(xxhash64(_SEED, path), _SHIFT)`."""
+    import xxhash
+
+    return int(xxhash.xxh64_intdigest(path.encode("utf-8", "surrogatepass"), begun_with(_SEED)) >> _SHIFT)
+
+
+def _target(began_at: datetime, every: timedelta, now: datetime) -> int:
+    return min(RING, -(-RING * max(now - began_at + _AHEAD, timedelta(0)) // every))
+
+
+def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
+    """The recorded copies with a place from `first` to before `end`, in the order of their places."""
+    if first >= end:
+        return
+    small = context.ledger.verified_here()
+    if small is not None:
+        placed = sorted(((place_of(copy.destination), copy) for copy in small), key=lambda each: each[0])
+        yield from (copy for place, copy in placed if first <= place < end)
+        return
+    from pyspark.sql import functions as sf
+
+    files = context.ledger.verified(context.spark).dropDuplicates(["destination"])
+    place = sf.shiftrightunsigned(sf.xxhash64(sf.lit(_SEED), "destination"), _SHIFT)
+    due = files.withColumn("place", place).where((sf.col("place") >= first) & (sf.col("place") < end))
+    with worker_errors():
+        for row in due.orderBy("place", "destination").drop("place").toLocalIterator():
+            yield CopiedFile(**row.asDict())
+
+
+def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[list[CopiedFile], int]]:
+    """(copies, the place up to which all are read then). A batch ends where a place ends."""
+    batch: list[CopiedFile] = []
+    size = read = 0
+    last = -1
+    for copy in due:
+        place = place_of(copy.destination)
+        full = len(batch) >= _FILES_PER_BATCH or size >= _BYTES_PER_BATCH
+        over = limit is not None and read + len(batch) >= limit
+        if batch and place != last and (full or over):
+            yield batch, last + 1
+            read += len(batch)
+            batch, size = [], 0
+            if over:
+                return
+        batch.append(copy)
+        size += copy.size_in_bytes
+        last = place
+    if batch:
+        yield batch, last + 1
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
+    """Look at what was lost before: it may have been restored, or can be made again now."""
+    losses: list[ColdLoss] = context.scrubs.losses(context.table_uuid, _LOSSES_AGAIN)
+    known = context.ledger.among(context.spark, {loss.path for loss in losses})
+    batch = [
+        CopiedFile(
+            copy.kind,
+            copy.file_format,
+            copy.source,
+            path,
+            copy.source_size,
+            copy.size_in_bytes,
+            copy.checksum,
+            COPIED,
+        )
+        for path, copy in known.items()
+    ]
+    if not batch:
+        return
+    context.check()
+    found, _ = _read(context, batch)
+    lost = _settle(context, found, totals)
+    still = {each.path for each in lost}
+    settled = [copy.destination for copy in batch if copy.destination not in still]
+    _record(context, state, lost, (), settled)
+
+
+def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tuple[CopiedFile, str]], set[str]]:
+    """The copies that are not as recorded, with the reason, and the paths of those that cannot be read: archived."""
+    by_path = {copy.destination: copy for copy in batch}
+    reader = _Reader(context.cold_stores, {path: (c.size_in_bytes, c.checksum) for path, c in by_path.items()})
+    answers = each_file(context.spark, reader, list(by_path))
+    bad = [(by_path[path], reason) for path, reason, _ in answers if reason is not None]
+    return bad, {path for path, _, archived in answers if archived}
+
+
+def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], totals: _Totals) -> list[Found]:
+    """Repair what is found; what cannot be."""
+    if not found:
+        return []
+    copies = [
+        PromisedCopy(
+            copy.source,
+            copy.destination,
+            copy.kind,
+            copy.file_format,
+            copy.size_in_bytes,
+            copy.source_size,
+            copy.checksum,
+            recorded=True,
+        )
+        for copy, _ in found
+    ]
+    failed = context.repair(copies)
+    lost = []
+    for copy, reason in found:
+        why = failed.get(copy.destination)
+        said = reason if why is None else f"{reason}; it cannot be made again: {why}"
+        totals.problems.append(ScrubProblem(copy.destination, copy.source, said, repaired=why is None))
+        if why is None:
+            totals.repaired += 1
+        else:
+            lost.append(Found(copy.destination, copy.source, said))
+    return lost
+
+
+def _record(
+    context: ScrubContext,
+    state: _Rotation,
+    lost: Sequence[Found],
+    found: Sequence[tuple[CopiedFile, str]],
+    settled: Sequence[str] = (),
+) -> None:
+    still = {each.path for each in lost}
+    context.scrubs.moved(
+        context.table_uuid,
+        context.table,
+        state.position,
+        state.began_at,
+        files=state.files,
+        size_in_bytes=state.size,
+        lost=lost,
+        settled=[*settled, *(copy.destination for copy, _ in found if copy.destination not in still)],
+    )
+
+
+class _Reader(FileWork):
+    schema = "path string, reason string, archived boolean"
+
+    def __init__(self, stores: Stores, recorded: Mapping[str, tuple[int, str | None]]) -> None:
+        super().__init__(stores)
+        self._recorded = recorded
+
+    def one(self, path: str) -> tuple[str, str | None, bool]:
+        size, checksum = self._recorded[path]
+        head = self.stores.head(path)
+        if head is None:
+            return path, "the file is gone", False
+        if head.size_in_bytes != size:
+            return path, f"the file has {head.size_in_bytes} bytes, and had {size}", False
+        state = self.stores.archive_state(path)
+        if state is not None and not state.readable:
+            return path, None, True
+        try:
+            now = self.stores.checksum(path)
+        except StorageError as error:
+            if self.stores.head(path) is not None:
+                # A store that does not answer is no loss: the rotation stays where it is.
+                raise
+            return path, error.what, False
+        return path, None if checksum in (now, None) else f"the file is {now}, and was {checksum}", False
