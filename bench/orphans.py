@@ -327,12 +327,19 @@ def main(
     config = LifecycleConfig.model_validate(
         {
             "catalogs": {
-                tier: {"name": f"{tier}_{mark}", "uri": uri, "warehouse": f"file:{folder}/{tier}"}
+                # The synthetic tables stand beside the warehouses.
+                tier: {
+                    "name": f"{tier}_{mark}",
+                    "uri": uri,
+                    "warehouse": f"file:{folder}/{tier}",
+                    "roots": [f"file:{work}"],
+                }
                 for tier in ("live", "cold")
             },
             "operations": {"uri": uri, "root": f"file://{folder}/state"},
             "spark": {"master": "local[2]", "conf": {"spark.driver.memory": HEAP}},
-            "defaults": {"deletion": {"requests_per_second": 1e9}},
+            # Nearly every file of the deletion is an orphan.
+            "defaults": {"deletion": {"requests_per_second": 1e9}, "orphans": {"max_share": 1}},
             "tables": {"bench.*": {}},
             "home": str(work / "home"),
         }
