@@ -288,7 +288,9 @@ class Base(Opened):
             )
             # Should it move, its files at this place stay its own.
             self._operations.table_locations.saw(
-                look.metadata.table_uuid, own_locations(look.metadata, self.rules(table))
+                look.metadata.table_uuid,
+                own_locations(look.metadata, self.rules(table)),
+                look.metadata.metadata_location,
             )
         with lease as held:
             if held is not None:

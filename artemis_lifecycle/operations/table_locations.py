@@ -1,35 +1,52 @@
-"""The locations that a table has had: a table owns what it wrote there, also after `ALTER TABLE … SET LOCATION`."""
+"""What steps saw of a table: the locations that it has had, for it owns what it wrote there also after `ALTER TABLE … SET
+LOCATION`; and its catalog's pointers, by which a catalog that was set back is recognized.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import table_locations
+from artemis_lifecycle.operations.tables import seen_pointers, table_locations
+
+_POINTERS_KEPT = timedelta(days=90)
 
 
 class TableLocations:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def saw(self, table_uuid: str, locations: Iterable[str]) -> None:
-        """Record locations (normal form) that the table has now. What is known already is not written again."""
-        new = set(locations).difference(self.of_table(table_uuid))
-        if not new:
+    def saw(self, table_uuid: str, locations: Iterable[str], pointer: str) -> None:
+        """Record the locations (normal form) and the metadata file that the table has now. What is known already is not
+        written again."""
+        new = sorted(set(locations).difference(self.of_table(table_uuid)))
+        if not new and pointer in self.pointers(table_uuid):
             return
-        rows = [{"table_uuid": table_uuid, "location": location} for location in sorted(new)]
         with around("table_locations.saw"), self._engine.begin() as connection:
-            connection.execute(upsert(table_locations).values(rows).on_conflict_do_nothing())
+            for location in new:
+                row = {"table_uuid": table_uuid, "location": location}
+                connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
+            row = {"table_uuid": table_uuid, "metadata_location": pointer}
+            connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
+            old = seen_pointers.c.seen_at < func.clock_timestamp() - _POINTERS_KEPT
+            connection.execute(delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
     def of_table(self, table_uuid: str) -> tuple[str, ...]:
         """Every location that the table was seen to have, oldest first."""
         query = (
             select(table_locations.c.location)
-            .where(table_locations.c.table_uuid == table_uuid, table_locations.c.first_seen <= func.clock_timestamp())
+            .where(table_locations.c.table_uuid == table_uuid)
             .order_by(table_locations.c.first_seen, table_locations.c.location)
         )
         with self._engine.connect() as connection:
             return tuple(connection.execute(query).scalars())
+
+    def pointers(self, table_uuid: str) -> frozenset[str]:
+        """The metadata files that were the table's pointer when a step began, of the last 90 days."""
+        query = select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
+        with self._engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())

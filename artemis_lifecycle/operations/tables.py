@@ -516,6 +516,14 @@ table_locations = Table(
     _at("first_seen", nullable=False),
 )
 
+seen_pointers = Table(
+    "seen_pointers",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("metadata_location", Text, primary_key=True),
+    _at("seen_at", nullable=False),
+)
+
 settled_metadata = Table(
     "settled_metadata",
     metadata,

@@ -13,6 +13,7 @@ from shlex import quote
 from artemis_lifecycle.errors import StaleMetadata, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, parent
 from artemis_lifecycle.storage.stores import Stores
@@ -25,16 +26,23 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Evidence:
-    """What unreferenced metadata files say: `newer` are of the table and came after its pointer, or beside its history;
-    `foreign` are locations of tables that no catalog here knows."""
+    """What unreferenced metadata files say: `newer` are of the table, and were committed after its pointer or beside
+    its history; `attempts` were written on top of the pointer, and nothing shows that they were ever committed; `foreign`
+    are locations of tables that no catalog here knows."""
 
     newer: tuple[str, ...]
+    attempts: tuple[TableMetadata, ...]
     foreign: tuple[str, ...]
 
 
-def evidence(stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules) -> Evidence:
+def evidence(
+    stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules, seen: Collection[str]
+) -> Evidence:
     """Read the unreferenced metadata files among `paths` that can say something: those whose version is not older than
-    the metadata log, and one of each folder that is not the table's own. What cannot be parsed says nothing."""
+    the metadata log, and one of each folder that is not the table's own. What cannot be parsed says nothing.
+
+    `seen` are metadata files that are known to have been the catalog's pointer (`seen_pointers`).
+    """
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
     versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
@@ -58,17 +66,35 @@ def evidence(stores: Stores, metadata: TableMetadata, paths: Iterable[str], rule
     wanted = [*ours, *elsewhere.values()]
     found = dict(zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True))
     lineage = {normalise(each, rules) for each in (*log, metadata.metadata_location)}
-    newer = [
-        path
-        for path, other in found.items()
-        if other is not None and other.table_uuid == metadata.table_uuid and _is_newer(other, metadata, lineage, rules)
-    ]
+    ours_read = {path: other for path in ours if (other := found[path]) and other.table_uuid == metadata.table_uuid}
+    built_upon = {
+        normalise(each.metadata_log[-1].metadata_file, rules) for each in ours_read.values() if each.metadata_log
+    }
+    committed = built_upon | {normalise(path, rules) for path in seen}
+    newer, attempts = [], []
+    for path, other in sorted(ours_read.items()):
+        if not _is_newer(other, metadata, lineage, rules):
+            continue
+        base = [normalise(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
+        on_top = base == [normalise(metadata.metadata_location, rules)]
+        # A writer that died before its swap leaves such a file as well as a commit that the catalog has lost.
+        if on_top and normalise(path, rules) not in committed:
+            attempts.append(other)
+        else:
+            newer.append(path)
     foreign = []
     for folder, path in elsewhere.items():
         other = found[path]
         if other is not None and other.table_uuid != metadata.table_uuid:
             foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
-    return Evidence(tuple(sorted(newer)), tuple(foreign))
+    return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
+
+
+def seen_pointers(operations: Operations, table_uuid: str) -> frozenset[str]:
+    """The metadata files that steps of this deployment found, or made, as the table's pointer."""
+    plans = operations.plans.of_table(table_uuid)
+    committed = {plan.committed_metadata_location for plan in plans if plan.committed_metadata_location is not None}
+    return operations.table_locations.pointers(table_uuid) | committed
 
 
 def require_no_future(newer: Sequence[str], settled: Collection[str], table: str, pointer: str) -> None:

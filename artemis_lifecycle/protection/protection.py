@@ -39,7 +39,13 @@ from artemis_lifecycle.protection.ownership import (
 )
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
 from artemis_lifecycle.protection.prefixes import prefix_locations
-from artemis_lifecycle.protection.table_state import DroppedTableState, LostNeighborState, TableState, hash_texts
+from artemis_lifecycle.protection.table_state import (
+    DroppedTableState,
+    LostNeighborState,
+    TableState,
+    hash_texts,
+    metadata_files,
+)
 from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
@@ -57,6 +63,9 @@ if TYPE_CHECKING:
 
 OPEN_PLAN = "open_plan"
 """An expiration plan holds the file: it waits for its handoff, its commit, its grace or its deletion."""
+
+ATTEMPT = "commit_attempt"
+"""A metadata file written on top of the pointer, which may be the next commit or a lost one, reaches the file."""
 
 OPEN_SCAN = "open_scan"
 """Another scan of the table is being deleted, and names the file."""
@@ -172,6 +181,7 @@ class Protection:
         # Those that sealed lists name, by where these stand: what is sealed never changes.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
+        self._attempts: list[IndexView] = []
         # By plans and metadata files as of then: what waits for its handoff and no metadata reaches any more.
         self._unarchived: tuple[object, list[IndexView]] | None = None
         self._former_roots: tuple[str, ...] = ()
@@ -338,9 +348,17 @@ class Protection:
         known += self._sealed()
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
-    def protect(self, locations: Iterable[str]) -> None:
-        """Keep everything in these locations too: tables that no catalog here knows are there."""
+    def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:
+        """Keep everything in these locations too, where tables are that no catalog here knows, and all that these
+        metadata files reach: each may be the next commit, or one that the catalog has lost. Raises UnreadableMetadata.
+        """
         self._foreign = tuple(locations)
+        context = self._context
+        self._attempts = [
+            # An index of its own: these snapshots may never be the table's.
+            indexed(context.spark, context.stores, metadata, context.rules, f"{context.root}/attempts")
+            for metadata in attempts
+        ]
 
     def twins(self, paths: Iterable[pa.Array]) -> NDArray[np.uint64]:
         """The sorted hashes of the files that have a known twin under another scheme or authority."""
@@ -358,7 +376,7 @@ class Protection:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
             needed = {location for state in states for location in state.needed} | self._bases()
-            views = [*(view for _, view in self.views), *self._unarchived_views()]
+            views = [*(view for _, view in self.views), *self._unarchived_views(), *self._attempts]
             self._known_files = [Known.reached_by(view) for view in views]
             self._known_files += [Known.sealed_in(each, context.stores, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
@@ -368,6 +386,9 @@ class Protection:
         """The considered files that open plans, scans and undeletes of the tables here name."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
         found += [(OPEN_PLAN, self._reached_by(view)) for view in self._unarchived_views()]
+        for view in self._attempts:
+            found.append((ATTEMPT, self._reached_by(view)))
+            found.append((ATTEMPT, hash_texts(metadata_files(view.metadata, self._context.rules), self._context.rules)))
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules))]
 
     @property

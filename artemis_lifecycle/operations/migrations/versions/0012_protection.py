@@ -21,6 +21,14 @@ _STATEMENTS = (
     )
     """,
     """
+    CREATE TABLE lifecycle.seen_pointers (
+        table_uuid TEXT NOT NULL,
+        metadata_location TEXT NOT NULL,
+        seen_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+        PRIMARY KEY (table_uuid, metadata_location)
+    )
+    """,
+    """
     CREATE TABLE lifecycle.settled_metadata (
         table_uuid TEXT NOT NULL,
         metadata_location TEXT NOT NULL,
@@ -39,10 +47,12 @@ _STATEMENTS = (
             LIFECYCLE: (
                 "SELECT, INSERT ON TABLE lifecycle.table_locations",
                 "SELECT, INSERT ON TABLE lifecycle.settled_metadata",
+                "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers",
             ),
             ANALYST: (
                 "SELECT ON TABLE lifecycle.table_locations",
                 "SELECT ON TABLE lifecycle.settled_metadata",
+                "SELECT ON TABLE lifecycle.seen_pointers",
             ),
         }
     ),
@@ -62,4 +72,5 @@ def downgrade() -> None:
         "CHECK (state IN ('planned', 'deleting', 'done', 'failed'))"
     )
     op.execute("DROP TABLE lifecycle.settled_metadata")
+    op.execute("DROP TABLE lifecycle.seen_pointers")
     op.execute("DROP TABLE lifecycle.table_locations")
