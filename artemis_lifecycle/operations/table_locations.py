@@ -1,5 +1,5 @@
-"""What steps saw of a table: the locations that it has had, for it owns what it wrote there also after `ALTER TABLE … SET
-LOCATION`; and its catalog's pointers, by which a catalog that was set back is recognized.
+"""What steps saw of a table: the locations that it has had, for it owns what it wrote there also after `SET LOCATION`;
+and its catalog's pointers, by which a catalog that was set back is recognized.
 """
 
 from __future__ import annotations

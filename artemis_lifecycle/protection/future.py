@@ -27,8 +27,8 @@ _SHOWN = 3
 @dataclass(frozen=True)
 class Evidence:
     """What unreferenced metadata files say: `newer` are of the table, and were committed after its pointer or beside
-    its history; `attempts` were written on top of the pointer, and nothing shows that they were ever committed; `foreign`
-    are locations of tables that no catalog here knows."""
+    its history; `attempts` were written on top of the pointer, and nothing shows that they were ever committed;
+    `foreign` are locations of tables that no catalog here knows."""
 
     newer: tuple[str, ...]
     attempts: tuple[TableMetadata, ...]

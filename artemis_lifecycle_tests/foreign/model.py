@@ -23,6 +23,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.foreign.world import World, connected, libpq
 from artemis_lifecycle_tests.guardian import (
     ARCHIVED,
+    BEYOND,
     GUARDIAN,
     Census,
     Print,
@@ -161,11 +162,9 @@ class Model:
         return self._known[at]
 
     def _rows(self, way: Way, seen: Seen, snapshot: int, engine: str | None = None) -> Print | None:
-        found = None
-        if engine != "spark":
-            found = rows_by_pyiceberg(seen.location, snapshot, {})
-        if found is None and engine != "pyiceberg" and way.kind in ("live", "cold"):
-            found = rows_by_spark(self.world.spark, seen.key, snapshot)
+        found = BEYOND if engine == "spark" else rows_by_pyiceberg(seen.location, snapshot, {})
+        if found is BEYOND:
+            return rows_by_spark(self.world.spark, seen.key, snapshot) if way.kind in ("live", "cold") else None
         return found
 
     # --- the judgement ----------------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@ every snapshot that could be read before it can be read, from one tier or the ot
 
 `model.py` says what counts as readable, and what others may destroy. For two minutes in `make test`, an hour in `make
 soak` (`$ARTEMIS_FOREIGN_MINUTES`). A failure prints the whole history; `$ARTEMIS_SEED` draws the same one again, as far
-as the machine's pace lets it. `$ARTEMIS_FOREIGN_WITHOUT` names rules to leave out, to go on behind one that is known.
+as the machine's pace lets it. `$ARTEMIS_FOREIGN_WITHOUT` names actions, or what is said of
+them, to leave out (`second,the other spelling`): so one gets behind what is known.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import traceback
@@ -46,8 +48,8 @@ from artemis_lifecycle_tests.told import tell_lines
 # Read before the fixture of the tests' conftest takes such variables away.
 MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "2"))
 SEED = int(os.environ.get("ARTEMIS_SEED", "0"))
-WITHOUT = set(os.environ.get("ARTEMIS_FOREIGN_WITHOUT", "").split())
-STEPS = 40
+WITHOUT = set(os.environ.get("ARTEMIS_FOREIGN_WITHOUT", "").split(","))
+STEPS = 60
 """Rules that one world lives through."""
 
 WHO = {"who": "Ann", "why": "a test"}
@@ -61,9 +63,40 @@ DIES = st.none() | st.none() | st.integers(0, 40)
 CLOCK = st.sampled_from([0, 0, 0, 0, 40, -40])
 """By how many days Postgres' clock is wrong during a step."""
 
+BETWEEN = (
+    "append",
+    "overwrite",
+    "roll_back",
+    "expire_by_iceberg",
+    "expire_by_pyiceberg",
+    "stage_file",
+    "take_up_expired_file",
+    "lose_cold_file",
+    "set_location",
+    "restore_catalog",
+    "drop",
+    "back_up_operations",
+)
+"""What others do between two steps of a night."""
+
 
 class WrongError(AssertionError):
     """The lifecycle lost something, or failed with what is no error of its own."""
+
+
+def act(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
+    """A rule, until the time is over."""
+
+    def decorated(work: Callable[..., None]) -> Any:
+        @functools.wraps(work)
+        def act(self: Actors, **drawn: Any) -> None:
+            self.is_over = self.is_over or time.monotonic() > self.end
+            if not self.is_over:
+                work(self, **drawn)
+
+        return rule(**strategies)(act)
+
+    return decorated
 
 
 class Actors(RuleBasedStateMachine):
@@ -92,13 +125,12 @@ class Actors(RuleBasedStateMachine):
 
     # --- how rules run ------------------------------------------------------------------------------------------------
 
-    def _is_out(self, name: str) -> bool:
-        self.is_over = self.is_over or time.monotonic() > self.end
-        return self.is_over or name in WITHOUT
+    def _is_out(self, *said: object) -> bool:
+        return not WITHOUT.isdisjoint(map(str, said))
 
     def others(self, name: str, work: Callable[[], object], *said: object) -> None:
         """Something that others do, or cannot do. What is gone after it, they took."""
-        if self._is_out(name):
+        if self._is_out(name, *said):
             return
         line = f"others: {name}({', '.join(map(str, said))})"
         try:
@@ -116,7 +148,7 @@ class Actors(RuleBasedStateMachine):
 
     def step(self, name: str, work: Callable[[], object], *said: object, dies: int | None = None) -> Any:
         """A step of the lifecycle, which may be refused, and may die at one of its writes."""
-        if self._is_out(name):
+        if self._is_out(name, *said):
             return None
         self.history.append(f"{name}({', '.join(map(str, said))})")
         done = None
@@ -173,46 +205,66 @@ class Actors(RuleBasedStateMachine):
             raise CannotNowError(name)
         return plan
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def plan(self, name: str, dies: int | None) -> None:
         self.step("plan_expiration", lambda: self.lifecycle.plan_expiration(f"db.{name}"), name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def hand_off(self, name: str, dies: int | None) -> None:
         self.step("hand_off", lambda: self.lifecycle.hand_off(self._plan(name)), name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def commit(self, name: str, dies: int | None) -> None:
         self.step("commit_expiration", lambda: self.lifecycle.commit_expiration(self._plan(name)), name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def delete(self, name: str, dies: int | None) -> None:
+        self._delete_due(name, dies)
+
+    def _delete_due(self, name: str, dies: int | None) -> None:
         for record in self._due(name):
             plan_id = record.plan_id
             self.step("delete_files", partial(self.lifecycle.delete_files, plan_id), plan_id[:12], dies=dies)
 
     def _due(self, name: str) -> list[Any]:
         with suppress(LifecycleError):
-            return self.lifecycle.due_plans(f"db.{name}") if not self.is_over else []
+            return self.lifecycle.due_plans(f"db.{name}")
         return []
 
-    @rule(name=TABLE, dies=DIES, clock=CLOCK)
-    def night(self, name: str, dies: int | None, clock: int) -> None:
-        """What the schedules do in a night: each is a step of its own, and the clock may be wrong all along."""
-        if self.is_over:
-            return
+    @act(name=TABLE, dies=DIES, clock=CLOCK, between=st.none() | st.sampled_from(BETWEEN), at=st.integers(0, 2))
+    def night(self, name: str, dies: int | None, clock: int, between: str | None, at: int) -> None:
+        """What the schedules do in a night: each is a step of its own. The clock may be wrong all along, and somebody
+        may come between two of them."""
+        table = f"db.{name}"
+        steps: list[tuple[str, Callable[[], object]]] = [
+            ("plan_expiration", lambda: self.lifecycle.plan_expiration(table)),
+            ("hand_off", lambda: self.lifecycle.hand_off(self._plan(name))),
+            ("commit_expiration", lambda: self.lifecycle.commit_expiration(self._plan(name))),
+        ]
         with self.world.clock_at(clock):
-            table = f"db.{name}"
-            self.step("plan_expiration", lambda: self.lifecycle.plan_expiration(table), name, f"clock {clock:+}")
-            self.step("hand_off", lambda: self.lifecycle.hand_off(self._plan(name)), name)
-            self.step("commit_expiration", lambda: self.lifecycle.commit_expiration(self._plan(name)), name)
-            self.delete(name, dies)
+            for number, (step, work) in enumerate(steps):
+                self.step(step, work, name, f"clock {clock:+}")
+                if between is not None and number == at:
+                    self.others(between, self._between(between, name), name)
+                    if number == 0 and between.startswith("expire"):
+                        self.step("plan_expiration", steps[0][1], name)
+            self._delete_due(name, dies)
 
-    @rule(name=TABLE, dies=DIES, clock=CLOCK, ages=st.booleans())
+    def _between(self, what: str, name: str) -> Callable[[], object]:
+        more: dict[str, tuple[object, ...]] = {
+            "expire_by_iceberg": (name, False),
+            "stage_file": (name, True),
+            "lose_cold_file": (0,),
+            "set_location": (name, name, "elsewhere"),
+            "restore_catalog": (name, 0),
+            "drop": (name, False),
+            "back_up_operations": (),
+        }
+        return partial(getattr(self.world, what), *more.get(what, (name,)))
+
+    @act(name=TABLE, dies=DIES, clock=CLOCK, ages=st.booleans())
     def clean(self, name: str, dies: int | None, clock: int, ages: bool) -> None:
         """Orphans: the dry run says what the real one does."""
-        if self.is_over:
-            return
         if ages:
             self.others("age_files", self.world.age_files)
         with self.world.clock_at(clock):
@@ -230,20 +282,19 @@ class Actors(RuleBasedStateMachine):
         if dry is not None and done is not None and not done.failed and dry.would_delete != done.deleted:
             self._fail(f"the dry run said that {dry.would_delete} files go, and {done.deleted} went")
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def scan(self, name: str, dies: int | None) -> None:
         """One that waits, while the others go on."""
         self.step("scan_orphans", lambda: self.lifecycle.scan_orphans(f"db.{name}"), name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def delete_latest_scan(self, name: str, dies: int | None) -> None:
-        if not self.is_over:
-            with suppress(LifecycleError):
-                found = self.lifecycle.latest_scan(f"db.{name}")
-                if found is not None:
-                    self._delete_scan(found.scan_id, dies)
+        with suppress(LifecycleError):
+            found = self.lifecycle.latest_scan(f"db.{name}")
+            if found is not None:
+                self._delete_scan(found.scan_id, dies)
 
-    @rule(name=TABLE, number=NUMBER, lost=st.booleans())
+    @act(name=TABLE, number=NUMBER, lost=st.booleans())
     def approve(self, name: str, number: int, lost: bool) -> None:
         def work() -> None:
             scan, plan = self.lifecycle.latest_scan(f"db.{name}"), self.lifecycle.uncommitted_plan(f"db.{name}")
@@ -254,7 +305,7 @@ class Actors(RuleBasedStateMachine):
 
         self.step("approve", work, name, "lost" if lost else "large")
 
-    @rule(name=TABLE, number=NUMBER)
+    @act(name=TABLE, number=NUMBER)
     def close(self, name: str, number: int) -> None:
         """Any plan that there ever was."""
 
@@ -266,7 +317,7 @@ class Actors(RuleBasedStateMachine):
 
         self.step("close_plan", work, name)
 
-    @rule(name=TABLE, number=NUMBER, dies=DIES)
+    @act(name=TABLE, number=NUMBER, dies=DIES)
     def undelete(self, name: str, number: int, dies: int | None) -> None:
         def work() -> None:
             records = self.lifecycle.quarantined(f"db.{name}")
@@ -276,7 +327,7 @@ class Actors(RuleBasedStateMachine):
 
         self.step("undelete", work, name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES, due=st.booleans())
+    @act(name=TABLE, dies=DIES, due=st.booleans())
     def purge(self, name: str, dies: int | None, due: bool) -> None:
         def work() -> None:
             if due:
@@ -288,7 +339,7 @@ class Actors(RuleBasedStateMachine):
 
         self.step("purge_quarantine", work, name, dies=dies)
 
-    @rule(name=TABLE, number=NUMBER, dies=DIES)
+    @act(name=TABLE, number=NUMBER, dies=DIES)
     def restore(self, name: str, number: int, dies: int | None) -> None:
         def work() -> None:
             archived = sorted(snapshot for snapshot, way in self.seen.ways.items() if way.kind == "cold")
@@ -299,24 +350,24 @@ class Actors(RuleBasedStateMachine):
 
         self.step("restore", work, name, dies=dies)
 
-    @rule(name=TABLE, dies=DIES)
+    @act(name=TABLE, dies=DIES)
     def archive_deep(self, name: str, dies: int | None) -> None:
         self.step("deep_archive", lambda: self.lifecycle.deep_archive(f"db.{name}"), name, dies=dies)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def look_at_cold(self, name: str) -> None:
         self.step("scan_cold", lambda: self.lifecycle.scan_cold(f"db.{name}"), name)
 
-    @rule(name=TABLE, dies=DIES, manifests=st.booleans())
+    @act(name=TABLE, dies=DIES, manifests=st.booleans())
     def compact(self, name: str, dies: int | None, manifests: bool) -> None:
         work = self.lifecycle.compact_manifests if manifests else self.lifecycle.compact_data_files
         self.step(work.__name__, lambda: work(f"db.{name}"), name, dies=dies)
 
-    @rule()
+    @act()
     def observe(self) -> None:
         self.step("observe_catalog", lambda: self.lifecycle.observe_catalog())
 
-    @rule(number=NUMBER, dies=DIES, approved=st.booleans(), in_time=st.booleans())
+    @act(number=NUMBER, dies=DIES, approved=st.booleans(), in_time=st.booleans())
     def clear_dropped(self, number: int, dies: int | None, approved: bool, in_time: bool) -> None:
         """A dropped table's files go when its days are over and a person has approved it, and not before."""
 
@@ -347,7 +398,7 @@ class Actors(RuleBasedStateMachine):
 
     # --- people of this and of another deployment ---------------------------------------------------------------------
 
-    @rule(name=TABLE, number=NUMBER, whole=st.booleans(), second=st.booleans())
+    @act(name=TABLE, number=NUMBER, whole=st.booleans(), second=st.booleans())
     def hold(self, name: str, number: int, whole: bool, second: bool) -> None:
         def work() -> None:
             lifecycle = self.world.second_deployment() if second else self.lifecycle
@@ -358,7 +409,7 @@ class Actors(RuleBasedStateMachine):
 
         self.others("hold", work, name, "whole" if whole else number, "second" if second else "first")
 
-    @rule(number=NUMBER)
+    @act(number=NUMBER)
     def release(self, number: int) -> None:
         def work() -> None:
             if not self.model.holds:
@@ -369,7 +420,7 @@ class Actors(RuleBasedStateMachine):
 
         self.others("release", work)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def second_deployment_walks(self, name: str) -> None:
         def work() -> None:
             second = self.world.second_deployment()
@@ -378,56 +429,56 @@ class Actors(RuleBasedStateMachine):
 
         self.step("delete_orphans", work, "second", name)
 
-    @rule(name=TABLE, beats=st.booleans())
+    @act(name=TABLE, beats=st.booleans())
     def stage_file(self, name: str, beats: bool) -> None:
         self.others("stage_file", lambda: self.world.stage_file(name, beats), name, "beats" if beats else "young")
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def take_up_expired_file(self, name: str) -> None:
         self.others("take_up_expired_file", lambda: self.world.take_up_expired_file(name), name)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def commit_staged(self, name: str) -> None:
         self.others("commit_staged", lambda: self.world.commit_staged(name), name)
 
     # --- other engines and tools --------------------------------------------------------------------------------------
 
-    @rule(name=TABLE, how=st.sampled_from(["append", "overwrite", "overwrite", "delete_rows", "compact"]))
+    @act(name=TABLE, how=st.sampled_from(["append", "overwrite", "overwrite", "delete_rows", "compact"]))
     def write(self, name: str, how: str) -> None:
         self.others(how, lambda: getattr(self.world, how)(name), name)
 
-    @rule(name=TABLE, how=st.sampled_from(["rewrite_manifests", "compute_statistics", "roll_back", "append_to_branch"]))
+    @act(name=TABLE, how=st.sampled_from(["rewrite_manifests", "compute_statistics", "roll_back", "append_to_branch"]))
     def maintain(self, name: str, how: str) -> None:
         self.others(how, lambda: getattr(self.world, how)(name), name)
 
-    @rule(name=TABLE, number=NUMBER)
+    @act(name=TABLE, number=NUMBER)
     def set_current(self, name: str, number: int) -> None:
         self.others("set_current", lambda: self.world.set_current(name, number), name)
 
-    @rule(name=TABLE, and_append=st.booleans())
+    @act(name=TABLE, and_append=st.booleans())
     def cherry_pick(self, name: str, and_append: bool) -> None:
         self.others("stage_and_pick", lambda: self.world.stage_and_pick(name, and_append), name)
 
-    @rule(name=TABLE, kind=st.sampled_from(["BRANCH", "TAG"]), number=NUMBER)
+    @act(name=TABLE, kind=st.sampled_from(["BRANCH", "TAG"]), number=NUMBER)
     def name_it(self, name: str, kind: str, number: int) -> None:
         self.others("name_it", lambda: self.world.name_it(name, kind, number), name, kind)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def unname(self, name: str) -> None:
         self.others("unname", lambda: self.world.unname(name), name)
 
-    @rule(name=TABLE, how=st.sampled_from(["metadata", "metadata", "files", "pyiceberg"]))
+    @act(name=TABLE, how=st.sampled_from(["metadata", "metadata", "files", "pyiceberg"]))
     def expire_by_others(self, name: str, how: str) -> None:
         if how == "pyiceberg":
             self.others("expire_by_pyiceberg", lambda: self.world.expire_by_pyiceberg(name), name)
         else:
             self.others("expire_by_iceberg", lambda: self.world.expire_by_iceberg(name, how == "files"), name, how)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def remove_orphans_by_others(self, name: str) -> None:
         self.others("remove_orphans_by_iceberg", lambda: self.world.remove_orphans_by_iceberg(name), name)
 
-    @rule(
+    @act(
         name=TABLE,
         other=TABLE,
         how=st.sampled_from(["elsewhere", "the other spelling", "the other spelling", "in another's", "around all"]),
@@ -435,80 +486,76 @@ class Actors(RuleBasedStateMachine):
     def set_location(self, name: str, other: str, how: str) -> None:
         self.others("set_location", lambda: self.world.set_location(name, other, how), name, how, other)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def point_at_documents(self, name: str) -> None:
         self.others("point_at_documents", lambda: self.world.point_at_documents(name), name)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def stream(self, name: str) -> None:
         self.others("stream", lambda: self.world.stream(name), name)
 
-    @rule(name=TABLE)
+    @act(name=TABLE)
     def leave_orphan(self, name: str) -> None:
         self.others("leave_orphan", lambda: self.world.leave_orphan(name), name)
 
-    @rule(name=TABLE, to=NAME)
+    @act(name=TABLE, to=NAME)
     def rename(self, name: str, to: str) -> None:
         self.others("rename", lambda: self.world.rename(name, to), name, to)
 
-    @rule(name=TABLE, purge=st.sampled_from([False, False, True]))
+    @act(name=TABLE, purge=st.sampled_from([False, False, True]))
     def drop(self, name: str, purge: bool) -> None:
         self.others("drop", lambda: self.world.drop(name, purge), name, "purge" if purge else "")
 
-    @rule(name=NAME)
+    @act(name=NAME)
     def create(self, name: str) -> None:
         """In its default place, where a dropped one of the name may have its files."""
         self.others("create", lambda: self.world.create(name), name)
 
-    @rule(name=NAME, inside=TABLE)
+    @act(name=NAME, inside=TABLE)
     def create_inside(self, name: str, inside: str) -> None:
         self.others(
             "create_inside", lambda: self.world.create(name, self.world.place(inside) / "data" / "inner"), name, inside
         )
 
-    @rule(name=TABLE, to=NAME)
+    @act(name=TABLE, to=NAME)
     def register(self, name: str, to: str) -> None:
         self.others("register", lambda: self.world.register(name, to), name, to)
 
-    @rule(to=NAME)
+    @act(to=NAME)
     def undrop(self, to: str) -> None:
         self.others("undrop", lambda: self.world.undrop(to), to)
 
-    @rule(name=TABLE, of=TABLE, by_procedure=st.booleans())
+    @act(name=TABLE, of=TABLE, by_procedure=st.booleans())
     def share_files(self, name: str, of: str, by_procedure: bool) -> None:
         work = self.world.add_files if by_procedure else self.world.share_file
         self.others(work.__name__, lambda: work(name, of), name, of)
 
     # --- stores, clocks, backups --------------------------------------------------------------------------------------
 
-    @rule()
-    def age_files(self) -> None:
-        self.others("age_files", self.world.age_files)
-
-    @rule(number=NUMBER, how=st.sampled_from(["lost", "cut short", "flipped"]))
+    @act(number=NUMBER, how=st.sampled_from(["lost", "cut short", "flipped"]))
     def damage_cold(self, number: int, how: str) -> None:
         if how == "lost":
             self.others("lose_cold_file", lambda: self.world.lose_cold_file(number), number)
         else:
             self.others("flip_cold_file", lambda: self.world.flip_cold_file(number, how == "flipped"), number, how)
 
-    @rule(what=st.sampled_from(["copies", "index"]))
+    @act(what=st.sampled_from(["copies", "index"]))
     def lose_records(self, what: str) -> None:
         self.others("lose_records", lambda: self.world.lose_records(what), what)
 
-    @rule(name=TABLE, number=NUMBER)
+    @act(name=TABLE, number=NUMBER)
     def restore_catalog(self, name: str, number: int) -> None:
         self.others("restore_catalog", lambda: self.world.restore_catalog(name, number), name)
 
-    @rule()
+    @act()
     def give_up_future(self) -> None:
         self.others("give_up_future", self.world.give_up_future)
 
-    @rule()
+    @act()
     def back_up_operations(self) -> None:
         self.others("back_up_operations", self.world.back_up_operations)
 
-    @rule()
+    @act()
     def restore_operations(self) -> None:
         def work() -> None:
             self.world.restore_operations()
@@ -567,7 +614,7 @@ def test_nothing_is_lost_whatever_others_do(
             run_state_machine_as_test(
                 seed(SEED + rounds)(Actors),
                 settings=settings(
-                    max_examples=5,
+                    max_examples=50,
                     stateful_step_count=STEPS,
                     phases=(Phase.generate,),
                     database=None,

@@ -180,7 +180,10 @@ class World:
         return str(self.java(name).uuid().toString())
 
     def ids(self, name: str) -> list[int]:
-        return [snapshot.snapshotId() for snapshot in self.java(name).snapshots()]
+        found = [snapshot.snapshotId() for snapshot in self.java(name).snapshots()]
+        if not found:
+            raise CannotNowError(name)
+        return found
 
     def ancestors(self, name: str) -> list[int]:
         rows = self.sql("SELECT snapshot_id FROM {live}.db.`{name}`.history WHERE is_current_ancestor", name=name)
@@ -404,6 +407,9 @@ class World:
 
     def drop(self, name: str, purge: bool) -> None:
         location = self.pointer(name)
+        if len(self.tables()) == 1:
+            # Without a table nothing happens any more.
+            raise CannotNowError(name)
         self.sql("DROP TABLE {live}.db.`{name}`{purge}", name=name, purge=" PURGE" if purge else "")
         if not purge:
             self.elsewhere[location] = "dropped"

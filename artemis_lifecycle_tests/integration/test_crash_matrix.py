@@ -208,7 +208,8 @@ class Walk:
         return wrong + recorded.step.always(self)
 
     def _loose_metadata(self, recorded: Recorded) -> list[str]:
-        """The metadata file whose swap was cut short: an orphan scan names it, now or when its writer is over."""
+        """The metadata file whose swap was cut short: an orphan scan names it, now, when its writer is over, or when the
+        next commit shows that it never became the table's."""
         made = stamps(self.folder("db.t")).keys() - {
             os.path.relpath(self.disk.home / name, self.folder("db.t")) for name in recorded.before.stamps
         }
@@ -217,7 +218,7 @@ class Walk:
             named = {
                 os.path.relpath(plain(row["path"]), self.folder("db.t"))
                 for row in scan.unreferenced().collect()
-                if row["verdict"] in ("orphan", "in_flight")
+                if row["verdict"] in ("orphan", "in_flight", "commit_attempt")
             }
         self.disk.execute(f"DELETE FROM lifecycle.scans WHERE scan_id = '{scan.scan_id}'")
         loose = {name for name in made if "metadata.json" in name}
