@@ -208,8 +208,8 @@ class Walk:
         return wrong + recorded.step.always(self)
 
     def _loose_metadata(self, recorded: Recorded) -> list[str]:
-        """The metadata file whose swap was cut short: an orphan scan names it, now, when its writer is over, or when the
-        next commit shows that it never became the table's."""
+        """The metadata file whose swap was cut short: an orphan scan names it, now, when its writer is over, or when
+        the next commit shows that it never became the table's."""
         made = stamps(self.folder("db.t")).keys() - {
             os.path.relpath(self.disk.home / name, self.folder("db.t")) for name in recorded.before.stamps
         }
