@@ -187,7 +187,7 @@ def scan_orphans(
     candidates = Candidates(listing, context.stores, [~view.reaches(part) for part in parts])
     found = evidence(context.stores, metadata, candidates.metadata_files(), context.rules)
     settled = context.operations.settled_metadata.of_table(table_uuid)
-    require_no_future(found.newer, settled, table, metadata.metadata_location)
+    require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
     protection.protect(found.foreign)
     return seal_scan(
         context,
@@ -256,6 +256,15 @@ def _with_kind(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [batch.column("path"), batch.column("last_modified").cast(pa.timestamp("us", "UTC"))]
     columns += [batch.column("size_in_bytes"), kinds_by_name(batch.column("path"))]
     return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "kind"])
+
+
+def metadata_files(listing: Listing, stores: Stores) -> Iterator[str]:
+    """The paths of the listed files that are metadata files by their names."""
+    import pyarrow.compute as pc
+
+    for batch in frame_batches(listing.files_location, stores):
+        paths = batch.column("path")
+        yield from paths.filter(pc.equal(kinds_by_name(paths), kinds.METADATA)).to_pylist()
 
 
 def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:
