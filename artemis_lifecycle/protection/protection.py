@@ -175,7 +175,10 @@ class Protection:
         self._unarchived: tuple[object, list[IndexView]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
-        self._folders_by_key: dict[tuple[int, int], set[str]] = {}
+        # Of the considered files, on this machine: their folders; and, row by row, the hashes of those that have other
+        # names among the reachable ones, with the hashes of these names.
+        self._folders: set[str] = set()
+        self._second: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
     # --- reading the sources ----------------------------------------------------------------------------------------
 
@@ -224,38 +227,44 @@ class Protection:
         import numpy as np
 
         rules = self._context.rules
-        folders = Folders(rules)
-        aliases = Aliases(folders, self._reachable_folders()) if self._is_local else None
+        self._frames.clear()
+        self._unarchived = None
+        self._known_files = None
+        self._folders = set()
+        reached = [view for _, view in self.views] + self._unarchived_views()
+        aliases = Aliases(Folders(rules), self._reachable_folders(reached)) if self._is_local else None
         hashes = [np.empty(0, np.uint64)]
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
-        self._folders_by_key = {}
         for array in paths:
             subjects = subject_array(array)
             hashed = hash_column(subjects, rules)
             hashes.append(hashed)
             if aliases is not None:
-                for rows, others in self._other_names(subjects, folders, aliases):
+                self._folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
+                for rows, others in self._other_names(subjects, aliases):
                     named.append(hashed[rows])
                     other_names.append(others)
         self._hashes = distinct(np.concatenate(hashes))
-        first, second = np.concatenate(named), np.concatenate(other_names)
+        self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             view = state.view(state.metadata)
-            if view is None:
-                self._reached[state.table] = np.empty(0, np.uint64)
-                continue
-            reached = self._hashes[view.reaches(self._hashes)]
-            if len(second):
-                distinct_names = distinct(second)
-                alive = distinct_names[view.reaches(distinct_names)]
-                reached = distinct(np.concatenate([reached, first[among(alive, second)]]))
-            self._reached[state.table] = reached
+            self._reached[state.table] = np.empty(0, np.uint64) if view is None else self._reached_by(view)
             state.other_names = self._names_here
-        self._frames.clear()
-        self._unarchived = None
-        self._known_files = None
+
+    def _reached_by(self, view: IndexView) -> NDArray[np.uint64]:
+        """The considered files that the snapshots of `view` reach, under any of their names."""
+        import numpy as np
+
+        assert self._hashes is not None and self._second is not None
+        reached = self._hashes[view.reaches(self._hashes)]
+        first, second = self._second
+        if not len(second):
+            return reached
+        others = distinct(second)
+        alive = others[view.reaches(others)]
+        return distinct(np.concatenate([reached, first[among(alive, second)]]))
 
     def full(self, considered: Considered) -> None:
         """`read` and `consider`."""
@@ -370,10 +379,9 @@ class Protection:
 
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """The considered files that open plans, scans and undeletes of the tables here name."""
-        assert self._hashes is not None
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
-        found += [(OPEN_PLAN, self._hashes[view.reaches(self._hashes)]) for view in self._unarchived_views()]
-        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules))]
+        found += [(OPEN_PLAN, self._reached_by(view)) for view in self._unarchived_views()]
+        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_here))]
 
     @property
     def _uuids(self) -> list[str]:
@@ -427,9 +435,11 @@ class Protection:
 
         assert self._hashes is not None
         if files_location not in self._frames:
-            batches = frame_batches(files_location, self._context.stores)
-            hashes = [hash_column(subject_array(batch.column("path")), self._context.rules) for batch in batches]
-            named = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
+            hashes = [np.empty(0, np.uint64)]
+            for batch in frame_batches(files_location, self._context.stores):
+                subjects = subject_array(batch.column("path"))
+                hashes += [hash_column(subjects, self._context.rules), *self._names_here(subjects)]
+            named = distinct(np.concatenate(hashes))
             self._frames[files_location] = named[among(self._hashes, named)]
         return self._frames[files_location]
 
@@ -513,28 +523,26 @@ class Protection:
     def _is_local(self) -> bool:
         return any(is_local(root) for root in self._own_roots)
 
-    def _reachable_folders(self) -> Iterator[str]:
-        for _, view in self.views:
+    def _reachable_folders(self, views: Iterable[IndexView]) -> Iterator[str]:
+        for view in views:
             parts, _ = view.folders(())
             for part in parts:
                 yield from (normalise(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
 
-    def _other_names(
-        self, paths: pa.Array, folders: Folders, aliases: Aliases
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    def _by_folder(self, paths: pa.Array) -> Iterator[tuple[str, str, int, int]]:
+        """Folders of `paths`, in normal form and as spelled, with their first row and the one behind their last."""
+        files = ByFolder.of(paths)
+        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
+            spelled = files.folder(low)
+            if spelled is not None:
+                yield normalise(f"{spelled}/x", self._context.rules)[: -len("/x")], spelled, low, high
+
+    def _other_names(self, paths: pa.Array, aliases: Aliases) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
         """Rows of `paths` with the location hashes that their files have under other names of their folders."""
         import numpy as np
         import pyarrow as pa
 
-        files = ByFolder.of(paths)
-        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
-            spelled = files.folder(low)
-            if spelled is None:
-                continue
-            folder = normalise(f"{spelled}/x", self._context.rules)[: -len("/x")]
-            key = folders.key(folder)
-            if key is not None:
-                self._folders_by_key.setdefault(key, set()).add(folder)
+        for folder, spelled, low, high in self._by_folder(paths):
             for other, is_same in aliases.of(folder):
                 texts = paths.slice(low, high - low).to_pylist()
                 names = [text[len(spelled) + 1 :] for text in texts]
@@ -544,14 +552,12 @@ class Protection:
                 others = pa.array([f"{other}/{names[row]}" for row in rows], pa.string())
                 yield np.array(rows, np.int64) + low, hash_column(others, self._context.rules)
 
-    def _names_here(self, locations: Iterable[str]) -> Iterator[str]:
-        """The names under which the considered files' folders have these new files, where they have others."""
-        folders = Folders(self._context.rules)
-        for location in locations:
-            folder, _, name = location.rpartition("/")
-            key = folders.key(folder) if self._folders_by_key else None
-            if key is not None:
-                yield from (f"{other}/{name}" for other in self._folders_by_key.get(key, ()) if other != folder)
+    def _names_here(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
+        """The hashes of the other names that these files have in the considered files' folders."""
+        if not self._folders:
+            return []
+        aliases = Aliases(Folders(self._context.rules), self._folders)
+        return [others for _, others in self._other_names(paths, aliases)]
 
 
 def covered(
