@@ -13,3 +13,6 @@ AT_ONCE: dict[str, Any] = {
 
 AND_ARCHIVED: dict[str, Any] = {**AT_ONCE, "cold_tier": {"retain": "1ms"}}
 """And what is in the cold tier is past its retention there."""
+
+WITHOUT_COLD: dict[str, Any] = {**AT_ONCE, "cold_tier": {"enabled": False}}
+"""And nothing is archived."""

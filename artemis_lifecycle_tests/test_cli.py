@@ -18,7 +18,9 @@ from rich.console import Console
 from artemis_lifecycle import cli
 from artemis_lifecycle.config import ColdTier, LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
+from artemis_lifecycle_tests.protection.foreign import set_pointer
 
 
 @pytest.fixture
@@ -330,6 +332,22 @@ def test_the_archive_a_thaw_and_the_costs(
     assert [tier["tier"] for tier in costs["tiers"]] == ["live", "cold", "deep-archive"]
     assert costs["tiers"][2]["files"] == moved.moved_files and costs["per_month"] is None
     assert "no price for every class" in run("costs", "db.t")
+
+
+def test_metadata_newer_than_the_pointer_is_settled_by_a_person(
+    run: Run, aged: list[int], config: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        newest = lifecycle.snapshot_history("db.t").metadata_location
+        spark.sql(f"INSERT INTO {config.catalogs.live.name}.db.t VALUES (9)")
+        lost = lifecycle.snapshot_history("db.t").metadata_location
+        set_pointer(lifecycle, "db.t", newest)
+    assert "artemis settle-metadata db.t" in run("scan-orphans", "db.t", code=3)
+    assert "BadInput" in run("settle-metadata", "db.t", "--who", "ada", "--why", " ", code=2)
+    settled = run("settle-metadata", "db.t", "--who", "ada", "--why", "that load was wrong", "--json")
+    assert [local(path) for path in settled] == [local(lost)]
+    assert run("settle-metadata", "db.t", "--who", "ada", "--why", "again", "--json") == []
+    assert "Orphan scan of db.t" in run("scan-orphans", "db.t")
 
 
 def test_dropped_tables_writers_and_old_records(

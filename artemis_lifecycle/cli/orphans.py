@@ -13,6 +13,8 @@ from artemis_lifecycle.cli.options import (
     JsonOption,
     NowOption,
     OlderThanOption,
+    PersonOption,
+    ReasonOption,
     TableArgument,
     instant,
 )
@@ -112,6 +114,21 @@ def delete_orphans(
     """Delete the orphans of a stored scan, each looked at once more before it goes."""
     with opened(config, "deleting orphans") as lifecycle:
         show(lifecycle.delete_orphans(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
+
+
+@app.command("settle-metadata")
+def settle_metadata(
+    table: TableArgument,
+    who: PersonOption,
+    why: ReasonOption,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Decide that the catalog's pointer is right, where newer metadata files of the table stop its orphan scans."""
+    with opened(config, f"settling {table}") as lifecycle:
+        settled = lifecycle.settle_metadata(table, who=who, why=why)
+    title = f"Metadata files that are no history of {table}"
+    show_list(settled, json=json, title=title, columns=("path",), row=lambda path: (path,))
 
 
 @app.command()

@@ -32,6 +32,7 @@ from artemis_lifecycle.operations.processes import mark
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, own_locations
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
@@ -87,7 +88,7 @@ class Base(Opened):
         former = [each for each in dict.fromkeys(had) if each not in now]
         if location is None:
             # Where no scan may collect there is nothing to find.
-            return [*spelled, *(each for each in former if self._may_collect(each, rules))]
+            return _each_once([*spelled, *(each for each in former if self._may_collect(each, rules))], rules)
         own = [*spelled, *former]
         if not any(
             normalise(location, rules) == normalise(each, rules) or is_under(location, each, rules) for each in own
@@ -357,6 +358,16 @@ class Step:
             raise paused(self.table, why)
         if self._confirm is not None:
             self._confirm()
+
+
+def _each_once(locations: Sequence[str], rules: LocationRules) -> list[str]:
+    """Without those that are another one, or in it, under a second name: a file is listed once."""
+    folders = Folders(rules)
+    found: list[str] = []
+    for each in locations:
+        if not any(folders.is_in(each, other) for other in found):
+            found = [*(other for other in found if not folders.is_in(other, each)), each]
+    return found
 
 
 def paused(table: str, why: str) -> Paused:

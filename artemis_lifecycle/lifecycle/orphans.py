@@ -11,17 +11,19 @@ from artemis_lifecycle.lifecycle.deletion import deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.given import given_listing
 from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.listing_files import ParquetListing, read_parquet_listing
-from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan
+from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan, metadata_files
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
-from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.protection.future import evidence, seen_pointers
+from artemis_lifecycle.storage.location import normalise, split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,6 +116,28 @@ class Orphans(DroppedTables, Reading):
                 "skipped_in_flight": scan.skipped_in_flight,
             }
         return scan
+
+    def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
+        """Decide that the catalog's pointer is right, and metadata files that are newer are no history of the table:
+        orphan scans go on, and collect what those commits wrote. Returns the files, without what was settled before.
+
+        They stop scans because the catalog may have been restored from a backup. Raises BadInput where nobody, or no
+        reason, is said; UnreadableMetadata, StorageError, LeaseTaken.
+        """
+        require_said(table, who=who, why=why)
+        look = self._look(table)
+        with self._step(look, "settle_metadata") as step:
+            listing = self._listed(look, None, step)
+            # After the listing: what was committed meanwhile is not newer.
+            metadata, rules = self._look(table).metadata, self.rules(table)
+            named, seen = metadata_files(listing, self.live_stores), seen_pointers(self.operations, metadata.table_uuid)
+            found = evidence(self.live_stores, metadata, named, rules, seen)
+            newer = (*found.newer, *(each.metadata_location for each in found.attempts))
+            known = self.operations.settled_metadata.of_table(metadata.table_uuid)
+            new = {path: place for path in newer if (place := normalise(path, rules)) not in known}
+            self.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
+            step.counts = {"files": len(new)}
+        return tuple(new)
 
     def inventory(self, manifest: str) -> Inventory:
         """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and

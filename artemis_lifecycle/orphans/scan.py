@@ -46,7 +46,7 @@ from artemis_lifecycle.storage.frames import (
     read_frame,
     write_batches,
 )
-from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -188,8 +188,9 @@ def scan_orphans(
     seen = seen_pointers(context.operations, table_uuid)
     found = evidence(context.stores, metadata, candidates.metadata_files(), context.rules, seen)
     settled = context.operations.settled_metadata.of_table(table_uuid)
-    require_no_future(found.newer, settled, table, metadata.metadata_location)
-    protection.protect(found.foreign, [each for each in found.attempts if each.metadata_location not in settled])
+    require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
+    unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]
+    protection.protect(found.foreign, unsettled)
     return seal_scan(
         context,
         asking,
@@ -257,6 +258,15 @@ def _with_kind(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = [batch.column("path"), batch.column("last_modified").cast(pa.timestamp("us", "UTC"))]
     columns += [batch.column("size_in_bytes"), kinds_by_name(batch.column("path"))]
     return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes", "kind"])
+
+
+def metadata_files(listing: Listing, stores: Stores) -> Iterator[str]:
+    """The paths of the listed files that are metadata files by their names."""
+    import pyarrow.compute as pc
+
+    for batch in frame_batches(listing.files_location, stores):
+        paths = batch.column("path")
+        yield from paths.filter(pc.equal(kinds_by_name(paths), kinds.METADATA)).to_pylist()
 
 
 def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:

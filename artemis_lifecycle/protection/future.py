@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from artemis_lifecycle.errors import StaleMetadata, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import MissingFile, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
@@ -39,7 +39,8 @@ def evidence(
     stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules, seen: Collection[str]
 ) -> Evidence:
     """Read the unreferenced metadata files among `paths` that can say something: those whose version is not older than
-    the metadata log, and one of each folder that is not the table's own. What cannot be parsed says nothing.
+    the metadata log, in the table's own metadata folders and in those where the newest is the table's (it may have been
+    elsewhere in between); and the newest of every other folder. What cannot be parsed says nothing.
 
     `seen` are metadata files that are known to have been the catalog's pointer (`seen_pointers`).
     """
@@ -48,25 +49,35 @@ def evidence(
     versions = [number for each in (*log, metadata.metadata_location) if (number := _version(each)) is not None]
     oldest = min(versions, default=0)
     ours: list[str] = []
-    elsewhere: dict[str, str] = {}
+    elsewhere: dict[str, list[str]] = {}
     for path in paths:
         if any(is_under(path, folder, rules) for folder in own_folders):
-            number = _version(path)
-            if number is None or number >= oldest:
-                ours.append(path)
+            ours.append(path)
         else:
-            elsewhere.setdefault(parent(normalise(path, rules)), path)
+            elsewhere.setdefault(parent(normalise(path, rules)), []).append(path)
 
     def read(path: str) -> TableMetadata | None:
         try:
             return read_table_metadata(stores, path)
-        except (UnreadableMetadata, StorageError):
+        except (UnreadableMetadata, MissingFile):
             return None
 
-    wanted = [*ours, *elsewhere.values()]
-    found = dict(zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True))
+    def read_all(wanted: Sequence[str]) -> dict[str, TableMetadata]:
+        found = zip(wanted, threaded(read, wanted, stores.readers(metadata.location, _READERS)), strict=True)
+        return {path: other for path, other in found if other is not None}
+
+    newest = {folder: max(files, key=lambda path: (_version(path) or 0, path)) for folder, files in elsewhere.items()}
+    found = read_all(list(newest.values()))
+    foreign: list[str] = []
+    for folder, path in newest.items():
+        if path in found and found[path].table_uuid != metadata.table_uuid:
+            foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
+        else:
+            ours += (each for each in elsewhere[folder] if each not in found)
+    numbers = {path: _version(path) for path in ours}
+    found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
     lineage = {normalise(each, rules) for each in (*log, metadata.metadata_location)}
-    ours_read = {path: other for path in ours if (other := found[path]) and other.table_uuid == metadata.table_uuid}
+    ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
     built_upon = {
         normalise(each.metadata_log[-1].metadata_file, rules) for each in ours_read.values() if each.metadata_log
     }
@@ -82,11 +93,6 @@ def evidence(
             attempts.append(other)
         else:
             newer.append(path)
-    foreign = []
-    for folder, path in elsewhere.items():
-        other = found[path]
-        if other is not None and other.table_uuid != metadata.table_uuid:
-            foreign.append(parent(folder) if folder.endswith("/metadata") else folder)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
 
 
@@ -97,9 +103,12 @@ def seen_pointers(operations: Operations, table_uuid: str) -> frozenset[str]:
     return operations.table_locations.pointers(table_uuid) | committed
 
 
-def require_no_future(newer: Sequence[str], settled: Collection[str], table: str, pointer: str) -> None:
-    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that nobody has settled."""
-    left = [path for path in newer if path not in settled]
+def require_no_future(
+    newer: Sequence[str], settled: Collection[str], table: str, pointer: str, rules: LocationRules
+) -> None:
+    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that nobody has settled (`settled`
+    are locations)."""
+    left = [path for path in newer if normalise(path, rules) not in settled]
     if not left:
         return
     raise StaleMetadata(

@@ -17,7 +17,8 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normalis
 from artemis_lifecycle.storage.stores import is_local
 
 FolderKey = tuple[int, int]
-"""Device and inode."""
+"""Device and inode. The device is 0 where no block device is behind it: a network file system that is mounted twice may
+have two numbers. Of such folders the inode alone decides, which can only keep more."""
 
 
 class Folders:
@@ -28,14 +29,17 @@ class Folders:
 
     def __init__(self, rules: LocationRules) -> None:
         self._rules = rules
-        self._keys: dict[str, FolderKey | None] = {}
+        self._found: dict[str, os.stat_result | None] = {}
         self._above: dict[str, frozenset[FolderKey]] = {}
 
     def key(self, folder: str) -> FolderKey | None:
-        """Device and inode of a folder, behind all links."""
-        if folder not in self._keys:
-            self._keys[folder] = self._read(self._local(folder), folder)
-        return self._keys[folder]
+        """What tells a folder from others, behind all links."""
+        return _key(self._stat(folder))
+
+    def are_one(self, one: str, other: str) -> bool:
+        """Whether two existing folders are one for certain: on one device, with one inode."""
+        first, second = self._stat(one), self._stat(other)
+        return first is not None and second is not None and os.path.samestat(first, second)
 
     def above(self, folder: str) -> frozenset[FolderKey]:
         """The identities of a folder and of all folders around it, by its real path."""
@@ -44,7 +48,7 @@ class Folders:
             path = self._local(folder)
             real = None if path is None else os.path.realpath(path)
             while real is not None:
-                key = self._read(real, folder)
+                key = _key(self._read(real, folder))
                 if key is not None:
                     found.add(key)
                 real = None if real == os.path.dirname(real) else os.path.dirname(real)
@@ -65,6 +69,11 @@ class Folders:
         first, second = self.key(one), self.key(other)
         return (first is not None and first in self.above(other)) or (second is not None and second in self.above(one))
 
+    def _stat(self, folder: str) -> os.stat_result | None:
+        if folder not in self._found:
+            self._found[folder] = self._read(self._local(folder), folder)
+        return self._found[folder]
+
     def _local(self, folder: str) -> str | None:
         if not is_local(folder) and not is_local(normalise(folder, self._rules)):
             return None
@@ -73,11 +82,11 @@ class Folders:
         except StorageError:
             return None  # On another host, or no path at all.
 
-    def _read(self, path: str | None, folder: str) -> FolderKey | None:
+    def _read(self, path: str | None, folder: str) -> os.stat_result | None:
         if path is None:
             return None
         try:
-            found = os.stat(path)
+            return os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -87,11 +96,14 @@ class Folders:
                 untouched="all files that were not deleted before",
                 do="fix access to the folder, then rerun",
             ) from error
-        return found.st_dev, found.st_ino
+
+
+def _key(found: os.stat_result | None) -> FolderKey | None:
+    return None if found is None else (found.st_dev if os.major(found.st_dev) else 0, found.st_ino)
 
 
 class Aliases:
-    """Other names of folders: `known` are the folders that reachable files are recorded in."""
+    """Other names of folders, among the `known` ones."""
 
     def __init__(self, folders: Folders, known: Iterable[str]) -> None:
         self._folders = folders
@@ -106,21 +118,13 @@ class Aliases:
                 found.setdefault(key, []).append(folder)
         return found
 
-    @cached_property
-    def _by_inode(self) -> dict[int, list[str]]:
-        # A second mount of one export may have a device number of its own; its inodes are the same.
-        found: dict[int, list[str]] = {}
-        for (_, inode), folders in self._by_key.items():
-            found.setdefault(inode, []).extend(folders)
-        return found
-
     def of(self, folder: str) -> list[tuple[str, bool]]:
-        """Other known names of `folder`. True: the names stand for one folder; False: only the inode is the same, so
-        that each file must be compared (`same_file`)."""
+        """Other known names of `folder`. True: the names stand for one folder; False: they may, so that each file must
+        be compared (`same_file`)."""
         key = self._folders.key(folder)
         if key is None:
             return []
-        return [(other, self._folders.key(other) == key) for other in self._by_inode.get(key[1], ()) if other != folder]
+        return [(other, self._folders.are_one(folder, other)) for other in self._by_key.get(key, ()) if other != folder]
 
 
 def same_file(one: str, other: str) -> bool:

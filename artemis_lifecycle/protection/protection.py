@@ -51,7 +51,7 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, relative_to
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
@@ -176,7 +176,6 @@ class Protection:
         self._former: tuple[str, ...] = ()
         # Hashes, sorted: of all files considered, and of those that a table reached at the last full look, by its name.
         self._hashes: NDArray[np.uint64] | None = None
-        self._names: tuple[NDArray[np.uint64], NDArray[np.uint64]]
         self._reached: dict[str, NDArray[np.uint64]] = {}
         # Those that sealed lists name, by where these stand: what is sealed never changes.
         self._frames: dict[str, NDArray[np.uint64]] = {}
@@ -186,7 +185,10 @@ class Protection:
         self._unarchived: tuple[object, list[IndexView]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
-        self._folders_by_key: dict[tuple[int, int], set[str]] = {}
+        # Of the considered files, on this machine: their folders; and, row by row, the hashes of those that have other
+        # names among the reachable ones, with the hashes of these names.
+        self._folders: set[str] = set()
+        self._second: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
 
     # --- reading the sources ----------------------------------------------------------------------------------------
 
@@ -235,33 +237,44 @@ class Protection:
         import numpy as np
 
         rules = self._context.rules
-        folders = Folders(rules)
-        aliases = Aliases(folders, self._reachable_folders()) if self._is_local else None
+        self._frames.clear()
+        self._unarchived = None
+        self._known_files = None
+        self._folders = set()
+        reached = [view for _, view in self.views] + self._unarchived_views()
+        aliases = Aliases(Folders(rules), self._reachable_folders(reached)) if self._is_local else None
         hashes = [np.empty(0, np.uint64)]
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
-        self._folders_by_key = {}
         for array in paths:
             subjects = subject_array(array)
             hashed = hash_column(subjects, rules)
             hashes.append(hashed)
             if aliases is not None:
-                for rows, others in self._other_names(subjects, folders, aliases):
+                self._folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
+                for rows, others in self._other_names(subjects, aliases):
                     named.append(hashed[rows])
                     other_names.append(others)
         self._hashes = distinct(np.concatenate(hashes))
-        self._names = (np.concatenate(named), np.concatenate(other_names))
+        self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             view = state.view(state.metadata)
-            if view is None:
-                self._reached[state.table] = np.empty(0, np.uint64)
-                continue
-            self._reached[state.table] = self._reached_by(view)
+            self._reached[state.table] = np.empty(0, np.uint64) if view is None else self._reached_by(view)
             state.other_names = self._names_here
-        self._frames.clear()
-        self._unarchived = None
-        self._known_files = None
+
+    def _reached_by(self, view: IndexView) -> NDArray[np.uint64]:
+        """The considered files that the snapshots of `view` reach, under any of their names."""
+        import numpy as np
+
+        assert self._hashes is not None and self._second is not None
+        reached = self._hashes[view.reaches(self._hashes)]
+        first, second = self._second
+        if not len(second):
+            return reached
+        others = distinct(second)
+        alive = others[view.reaches(others)]
+        return distinct(np.concatenate([reached, first[among(alive, second)]]))
 
     def full(self, considered: Considered) -> None:
         """`read` and `consider`."""
@@ -389,7 +402,7 @@ class Protection:
         for view in self._attempts:
             found.append((ATTEMPT, self._reached_by(view)))
             found.append((ATTEMPT, hash_texts(metadata_files(view.metadata, self._context.rules), self._context.rules)))
-        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules))]
+        return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_here))]
 
     @property
     def _uuids(self) -> list[str]:
@@ -443,25 +456,13 @@ class Protection:
 
         assert self._hashes is not None
         if files_location not in self._frames:
-            batches = frame_batches(files_location, self._context.stores)
-            hashes = [hash_column(subject_array(batch.column("path")), self._context.rules) for batch in batches]
-            named = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
-            self._frames[files_location] = self._with_other_names(named[among(self._hashes, named)], named)
+            hashes = [np.empty(0, np.uint64)]
+            for batch in frame_batches(files_location, self._context.stores):
+                subjects = subject_array(batch.column("path"))
+                hashes += [hash_column(subjects, self._context.rules), *self._names_here(subjects)]
+            named = distinct(np.concatenate(hashes))
+            self._frames[files_location] = named[among(self._hashes, named)]
         return self._frames[files_location]
-
-    def _reached_by(self, view: IndexView) -> NDArray[np.uint64]:
-        """The considered files that any snapshot of the view reaches, under any of their names."""
-        assert self._hashes is not None
-        others = distinct(self._names[1])
-        reached = self._hashes[view.reaches(self._hashes)]
-        return self._with_other_names(reached, others[view.reaches(others)]) if len(others) else reached
-
-    def _with_other_names(self, found: NDArray[np.uint64], named: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """`found`, and the considered files of which another name is among the sorted `named`; sorted."""
-        import numpy as np
-
-        first, second = self._names
-        return distinct(np.concatenate([found, first[among(named, second)]])) if len(first) else found
 
     def _places(self) -> Places:
         context, rules = self._context, self._context.rules
@@ -542,29 +543,27 @@ class Protection:
     def _is_local(self) -> bool:
         return any(is_local(root) for root in self._own_roots)
 
-    def _reachable_folders(self) -> Iterator[str]:
-        for _, view in self.views:
+    def _reachable_folders(self, views: Iterable[IndexView]) -> Iterator[str]:
+        for view in views:
             parts, _ = view.folders(())
             for part in parts:
                 yield from (normalise(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
 
-    def _other_names(
-        self, paths: pa.Array, folders: Folders, aliases: Aliases
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    def _by_folder(self, paths: pa.Array) -> Iterator[tuple[str, str, int, int]]:
+        """Folders of `paths`, in normal form and as spelled, with their first row and the one behind their last."""
+        files = ByFolder.of(paths)
+        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
+            spelled = files.folder(low)
+            if spelled is not None:
+                yield normalise(f"{spelled}/x", self._context.rules)[: -len("/x")], spelled, low, high
+
+    def _other_names(self, paths: pa.Array, aliases: Aliases) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
         """Rows of `paths` with the location hashes that their files have under other names of their folders."""
         import numpy as np
         import pyarrow as pa
 
-        files = ByFolder.of(paths)
-        for low, high in pairwise([*files.starts.tolist(), len(paths)]):
-            spelled = files.folder(low)
-            if spelled is None:
-                continue
-            folder = normalise(f"{spelled}/x", self._context.rules)[: -len("/x")]
-            key = folders.key(folder)
-            if key is not None:
-                self._folders_by_key.setdefault(key, set()).add(folder)
-            for other, is_same in [*aliases.of(folder), *self._under_other_roots(folder, folders)]:
+        for folder, spelled, low, high in self._by_folder(paths):
+            for other, is_same in aliases.of(folder):
                 texts = paths.slice(low, high - low).to_pylist()
                 names = [text[len(spelled) + 1 :] for text in texts]
                 rows = [
@@ -573,22 +572,12 @@ class Protection:
                 others = pa.array([f"{other}/{names[row]}" for row in rows], pa.string())
                 yield np.array(rows, np.int64) + low, hash_column(others, self._context.rules)
 
-    def _under_other_roots(self, folder: str, folders: Folders) -> Iterator[tuple[str, bool]]:
-        """The names of a folder below the table's other locations, where two of these are one folder."""
-        for root in self._own_roots:
-            rest = "" if folder == root else relative_to(folder, root, self._context.rules)
-            for other in self._own_roots if rest is not None else ():
-                if other != root and (key := folders.key(root)) is not None and key == folders.key(other):
-                    yield f"{other}/{rest}".rstrip("/"), True
-
-    def _names_here(self, locations: Iterable[str]) -> Iterator[str]:
-        """The names under which the considered files' folders have these new files, where they have others."""
-        folders = Folders(self._context.rules)
-        for location in locations:
-            folder, _, name = location.rpartition("/")
-            key = folders.key(folder) if self._folders_by_key else None
-            if key is not None:
-                yield from (f"{other}/{name}" for other in self._folders_by_key.get(key, ()) if other != folder)
+    def _names_here(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
+        """The hashes of the other names that these files have in the considered files' folders."""
+        if not self._folders:
+            return []
+        aliases = Aliases(Folders(self._context.rules), self._folders)
+        return [others for _, others in self._other_names(paths, aliases)]
 
 
 def covered(

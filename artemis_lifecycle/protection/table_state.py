@@ -22,6 +22,7 @@ from artemis_lifecycle.storage.location_hash import distinct, hash_column
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
 
 REACHABLE = "reachable"
@@ -53,7 +54,7 @@ def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexVie
 
 
 class TableState:
-    """What a table reaches. `other_names` gives the other names that a new file's location has on this machine."""
+    """What a table reaches. `other_names` gives the hashes of the other names that new files have on this machine."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class TableState:
         self._needed: set[str] = set()
         self._later: list[tuple[str, NDArray[np.uint64]]] | None = None
         self._view: IndexView | None = None
-        self.other_names: Callable[[Iterable[str]], Iterable[str]] = lambda locations: ()
+        self.other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: ()
         self.table = table
         self.table_uuid = table_uuid
         self.metadata: TableMetadata | None = None
@@ -171,8 +172,10 @@ class TableState:
         if self._later is None:
             rules = self._context.rules
             reason = CURRENT_METADATA if self.reason == REACHABLE else self.reason
-            new, needed = ({*found, *self.other_names(found)} for found in (self._new, self._needed))
-            self._later = [(self.reason, hash_texts(new, rules)), (reason, hash_texts(needed, rules))]
+            self._later = [
+                (why, hash_texts(found, rules, self.other_names))
+                for why, found in ((self.reason, self._new), (reason, self._needed))
+            ]
         return self._later
 
     def _load_parent(self, metadata: TableMetadata, parent: int | None) -> None:
@@ -242,10 +245,15 @@ class LostNeighborState(TableState):
             return None
 
 
-def hash_texts(locations: Iterable[str], rules: LocationRules) -> NDArray[np.uint64]:
-    """The sorted location hashes of these paths or locations."""
+def hash_texts(
+    locations: Iterable[str],
+    rules: LocationRules,
+    other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: (),
+) -> NDArray[np.uint64]:
+    """The sorted location hashes of these paths or locations, and of their other names."""
+    import numpy as np
     import pyarrow as pa
 
     # What is no text can be no path of a job either.
-    texts = [location for location in locations if location.isascii() or is_text(location)]
-    return distinct(hash_column(pa.array(texts, pa.string()), rules))
+    texts = pa.array(sorted(each for each in locations if each.isascii() or is_text(each)), pa.string())
+    return distinct(np.concatenate([hash_column(texts, rules), *other_names(texts)]))

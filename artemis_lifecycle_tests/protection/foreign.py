@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import Row
+from sqlalchemy import text
+
+from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.deletion.world import local, make_old
 
 
 def expire_in_metadata(lifecycle: Lifecycle, table: str, snapshot_ids: Iterable[int]) -> None:
@@ -49,3 +55,95 @@ def warehouse(lifecycle: Lifecycle, tier: str) -> Path:
 
 def files_below(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".crc")}
+
+
+def name_of(lifecycle: Lifecycle, table: str) -> str:
+    return f"{lifecycle.config.catalogs.live.name}.{table}"
+
+
+def sql(lifecycle: Lifecycle, statement: str) -> list[Row]:
+    """Run a statement in which {live} is the live catalog."""
+    return lifecycle.spark.sql(statement.format(live=lifecycle.config.catalogs.live.name)).collect()
+
+
+def append(lifecycle: Lifecycle, table: str, number: int) -> None:
+    rows = lifecycle.spark.sql(f"SELECT /*+ COALESCE(1) */ {number} AS id")
+    rows.writeTo(name_of(lifecycle, table)).append()
+
+
+def overwrite(lifecycle: Lifecycle, table: str, number: int) -> None:
+    sql(lifecycle, f"INSERT OVERWRITE {{live}}.{table} VALUES ({number})")
+
+
+def ids(lifecycle: Lifecycle, table: str) -> list[int]:
+    """The rows of a table with one column, as an engine reads them now."""
+    lifecycle.spark.catalog.refreshTable(name_of(lifecycle, table))
+    return sorted(row["id"] for row in lifecycle.spark.table(name_of(lifecycle, table)).collect())
+
+
+def ids_of_every_snapshot(lifecycle: Lifecycle, table: str) -> dict[int, list[int]]:
+    found = {}
+    for snapshot in lifecycle.snapshot_history(table).snapshots:
+        rows = sql(lifecycle, f"SELECT id FROM {{live}}.{table} VERSION AS OF {snapshot.snapshot_id}")
+        found[snapshot.snapshot_id] = sorted(row["id"] for row in rows)
+    return found
+
+
+def place(lifecycle: Lifecycle, table: str) -> Path:
+    return local(lifecycle._look(table).metadata.location)
+
+
+def stray(folder: Path, name: str = "data/stray.parquet") -> Path:
+    """A file that nothing names, a month old."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"left by a writer")
+    make_old(path, timedelta(days=30))
+    return path
+
+
+def make_all_old(*folders: Path) -> None:
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file():
+                make_old(path, timedelta(days=30))
+
+
+def set_pointer(lifecycle: Lifecycle, table: str, metadata_location: str) -> None:
+    """What a restored backup of the catalog does to one table."""
+    namespace, name = table.split(".")
+    with lifecycle.operations.engine.begin() as connection:
+        done = connection.execute(
+            text(
+                "UPDATE iceberg_tables SET previous_metadata_location = NULL, metadata_location = :location "
+                "WHERE catalog_name = :catalog AND table_namespace = :namespace AND table_name = :name"
+            ),
+            {
+                "location": metadata_location,
+                "catalog": lifecycle.config.catalogs.live.name,
+                "namespace": namespace,
+                "name": name,
+            },
+        )
+    assert done.rowcount == 1
+    lifecycle.spark.catalog.refreshTable(name_of(lifecycle, table))
+
+
+def take_up(lifecycle: Lifecycle, table: str, folder: Path, pattern: str = "*.parquet") -> None:
+    """Add the data files that stand in a folder to a table, under the names that they have there."""
+    spark: Any = lifecycle.spark
+    jvm = spark._jvm
+    loaded = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name_of(lifecycle, table))
+    loaded.refresh()
+    change = loaded.newAppend()
+    for path in sorted(folder.glob(pattern)):
+        built = jvm.org.apache.iceberg.DataFiles.builder(loaded.spec())
+        built = built.withPath(f"file://{path}").withFileSizeInBytes(path.stat().st_size).withRecordCount(1)
+        change = change.appendFile(built.withFormat("parquet").build())
+    change.commit()
+    lifecycle.spark.catalog.refreshTable(name_of(lifecycle, table))
+
+
+def outcomes(report: DeletionReport) -> dict[str, tuple[str, str]]:
+    """What became of each file, by its path."""
+    return {str(local(row["path"])): (row["outcome"], row["reason"]) for row in report.files().collect()}
