@@ -386,7 +386,13 @@ def _commit(
         )
 
     with table_lock(context.operations.engine, request.table_uuid, table=request.table), around("restore.commit"):
-        result = commit_with_retry(context.spark, context.live_catalog, request.table, change)
+        result = commit_with_retry(
+            context.spark,
+            context.live_catalog,
+            request.table,
+            change,
+            before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
+        )
     return made, result
 
 
@@ -437,7 +443,13 @@ def _branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
         return None if ref is not None else Change(set_branches=(BranchChange(request.branch, request.snapshot_id),))
 
     with table_lock(context.operations.engine, request.table_uuid, table=request.table):
-        result = commit_with_retry(context.spark, context.live_catalog, request.table, change)
+        result = commit_with_retry(
+            context.spark,
+            context.live_catalog,
+            request.table,
+            change,
+            before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
+        )
     return Restored(
         table=request.table,
         source_snapshot_id=request.snapshot_id,

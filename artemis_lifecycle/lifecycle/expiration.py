@@ -194,7 +194,7 @@ class Expiration(Reading):
                         self.config.catalogs.live.name,
                         plan,
                         lambda: self._guards(plan.table_uuid),
-                        lambda base, updated_ms: self.operations.plans.begin_swap(plan.plan_id, base, updated_ms),
+                        lambda base, updated_ms: self._begin_swap(plan, base, updated_ms),
                     )
             else:
                 done = ExpirationCommit(plan.plan_id, look.metadata.metadata_location, attempts=0)
@@ -214,6 +214,10 @@ class Expiration(Reading):
                 "files_recopied": recopied,
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def _begin_swap(self, plan: ExpirationPlan, base_location: str, updated_ms: int) -> None:
+        self.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
+        self.operations.table_locations.attempts_of(plan.table_uuid)(base_location, updated_ms)
 
     def cold_copies(self, table: str, table_uuid: str) -> ColdCopies | None:
         """The archived copies of the table's files; None before its first handoff."""

@@ -22,7 +22,7 @@ from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
-from artemis_lifecycle.protection.future import evidence, seen_pointers
+from artemis_lifecycle.protection.future import evidence
 from artemis_lifecycle.storage.location import normalise, split
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ class Orphans(DroppedTables, Reading):
             listing = self._listed(look, None, step)
             # After the listing: what was committed meanwhile is not newer.
             metadata, rules = self._look(table).metadata, self.rules(table)
-            named, seen = metadata_files(listing, self.live_stores), seen_pointers(self.operations, metadata.table_uuid)
-            found = evidence(self.live_stores, metadata, named, rules, seen)
+            named, known_here = metadata_files(listing, self.live_stores), self.operations.table_locations
+            found = evidence(self.live_stores, metadata, named, rules, known_here)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
             known = self.operations.settled_metadata.of_table(metadata.table_uuid)
             new = {path: place for path in newer if (place := normalise(path, rules)) not in known}

@@ -92,7 +92,13 @@ class Promises(Reading):
                 max_ref_age_ms=age,
             )
             try:
-                result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+                result = commit_with_retry(
+                    self.spark,
+                    self.config.catalogs.live.name,
+                    table,
+                    change,
+                    before_swap=self.operations.table_locations.attempts_of(look.metadata.table_uuid),
+                )
             except CommitStateUnknown:
                 raise
             except LifecycleError:
@@ -126,7 +132,13 @@ class Promises(Reading):
             return Change(remove_refs=(name,)) if found is not None else None
 
         with self._step(look, "untag", pausable=False):
-            result = commit_with_retry(self.spark, self.config.catalogs.live.name, table, change)
+            result = commit_with_retry(
+                self.spark,
+                self.config.catalogs.live.name,
+                table,
+                change,
+                before_swap=self.operations.table_locations.attempts_of(look.metadata.table_uuid),
+            )
             record = self.operations.tags.removed(
                 look.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
             )

@@ -1,19 +1,19 @@
 """What steps saw of a table: the locations that it has had, for it owns what it wrote there also after `SET LOCATION`;
-and its catalog's pointers, by which a catalog that was set back is recognized.
+and its catalog's pointers, by which a catalog that was set back is recognized; and which swaps steps attempted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from sqlalchemy import Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import seen_pointers, table_locations
+from artemis_lifecycle.operations.tables import seen_pointers, swap_attempts, table_locations
 
-_POINTERS_KEPT = timedelta(days=90)
+_KEPT = timedelta(days=90)
 
 
 class TableLocations:
@@ -32,7 +32,7 @@ class TableLocations:
                 connection.execute(upsert(table_locations).values(row).on_conflict_do_nothing())
             row = {"table_uuid": table_uuid, "metadata_location": pointer}
             connection.execute(upsert(seen_pointers).values(row).on_conflict_do_nothing())
-            old = seen_pointers.c.seen_at < func.clock_timestamp() - _POINTERS_KEPT
+            old = seen_pointers.c.seen_at < func.clock_timestamp() - _KEPT
             connection.execute(delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
     def of_table(self, table_uuid: str) -> tuple[str, ...]:
@@ -50,3 +50,24 @@ class TableLocations:
         query = select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())
+
+    def attempts_of(self, table_uuid: str) -> Callable[[str, int], None]:
+        """What records, right before a swap, the base and the `last-updated-ms` of the metadata that is to follow it:
+        by these a file that a killed step left is known for what it is."""
+
+        def record(base_location: str, updated_ms: int) -> None:
+            row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
+            with around("table_locations.attempt"), self._engine.begin() as connection:
+                connection.execute(upsert(swap_attempts).values(row).on_conflict_do_nothing())
+                old = swap_attempts.c.began_at < func.clock_timestamp() - _KEPT
+                connection.execute(delete(swap_attempts).where(swap_attempts.c.table_uuid == table_uuid, old))
+
+        return record
+
+    def attempted(self, table_uuid: str) -> frozenset[tuple[str, int]]:
+        """The base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""
+        query = select(swap_attempts.c.base_location, swap_attempts.c.updated_ms).where(
+            swap_attempts.c.table_uuid == table_uuid
+        )
+        with self._engine.connect() as connection:
+            return frozenset((base, updated_ms) for base, updated_ms in connection.execute(query))

@@ -524,6 +524,15 @@ seen_pointers = Table(
     _at("seen_at", nullable=False),
 )
 
+swap_attempts = Table(
+    "swap_attempts",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("base_location", Text, primary_key=True),
+    Column("updated_ms", BigInteger, primary_key=True),
+    _at("began_at", nullable=False),
+)
+
 settled_metadata = Table(
     "settled_metadata",
     metadata,

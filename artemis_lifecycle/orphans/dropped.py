@@ -190,7 +190,7 @@ def scan_dropped(
 
     # Of a table that is no more everything is unreached.
     candidates = Candidates(listing, context.stores, [np.ones(len(part), np.bool_) for part in parts])
-    found = evidence(context.stores, protection.metadata, candidates.metadata_files(), context.rules, ())
+    found = evidence(context.stores, protection.metadata, candidates.metadata_files(), context.rules, None)
     protection.protect(found.foreign)
     cutoff = listing.started_at - min_age
     scan = seal_scan(

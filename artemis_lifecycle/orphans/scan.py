@@ -33,7 +33,7 @@ from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
 from artemis_lifecycle.orphans.names import kinds_by_name, known, origins_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
-from artemis_lifecycle.protection.future import evidence, require_no_future, seen_pointers
+from artemis_lifecycle.protection.future import evidence, require_no_future
 from artemis_lifecycle.protection.ownership import subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
@@ -185,8 +185,9 @@ def scan_orphans(
     if settings.missing_files == "error":
         require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
     candidates = Candidates(listing, context.stores, [~view.reaches(part) for part in parts])
-    seen = seen_pointers(context.operations, table_uuid)
-    found = evidence(context.stores, metadata, candidates.metadata_files(), context.rules, seen)
+    found = evidence(
+        context.stores, metadata, candidates.metadata_files(), context.rules, context.operations.table_locations
+    )
     settled = context.operations.settled_metadata.of_table(table_uuid)
     require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
     unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]

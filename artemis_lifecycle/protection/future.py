@@ -13,7 +13,7 @@ from shlex import quote
 from artemis_lifecycle.errors import MissingFile, StaleMetadata, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, parent
 from artemis_lifecycle.storage.stores import Stores
@@ -27,8 +27,8 @@ _SHOWN = 3
 @dataclass(frozen=True)
 class Evidence:
     """What unreferenced metadata files say: `newer` are of the table, and were committed after its pointer or beside
-    its history; `attempts` were written on top of the pointer, and nothing shows that they were ever committed;
-    `foreign` are locations of tables that no catalog here knows."""
+    its history; `attempts` were written on top of the pointer by steps of this deployment that were killed before
+    their swap; `foreign` are locations of tables that no catalog here knows."""
 
     newer: tuple[str, ...]
     attempts: tuple[TableMetadata, ...]
@@ -36,13 +36,13 @@ class Evidence:
 
 
 def evidence(
-    stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules, seen: Collection[str]
+    stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules, known: TableLocations | None
 ) -> Evidence:
     """Read the unreferenced metadata files among `paths` that can say something: those whose version is not older than
     the metadata log, in the table's own metadata folders and in those where the newest is the table's (it may have been
     elsewhere in between); and the newest of every other folder. What cannot be parsed says nothing.
 
-    `seen` are metadata files that are known to have been the catalog's pointer (`seen_pointers`).
+    `known` has the pointers that steps saw, and the swaps that they attempted (None: of a table that was dropped).
     """
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
@@ -78,29 +78,24 @@ def evidence(
     found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
     lineage = {normalise(each, rules) for each in (*log, metadata.metadata_location)}
     ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
-    built_upon = {
-        normalise(each.metadata_log[-1].metadata_file, rules) for each in ours_read.values() if each.metadata_log
-    }
-    committed = built_upon | {normalise(path, rules) for path in seen}
+    seen = {normalise(each, rules) for each in known.pointers(metadata.table_uuid)} if known is not None else set()
+    attempted = known.attempted(metadata.table_uuid) if known is not None else frozenset()
+    own_attempts = {(normalise(base, rules), updated_ms) for base, updated_ms in attempted}
+    current = normalise(metadata.metadata_location, rules)
     newer, attempts = [], []
     for path, other in sorted(ours_read.items()):
         if not _is_newer(other, metadata, lineage, rules):
             continue
         base = [normalise(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
-        on_top = base == [normalise(metadata.metadata_location, rules)]
-        # A writer that died before its swap leaves such a file as well as a commit that the catalog has lost.
-        if on_top and normalise(path, rules) not in committed:
+        if (
+            base == [current]
+            and (current, other.last_updated_ms) in own_attempts
+            and normalise(path, rules) not in seen
+        ):
             attempts.append(other)
         else:
             newer.append(path)
     return Evidence(tuple(newer), tuple(attempts), tuple(foreign))
-
-
-def seen_pointers(operations: Operations, table_uuid: str) -> frozenset[str]:
-    """The metadata files that steps of this deployment found, or made, as the table's pointer."""
-    plans = operations.plans.of_table(table_uuid)
-    committed = {plan.committed_metadata_location for plan in plans if plan.committed_metadata_location is not None}
-    return operations.table_locations.pointers(table_uuid) | committed
 
 
 def require_no_future(

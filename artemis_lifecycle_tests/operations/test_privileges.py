@@ -61,6 +61,7 @@ NEEDED: dict[str, set[str]] = {
     "table_locations": {"SELECT", "INSERT"},
     "settled_metadata": {"SELECT", "INSERT"},
     "seen_pointers": {"SELECT", "INSERT", "DELETE"},
+    "swap_attempts": {"SELECT", "INSERT", "DELETE"},
 }
 """The verbs of the lifecycle's role by table of schema `lifecycle`; `CHANGED` for all others."""
 

@@ -29,6 +29,15 @@ _STATEMENTS = (
     )
     """,
     """
+    CREATE TABLE lifecycle.swap_attempts (
+        table_uuid TEXT NOT NULL,
+        base_location TEXT NOT NULL,
+        updated_ms BIGINT NOT NULL,
+        began_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+        PRIMARY KEY (table_uuid, base_location, updated_ms)
+    )
+    """,
+    """
     CREATE TABLE lifecycle.settled_metadata (
         table_uuid TEXT NOT NULL,
         metadata_location TEXT NOT NULL,
@@ -48,11 +57,13 @@ _STATEMENTS = (
                 "SELECT, INSERT ON TABLE lifecycle.table_locations",
                 "SELECT, INSERT ON TABLE lifecycle.settled_metadata",
                 "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers",
+                "SELECT, INSERT, DELETE ON TABLE lifecycle.swap_attempts",
             ),
             ANALYST: (
                 "SELECT ON TABLE lifecycle.table_locations",
                 "SELECT ON TABLE lifecycle.settled_metadata",
                 "SELECT ON TABLE lifecycle.seen_pointers",
+                "SELECT ON TABLE lifecycle.swap_attempts",
             ),
         }
     ),
@@ -73,4 +84,5 @@ def downgrade() -> None:
     )
     op.execute("DROP TABLE lifecycle.settled_metadata")
     op.execute("DROP TABLE lifecycle.seen_pointers")
+    op.execute("DROP TABLE lifecycle.swap_attempts")
     op.execute("DROP TABLE lifecycle.table_locations")
