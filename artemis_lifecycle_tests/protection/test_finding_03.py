@@ -1,5 +1,6 @@
-"""Finding 3: streaming checkpoints, other table formats and staging folders below a table's location were orphans. Names
-that start with `_` or `.` stay, but for the table's own partition fields; `orphans.hidden: scan` collects them."""
+"""Finding 3: streaming checkpoints, other table formats and staging folders below a table's location were orphans.
+Names that start with `_` or `.` stay, but for the table's own partition fields; `orphans.hidden: scan` collects them.
+"""
 
 from __future__ import annotations
 
