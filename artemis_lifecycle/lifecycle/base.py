@@ -34,14 +34,14 @@ from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
-from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, own_locations
+from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, is_root, own_locations
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, overlap
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.upkeep.actions import Worker
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
@@ -89,6 +89,8 @@ class Base(Opened):
         if location is None:
             # Where no scan may collect there is nothing to find.
             return _each_once([*spelled, *(each for each in former if self._may_collect(each, rules))], rules)
+        if not is_root(normalise(location, rules)):
+            location = location.rstrip("/")
         own = [*spelled, *former]
         if not any(
             normalise(location, rules) == normalise(each, rules) or is_under(location, each, rules) for each in own
@@ -103,7 +105,8 @@ class Base(Opened):
 
     def _may_collect(self, location: str, rules: LocationRules) -> bool:
         live = self.config.catalogs.live
-        return any(overlap(location, root, rules) for root in (live.warehouse, *live.roots) if root is not None)
+        folders = Folders(rules)
+        return any(folders.overlap(location, root) for root in (live.warehouse, *live.roots) if root is not None)
 
     def _listed(self, look: Look, location: str | None, step: Step) -> Listing:
         """A sealed listing of the table's locations, or of `location` in them."""

@@ -69,17 +69,12 @@ class Quarantine(DroppedTables):
         job = self.operations.journal.job(job_id)
         if job is not None and job.finished_at is not None:
             return
-        try:
+        do = f"let it end: artemis delete-orphans {job_id}; then undelete"
+        with suppress(NoSuchPlan):
             if self.operations.plans.get(job_id).status is PlanStatus.CLOSED:
                 return
-        except NoSuchPlan:
-            pass
-        raise PlanStateError(
-            f"{job_id} is still being deleted",
-            table=table,
-            untouched="all files",
-            do=f"let it end, or end it: artemis close {job_id}; then undelete",
-        )
+            do = f"let it end, or end it: artemis close {job_id}; then undelete"
+        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", do=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back

@@ -30,7 +30,7 @@ class Folders:
     def __init__(self, rules: LocationRules) -> None:
         self._rules = rules
         self._found: dict[str, os.stat_result | None] = {}
-        self._above: dict[str, frozenset[FolderKey]] = {}
+        self._above: dict[str, tuple[os.stat_result, ...]] = {}
 
     def key(self, folder: str) -> FolderKey | None:
         """What tells a folder from others, behind all links."""
@@ -41,19 +41,30 @@ class Folders:
         first, second = self._stat(one), self._stat(other)
         return first is not None and second is not None and os.path.samestat(first, second)
 
-    def above(self, folder: str) -> frozenset[FolderKey]:
-        """The identities of a folder and of all folders around it, by its real path."""
+    def above(self, folder: str) -> frozenset[FolderKey | None]:
+        """What tells a folder and all folders around it, by its real path, from others."""
+        return frozenset(map(_key, self._ancestors(folder)))
+
+    def _ancestors(self, folder: str) -> tuple[os.stat_result, ...]:
         if folder not in self._above:
-            found: set[FolderKey] = set()
+            found: list[os.stat_result] = []
             path = self._local(folder)
             real = None if path is None else os.path.realpath(path)
             while real is not None:
-                key = _key(self._read(real, folder))
-                if key is not None:
-                    found.add(key)
+                status = self._read(real, folder)
+                if status is not None:
+                    found.append(status)
                 real = None if real == os.path.dirname(real) else os.path.dirname(real)
-            self._above[folder] = frozenset(found)
+            self._above[folder] = tuple(found)
         return self._above[folder]
+
+    def leads_into(self, folder: str, root: str) -> bool:
+        """Whether files of `folder` are below `root` for certain: on this machine no link on the way leads out of it,
+        whatever the names say."""
+        if self._local(folder) is None or self._local(root) is None:
+            return is_under(f"{folder}/x", root, self._rules)
+        top = self._stat(root)
+        return top is not None and any(os.path.samestat(top, each) for each in self._ancestors(folder))
 
     def is_in(self, folder: str, root: str) -> bool:
         """Whether files of `folder` are below `root`, by name or by what the names stand for."""

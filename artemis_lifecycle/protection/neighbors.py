@@ -53,7 +53,6 @@ class _LastKnown:
     """The pointer of a table that was dropped."""
 
     metadata_location: str
-    previous_metadata_location: str | None = None
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
@@ -82,6 +81,7 @@ class Neighbors:
         self._known: dict[str, Neighbor | None] = {}
         self._looked_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
+        self._planned: dict[str, list[str]] = {}
         self._lost: dict[str, tuple[KnownTable, Neighbor]] = {}
         self._rested_until = float("-inf")
 
@@ -121,14 +121,22 @@ class Neighbors:
             self._known.update(zip(changed, readers.map(self._read, changed), strict=True))
         self._looked_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
-        problems = self._reached.look({**pointers, **lost}, there)
+        # What a table has expired, its metadata no longer reads, and its plan still needs.
+        others = [plan for plan in self._context.operations.plans.holding() if plan.table_uuid != self._table_uuid]
+        plans = {f"plan {plan.plan_id}": plan for plan in others}
+        self._planned = {}
+        for name, plan in plans.items():
+            self._planned.setdefault(plan.table_uuid, []).append(name)
+        lists = {name: plan.files_location for name, plan in plans.items()}
+        problems = self._reached.look({**pointers, **lost}, there, lists)
         for name, problem in problems.items():
             _log.warning("Where %s reads is not known as of now: %s", name, problem)
         # Of a table that could never be read, every file here may be one that it reads.
+        tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
         self._unread = {
             name: problem
             for name, problem in (self._unread | problems).items()
-            if name in pointers and not self._reached.knows(name) and not self._context.isolated(name)
+            if name in tables and not self._reached.knows(name) and not self._context.isolated(tables[name])
         }
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
@@ -138,8 +146,9 @@ class Neighbors:
         return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
-        """The folders that a neighbor reads, as far as is known."""
-        return self._reached.of(other.table)
+        """The folders that a neighbor and its open plans read, as far as is known."""
+        names = [other.table, *self._planned.get(other.table_uuid or "", ())]
+        return tuple(folder for name in names for folder in self._reached.of(name))
 
     def unread(self) -> Mapping[str, str]:
         """Tables of which nobody knows where they read, with what stands against reading them."""
@@ -187,7 +196,8 @@ class Neighbors:
                 ),
                 None,
             )
-            if place is None and not context.operations.holds.active(known.table_uuid):
+            holds = context.operations.holds.active(known.table_uuid) if place is None else ()
+            if place is None and not holds:
                 continue  # Purged: nothing is left by which anybody could bring it back.
             is_readable = True
             try:
@@ -196,11 +206,13 @@ class Neighbors:
             except (UnreadableMetadata, StorageError):
                 locations, is_readable = self._guess(known.metadata_location), False
             name = f"dropped table {known.table} ({known.table_uuid})"
+            problem = f"it was purged, and is on hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
             other = Neighbor(
                 name,
                 known.table_uuid,
                 place or known.metadata_location,
                 locations,
+                problem=problem,
                 dropped=True,
                 is_readable=is_readable,
             )

@@ -111,7 +111,7 @@ class Places:
         def among(roots: Iterable[str]) -> bool:
             return any(folders.is_in(folder, root) for root in roots)
 
-        if self.roots and not among(self.roots):
+        if self.roots and not any(folders.leads_into(folder, root) for root in self.roots):
             return OUTSIDE_ROOTS
         if among(self.nested):
             return OTHER_TABLE

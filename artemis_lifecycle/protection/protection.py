@@ -124,8 +124,11 @@ class ProtectedFiles:
         paths = column.combine_chunks() if hasattr(column, "combine_chunks") else column
         hashed = hash_column(subject_array(paths), self.places.rules)
         reasons: dict[int, str] = {}
+        named, own = sidecar_hashes(paths, self.places.rules)
         for reason, hashes in self.known:
             for row in np.flatnonzero(among(hashes, hashed)).tolist():
+                reasons.setdefault(row, reason)
+            for row in named[among(hashes, own)].tolist():
                 reasons.setdefault(row, reason)
         placed = self.places.of(paths)
         weak = {row: why for row, why in placed.items() if why == IN_FLIGHT}
@@ -248,7 +251,7 @@ class Protection:
         for array in paths:
             subjects = subject_array(array)
             hashed = hash_column(subjects, rules)
-            hashes.append(hashed)
+            hashes += [hashed, sidecar_hashes(array, rules)[1]]
             if aliases is not None:
                 self._folders.update(folder for folder, _, _, _ in self._by_folder(subjects))
                 for rows, others in self._other_names(subjects, aliases):
@@ -578,6 +581,16 @@ class Protection:
             return []
         aliases = Aliases(Folders(self._context.rules), self._folders)
         return [others for _, others in self._other_names(paths, aliases)]
+
+
+def sidecar_hashes(paths: pa.Array, rules: LocationRules) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """The rows with the name of a checksum file, and the hashes of these files' own locations: a table may name one as
+    a file of its own, and not the file that it is beside."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    rows = np.flatnonzero(np.asarray(pc.ends_with(paths, ".crc")))
+    return rows, hash_column(paths.take(rows), rules) if len(rows) else np.empty(0, np.uint64)
 
 
 def covered(

@@ -14,7 +14,6 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +21,9 @@ from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMet
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ class Pointer(Protocol):
 
     @property
     def metadata_location(self) -> str: ...
-
-    @property
-    def previous_metadata_location(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -100,11 +98,13 @@ class ReachedFolders:
         self._known: dict[str, Reached] | None = None
         self._failed: dict[str, str] = {}
 
-    def look(self, tables: Mapping[str, Pointer], there: Collection[str] = ()) -> dict[str, str]:
+    def look(
+        self, tables: Mapping[str, Pointer], there: Collection[str] = (), lists: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
         """Bring what is known of `tables` up to their pointers; returns why, for those that cannot be read: of these
-        stays what was known, or what the metadata file before says. Reads nothing of a table whose pointer has not
-        moved, also when it could not be read the last time. Others that are `there` are left as they are known; what is
-        neither is forgotten."""
+        stays what was known. Reads nothing of a table whose pointer has not moved, also when it could not be read the
+        last time. Others that are `there` are left as they are known; what is neither is forgotten. `lists` are sealed
+        lists of files by a name of their own, each read once."""
         known = self._load()
         moved = {
             name: pointer
@@ -112,15 +112,20 @@ class ReachedFolders:
             if pointer.metadata_location
             not in (self._failed.get(name), name in known and known[name].metadata_location)
         }
-        if not moved:
+        lists = {} if lists is None else lists
+        unread = {name: location for name, location in lists.items() if name not in known}
+        if not moved and not unread:
             return {}
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             read = dict(zip(moved, readers.map(lambda item: self._read(*item), moved.items()), strict=True))
+            read |= zip(unread, readers.map(self._read_list, unread.values()), strict=True)
         found = {name: reached for name, (reached, _) in read.items() if reached is not None}
         self._failed |= {
-            name: moved[name].metadata_location for name, (_, problem) in read.items() if problem is not None
+            name: moved[name].metadata_location
+            for name, (_, problem) in read.items()
+            if problem is not None and name in moved
         }
-        gone = set(known).difference(tables, there)
+        gone = set(known).difference(tables, there, lists)
         known |= found
         for name in gone:
             del known[name]
@@ -138,16 +143,23 @@ class ReachedFolders:
         return table in self._load()
 
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
-        """What a table reaches, and what is wrong with it: then what there was before it, if nothing is known yet."""
+        """What a table reaches, or why that cannot be told: its metadata file before does not say what came since."""
         try:
             return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
-            problem = error.what
-        before = pointer.previous_metadata_location
-        if name not in self._load() and before is not None:
-            with suppress(UnreadableMetadata, EncryptedTable, StorageError):
-                return self._reached(name, read_table_metadata(self._stores, before)), problem
-        return None, problem
+            return None, error.what
+
+    def _read_list(self, location: str) -> tuple[Reached | None, str | None]:
+        """The folders of a sealed list's paths, or why it cannot be read."""
+        found: set[str] = set()
+        try:
+            for batch in frame_batches(location, self._stores):
+                paths = batch.column("path")
+                firsts = paths.take(ByFolder.of(paths).starts)
+                found |= {normalise(path, _PLAIN).rpartition("/")[0] for path in firsts.to_pylist()}
+        except StorageError as error:
+            return None, error.what
+        return Reached("", location, covering(found), ()), None
 
     def _reached(self, name: str, metadata: TableMetadata) -> Reached:
         before = self._load().get(name)
