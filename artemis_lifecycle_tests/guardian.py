@@ -8,7 +8,10 @@ the step:
 
 - a file that a snapshot reads, and that was there, must be there;
 - a snapshot that the step brought into a catalog must be complete;
+- of a file that a snapshot reads and that was lost before, a copy in the other tier, or the file under another name,
+  must be there if it was: it is the last one;
 - a metadata file, manifest list or manifest that could be read can be read;
+- a snapshot that left its table is whole where it is now, if it was whole and is anywhere;
 - a sampled snapshot answers its rows, from its own table, or else from whichever catalog has it now.
 
 What was broken before the step is left out: tests damage tables on purpose, and only the step is judged. Where the
@@ -189,6 +192,8 @@ class Guardian:
         self._prints: dict[tuple[str, int, Stamp], Print | None] = {}
         self._samples: dict[Key, set[int]] = {}
         self._listed: dict[str, Stamp | None] | None = None
+        # Every path that a snapshot was ever seen to read, by how it ends: both tiers name a file alike.
+        self._named: dict[str, dict[str, Mapping[str, str]]] = {}
 
     # --- what is watched --------------------------------------------------------------------------------------------
 
@@ -207,6 +212,8 @@ class Guardian:
             world.forgotten.update(catalogs)
             if not world.catalogs:
                 del self._worlds[uri]
+        if not self._worlds:
+            self._named.clear()
 
     def world(self, uri: str) -> World:
         return self._worlds[uri]
@@ -266,6 +273,11 @@ class Guardian:
                 unread = frozenset([location])
                 seen = Seen((catalog, namespace, name, "?"), location, {None: Reads(unread, unread)})
             tables[seen.key] = seen
+            for path in (path for reads in seen.reads.values() for path in reads.files):
+                self._named.setdefault(_ending(path), {})[path] = properties
+        for path in [path for path, stamp in stamps.items() if stamp is None]:
+            for other, properties in self._named[_ending(path)].items():
+                self._stamp(other, properties, stamps)
         return Census(pointers, tables, stamps)
 
     def _stamp(self, path: str, properties: Mapping[str, str], stamps: dict[str, Stamp | None]) -> Stamp | None:
@@ -403,7 +415,8 @@ class Guardian:
                     after = None if world is None else self.census(world)
                     if world is None or after is None:
                         return
-                    found = [*self._lost(before, after), *self._changed(world, before, after)]
+                    found = [*self._lost(before, after), *self._left(before, after)]
+                    found += self._changed(world, before, after)
                     if not found or _pointers(world) == after.pointers:
                         break
                 self.losses += [f"{name}: {each}" for each in found]
@@ -423,9 +436,30 @@ class Guardian:
                 for path in reads.files:
                     if after.stamps[path] is None and (before.stamps.get(path) is not None or known is None):
                         yield f"{whose}: {path} is gone"
+                    elif after.stamps[path] is None:
+                        others = self._named[_ending(path)]
+                        gone = [each for each in others if before.stamps.get(each) and not after.stamps[each]]
+                        if gone and not any(after.stamps[each] for each in others):
+                            yield f"{whose}: {path} was lost, and its last copy {gone[0]} is gone"
                 for path in reads.broken - (frozenset() if known is None else known.broken):
                     if after.stamps[path] is not None:
                         yield f"{whose}: {path} cannot be read any more"
+
+    def _left(self, before: Census, after: Census) -> Iterator[str]:
+        """Snapshots that are now only in tables that cannot read them."""
+
+        def whole(census: Census, reads: Reads) -> bool:
+            return not reads.broken and all(census.stamps[path] is not None for path in reads.files)
+
+        for key, was in before.tables.items():
+            there = after.tables[key].snapshots if key in after.tables else set()
+            for snapshot in was.snapshots - there:
+                has = [each for each in after.tables.values() if snapshot in each.reads]
+                if not has or not whole(before, was.reads[snapshot]):
+                    continue
+                if not any(whole(after, each.reads[snapshot]) for each in has):
+                    names = ", ".join(".".join(each.key[:3]) for each in has)
+                    yield f"{'.'.join(key[:3])}, snapshot {snapshot}: it is left to {names}, where files are gone"
 
     def _changed(self, world: World, before: Census, after: Census) -> Iterator[str]:
         for (key, snapshot), rows in before.rows.items():
@@ -441,6 +475,13 @@ class Guardian:
                 if now != rows:
                     said = "cannot be read" if now is None else f"has {len(now[1])} rows for {len(rows[1])}, or others"
                     yield f"{'.'.join(key[:3])}, snapshot {snapshot}: {'.'.join(seen.key[:3])} {said}"
+                elif (
+                    # A file was written over. Spark also asks for its checksum.
+                    seen.location == was.location
+                    and seen.key[0] in world.catalogs
+                    and self._rows(world, after, seen, snapshot, "spark") is None
+                ):
+                    yield f"{'.'.join(key[:3])}, snapshot {snapshot}: Spark cannot read it any more"
 
     def _answering(self, before: Census, after: Census, key: Key, snapshot: int) -> Iterator[Seen]:
         """The table itself, and every table of another catalog that has the snapshot since the step."""
@@ -512,6 +553,10 @@ def _pointers(world: World) -> dict[tuple[str, str, str], str] | None:
         return None
     finally:
         connection.close()
+
+
+def _ending(path: str) -> str:
+    return "/".join(path.split("/")[-3:])
 
 
 def _on_disk(path: str) -> Stamp | None:

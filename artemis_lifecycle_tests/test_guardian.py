@@ -137,12 +137,50 @@ def test_rows_that_differ_in_cold_are_seen(walking: Lifecycle) -> None:
     plan = walking.plan_expiration("db.v2")
     with GUARDIAN.step("a handoff whose copies are of another file"):
         walking.hand_off(plan)
+        walking.commit_expiration(plan)
         for path in [each for each in cold.rglob("*.parquet") if "id" in pq.read_schema(each).names]:
             rows = pq.read_table(path)
             others = pa.array([99] * len(rows), pa.int32())
             pq.write_table(rows.set_column(0, rows.schema.field(0), others), path)
-        walking.commit_expiration(plan)
     with pytest.raises(LossError, match=r"or others|cannot be read"):
+        GUARDIAN.require_no_loss()
+
+
+def test_the_last_copy_of_a_lost_file_is_missed(walking: Lifecycle) -> None:
+    """Cold has lost its copy before the step; the step takes the live file, which no live snapshot reads any more."""
+    live, cold = (on_disk(str(each.warehouse)) for each in (walking.config.catalogs.live, walking.config.catalogs.cold))
+    walking.spark.sql(f"INSERT OVERWRITE {walking.config.catalogs.live.name}.db.v2 VALUES (1, 'p 0')")
+    plan = walking.plan_expiration("db.v2")
+    walking.hand_off(plan)
+    walking.commit_expiration(plan)
+    copy = next(iter(sorted(cold.rglob("*.parquet"))))
+    copy.unlink()
+    with GUARDIAN.step("a deletion that trusts what it remembers"):
+        (live / copy.relative_to(cold)).unlink()
+    with pytest.raises(LossError, match="its last copy"):
+        GUARDIAN.require_no_loss()
+
+
+def test_a_snapshot_that_is_left_to_a_table_that_cannot_read_it_is_seen(walking: Lifecycle) -> None:
+    cold = on_disk(str(walking.config.catalogs.cold.warehouse))
+    walking.spark.sql(f"INSERT OVERWRITE {walking.config.catalogs.live.name}.db.v2 VALUES (1, 'p 0')")
+    plan = walking.plan_expiration("db.v2")
+    walking.hand_off(plan)
+    with GUARDIAN.step("a commit that trusts what it remembers"):
+        walking.commit_expiration(plan)
+        next(iter(sorted(cold.rglob("*.parquet")))).unlink()
+    GUARDIAN.losses = [each for each in GUARDIAN.losses if "is gone" not in each]
+    with pytest.raises(LossError, match="it is left to"):
+        GUARDIAN.require_no_loss()
+
+
+def test_a_file_that_was_written_over_is_seen_where_spark_cannot_read_it(walking: Lifecycle) -> None:
+    """pyiceberg reads it still; the checksum beside it is of what stood there."""
+    path = on_disk(_files(walking, "manifest")[0])
+    with GUARDIAN.step("a step that writes over a file"):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(b"schema-id", b"schema-iD"))
+    with pytest.raises(LossError, match="Spark cannot read it any more"):
         GUARDIAN.require_no_loss()
 
 
