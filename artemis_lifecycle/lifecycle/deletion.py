@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.handoff import read_outcome
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
@@ -23,6 +23,7 @@ from artemis_lifecycle.operations.plans import UNCOMMITTED, Approval, PlanRecord
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
+from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.scan import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence, dropped_folder
 from artemis_lifecycle.protection.limits import Amount, require_approval, require_grace_over
@@ -154,10 +155,10 @@ class Deletion(Expiration):
         return report
 
     def _missing_copies(self, job: DeletionJob) -> Callable[[pa.Array], NDArray[np.bool_]] | None:
-        """What asks the cold store for the copies of the plan's files; None where none is promised."""
-        record = self.operations.plans.get(job.job_id)
+        """What asks the cold store for the copies of the job's files; None before the first handoff. Also of orphans:
+        what a closed plan left is an orphan, and the only copy where the archived one was lost."""
         copies = self.cold_copies(job.table, job.table_uuid)
-        if copies is None or record.cold_metadata_location in (None, NOTHING_ARCHIVED):
+        if copies is None:
             return None
 
         def paths() -> Iterator[Sequence[str]]:
@@ -187,7 +188,7 @@ class Deletion(Expiration):
         absence: Absence | None = None,
     ) -> DeletionReport:
         return delete_scan(
-            self._deletion_context(record.table, absence),
+            replace(self._deletion_context(record.table, absence), missing_copies=self._missing_copies(job_of(record))),
             record.scan_id,
             lease=lease,
             results_catalog=self.config.catalogs.live.name,

@@ -336,7 +336,7 @@ class Protection:
         self.require_no_hold()
         self.refresh(considered)
         reasons = self.protected().reasons(files)
-        if self._deletion.kind == "expiration" and self._context.missing_copies is not None:
+        if self._context.missing_copies is not None:
             rows = np.array([row for row in range(files.num_rows) if row not in reasons], np.int64)
             paths = files.column("path").combine_chunks().take(rows)
             missing = self._context.missing_copies(paths)

@@ -3,6 +3,7 @@ made again from live, or nothing is committed."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -229,3 +230,28 @@ def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_a
     walking.hand_off(plan)
     assert walking.delete_files(plan).deleted == len(paths)
     assert walking.plans("db.t")[0].status is PlanStatus.DONE
+
+
+def test_what_a_closed_plan_left_is_no_orphan_while_its_archived_copy_is_lost(walking: Lifecycle) -> None:
+    ids = make_history(walking)
+    plan = shared_after_the_first_night(walking, ids)
+    walking.hand_off(plan)
+    walking.commit_expiration(plan)
+    walking.close_plan(plan, who="ann", why="it was interrupted for good")
+    copies = walking.cold_copies(plan.table, plan.table_uuid)
+    assert copies is not None
+    paths = [row["path"] for row in plan.files().collect()]
+    lost = copies.promised(paths)[paths[0]]
+    Path(lost.destination.removeprefix("file://")).unlink()
+    for path in warehouse(walking, "live").rglob("*"):
+        os.utime(path, (1, 1))
+    scan = walking.scan_orphans("db.t")
+    assert scan.summary.orphan_files >= len(paths)
+
+    foreseen = walking.delete_orphans(scan, dry_run=True)
+    report = walking.delete_orphans(scan)
+
+    kept = {row["path"]: row["reason"] for row in report.files().collect() if row["outcome"] == "kept"}
+    assert set(kept.values()) == {"copy_missing"} and len(kept) == foreseen.kept == 1
+    assert Path(paths[0].removeprefix("file:").replace("///", "/")).exists()
+    assert report.deleted == foreseen.would_delete >= len(paths) - 1
