@@ -44,7 +44,7 @@ POLICIES: dict[str, Any] = {
         "retention": {"window": "1ms"},
         "deletion": {"grace": "0s"},
         "orphans": {"min_age": "24h", "min_age_floor": "24h"},
-        "cold_tier": {"retain": "1ms"},
+        "cold_tier": {"retain": "1ms", "scrub_every": "1s"},
     },
     "tables": {"db.*": {}, "db.q": {"deletion": {"grace": "0s", "mode": "quarantine"}}},
 }
