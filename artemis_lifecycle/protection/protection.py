@@ -394,8 +394,10 @@ class Protection:
         return list(dict.fromkeys([self._deletion.table_uuid, *others]))
 
     def _open_plans(self) -> list[PlanRecord]:
-        holding = self._context.operations.plans.holding
-        return [plan for each in self._uuids for plan in holding(each) if plan.plan_id != self._deletion.job_id]
+        deletion, holding = self._deletion, self._context.operations.plans.holding
+        plans = [plan for each in self._uuids for plan in holding(each) if plan.plan_id != deletion.job_id]
+        # A dropped table's own plans end with its deletion.
+        return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
 
     def _unarchived_views(self) -> list[IndexView]:
         """Indexes over what open plans of the tables here still have to archive, and another tool expired."""
