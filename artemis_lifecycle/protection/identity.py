@@ -8,7 +8,7 @@ be told apart from here.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from artemis_lifecycle.errors import StorageError
@@ -80,6 +80,21 @@ class Folders:
         first, second = self.key(one), self.key(other)
         return (first is not None and first in self.above(other)) or (second is not None and second in self.above(one))
 
+    def links(self, folder: str) -> Iterator[tuple[str, str]]:
+        """The symbolic links in a folder: the location of each, and the path that is behind it."""
+        path = self._local(folder)
+        if path is None:
+            return
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        yield f"{folder}/{entry.name}", os.path.realpath(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _untold(folder, error) from error
+
     def _stat(self, folder: str) -> os.stat_result | None:
         if folder not in self._found:
             self._found[folder] = self._read(self._local(folder), folder)
@@ -101,24 +116,30 @@ class Folders:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise StorageError(
-                f"Whether this folder is another one under a second name cannot be told: {error.strerror or error}",
-                path=folder,
-                untouched="all files that were not deleted before",
-                do="fix access to the folder, then rerun",
-            ) from error
+            raise _untold(folder, error) from error
 
 
 def _key(found: os.stat_result | None) -> FolderKey | None:
     return None if found is None else (found.st_dev if os.major(found.st_dev) else 0, found.st_ino)
 
 
-class Aliases:
-    """Other names of folders, among the `known` ones."""
+def _untold(folder: str, error: OSError) -> StorageError:
+    return StorageError(
+        f"Whether this folder is another one under a second name cannot be told: {error.strerror or error}",
+        path=folder,
+        untouched="all files that were not deleted before",
+        do="fix access to the folder, then rerun",
+    )
 
-    def __init__(self, folders: Folders, known: Iterable[str]) -> None:
+
+class Aliases:
+    """Other names of folders, among the `known` ones, and of files that links there lead to (`links`: each known folder
+    is listed for that)."""
+
+    def __init__(self, folders: Folders, known: Iterable[str], *, links: bool = False) -> None:
         self._folders = folders
         self._known = tuple(dict.fromkeys(known))
+        self._links = links
 
     @cached_property
     def _by_key(self) -> dict[FolderKey, list[str]]:
@@ -128,6 +149,21 @@ class Aliases:
             if key is not None:
                 found.setdefault(key, []).append(folder)
         return found
+
+    @cached_property
+    def _by_target(self) -> dict[FolderKey, dict[str, list[str]]]:
+        found: dict[FolderKey, dict[str, list[str]]] = {}
+        for folder in self._known if self._links else ():
+            for link, target in self._folders.links(folder):
+                key = self._folders.key(os.path.dirname(target))
+                if key is not None:
+                    found.setdefault(key, {}).setdefault(os.path.basename(target), []).append(link)
+        return found
+
+    def linked(self, folder: str) -> Mapping[str, list[str]]:
+        """The names of files in `folder` that links lead to, with the locations of these."""
+        key = self._folders.key(folder) if self._by_target else None
+        return {} if key is None else self._by_target.get(key, {})
 
     def of(self, folder: str) -> list[tuple[str, bool]]:
         """Other known names of `folder`. True: the names stand for one folder; False: they may, so that each file must

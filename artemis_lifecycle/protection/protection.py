@@ -245,7 +245,9 @@ class Protection:
         self._known_files = None
         self._folders = set()
         reached = [view for _, view in self.views] + self._unarchived_views()
-        aliases = Aliases(Folders(rules), self._reachable_folders(reached)) if self._is_local else None
+        # An expiration names its files as the table does, and costs what they cost; others were listed.
+        links = self._deletion.kind != "expiration"
+        aliases = Aliases(Folders(rules), self._reachable_folders(reached), links=links) if self._is_local else None
         hashes = [np.empty(0, np.uint64)]
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for array in paths:
@@ -413,8 +415,10 @@ class Protection:
         return list(dict.fromkeys([self._deletion.table_uuid, *others]))
 
     def _open_plans(self) -> list[PlanRecord]:
-        holding = self._context.operations.plans.holding
-        return [plan for each in self._uuids for plan in holding(each) if plan.plan_id != self._deletion.job_id]
+        deletion, holding = self._deletion, self._context.operations.plans.holding
+        plans = [plan for each in self._uuids for plan in holding(each) if plan.plan_id != deletion.job_id]
+        # A dropped table's own plans end with its deletion.
+        return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
 
     def _unarchived_views(self) -> list[IndexView]:
         """Indexes over what open plans of the tables here still have to archive, and another tool expired."""
@@ -566,14 +570,19 @@ class Protection:
         import pyarrow as pa
 
         for folder, spelled, low, high in self._by_folder(paths):
-            for other, is_same in aliases.of(folder):
-                texts = paths.slice(low, high - low).to_pylist()
-                names = [text[len(spelled) + 1 :] for text in texts]
-                rows = [
-                    row for row, name in enumerate(names) if is_same or same_file(f"{folder}/{name}", f"{other}/{name}")
-                ]
-                others = pa.array([f"{other}/{names[row]}" for row in rows], pa.string())
-                yield np.array(rows, np.int64) + low, hash_column(others, self._context.rules)
+            others, linked = aliases.of(folder), aliases.linked(folder)
+            if not others and not linked:
+                continue
+            names = [text[len(spelled) + 1 :] for text in paths.slice(low, high - low).to_pylist()]
+            found = [
+                (row, f"{other}/{name}")
+                for other, is_same in others
+                for row, name in enumerate(names)
+                if is_same or same_file(f"{folder}/{name}", f"{other}/{name}")
+            ]
+            found += [(row, link) for row, name in enumerate(names) for link in linked.get(name, ())]
+            rows = np.array([row for row, _ in found], np.int64) + low
+            yield rows, hash_column(pa.array([other for _, other in found], pa.string()), self._context.rules)
 
     def _names_here(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
         """The hashes of the other names that these files have in the considered files' folders."""

@@ -183,6 +183,42 @@ def test_a_partition_folder_that_is_a_link_to_another_one_loses_nothing(at_once:
     assert ids(at_once, "db.t") == [1, 2]
 
 
+def test_the_file_behind_a_link_that_the_table_names_is_no_orphan(at_once: Lifecycle) -> None:
+    table = make_table(at_once, "t", 2)
+    data = place(at_once, table) / "data"
+    moved = data / "moved"
+    moved.mkdir()
+    for number, path in enumerate(sorted(data.glob("*.parquet"))):
+        # One under its name, one under another.
+        target = path.rename(moved / (path.name if number else "renamed.parquet"))
+        path.symlink_to(target)
+        (data / f".{path.name}.crc").unlink(missing_ok=True)
+    lost = stray(place(at_once, table), "data/moved/stray.parquet")
+    make_all_old(warehouse(at_once, "live"))
+    scan = at_once.scan_orphans(table)
+    foreseen, done = at_once.delete_orphans(scan, dry_run=True), at_once.delete_orphans(scan)
+    assert foreseen.would_delete == done.deleted == 1
+    assert not lost.exists() and ids(at_once, table) == [0, 1]
+
+
+def test_a_former_location_that_links_at_the_new_one_lead_to_loses_nothing(at_once: Lifecycle) -> None:
+    """A copy of links, file by file, and metadata that was rewritten to name them."""
+    table = make_table(at_once, "t", 1)
+    former, now = place(at_once, table), warehouse(at_once, "live") / "now"
+    move(at_once, table, now)
+    (now / "data").mkdir(parents=True)
+    [real] = (former / "data").glob("*.parquet")
+    (now / "data" / "linked.parquet").symlink_to(real)
+    overwrite(at_once, table, 5)
+    take_up(at_once, table, now / "data", "linked.parquet")
+    plan = at_once.plan_expiration(table)
+    at_once.commit_expiration(plan)
+    at_once.close_plan(plan, who="ann", why="its files are orphans now")
+    make_all_old(former, now)
+    at_once.delete_orphans(at_once.scan_orphans(table))
+    assert real.exists() and ids(at_once, table) == [0, 5]
+
+
 def test_an_expiration_keeps_the_file_that_a_snapshot_reads_under_its_second_name(
     at_once: Lifecycle, second: Second
 ) -> None:

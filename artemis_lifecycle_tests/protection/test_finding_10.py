@@ -214,3 +214,21 @@ def test_a_table_that_nobody_ever_saw_is_known_by_its_metadata_files(lifecycle: 
     lost = stray(outer)
     assert collect(lifecycle, "db.outer") == {str(lost)}
     assert files_below(inner) and bring_back(lifecycle, "db.inner", metadata) == [1]
+
+
+def test_its_own_open_plan_keeps_its_files_from_the_outer_table_and_ends_with_its_deletion(
+    make_config: MakeConfig, spark: SparkSession
+) -> None:
+    policy = {**POLICY, "deletion": {"grace": "90d"}, "dropped": {"keep": "0s", "approval": "guards"}}
+    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
+        outer = create(lifecycle, "db.outer")
+        inner = create(lifecycle, "db.inner", outer / "data" / "inner")
+        overwrite(lifecycle, "db.inner", 2)
+        plan = lifecycle.plan_expiration("db.inner")
+        lifecycle.commit_expiration(plan)
+        drop(lifecycle, "db.inner")
+        assert collect(lifecycle, "db.outer") == set()
+        scan = lifecycle.scan_dropped("db.inner")
+        foreseen, done = lifecycle.delete_dropped(scan, dry_run=True), lifecycle.delete_dropped(scan)
+        assert (foreseen.would_delete, foreseen.kept) == (done.deleted, done.kept) == (scan.summary.orphan_files, 0)
+        assert not files_below(inner) and ids(lifecycle, "db.outer") == [1]
