@@ -7,7 +7,7 @@ from typing import Any
 AT_ONCE: dict[str, Any] = {
     "retention": {"window": "1ms"},
     "deletion": {"grace": "0s"},
-    "orphans": {"min_age": "1ms", "min_age_floor": "1ms"},
+    "orphans": {"min_age": "1ms", "min_age_floor": "1ms", "max_share": 1},
 }
 """Every snapshot but the current one expires; its files, and orphans, may be deleted without a wait."""
 

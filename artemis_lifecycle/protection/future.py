@@ -84,14 +84,13 @@ def evidence(
     current = normalise(metadata.metadata_location, rules)
     newer, attempts = [], []
     for path, other in sorted(ours_read.items()):
-        if not _is_newer(other, metadata, lineage, rules):
+        place = normalise(path, rules)
+        # A step saw it as the pointer, and it is too young to have left the log.
+        was_pointer = place in seen and other.last_updated_ms >= _log_since(metadata)
+        if not was_pointer and not _is_newer(other, metadata, lineage, rules):
             continue
         base = [normalise(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
-        if (
-            base == [current]
-            and (current, other.last_updated_ms) in own_attempts
-            and normalise(path, rules) not in seen
-        ):
+        if not was_pointer and base == [current] and (current, other.last_updated_ms) in own_attempts:
             attempts.append(other)
         else:
             newer.append(path)
@@ -132,8 +131,12 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
         return False
     # A commit that was built upon and is not in the table's history: a fork. One attempt that lost its swap is none.
     base = log[-1]
-    since = current.metadata_log[0].timestamp_ms if current.metadata_log else current.last_updated_ms
-    return base.timestamp_ms >= since and normalise(base.metadata_file, rules) not in lineage
+    return base.timestamp_ms >= _log_since(current) and normalise(base.metadata_file, rules) not in lineage
+
+
+def _log_since(metadata: TableMetadata) -> int:
+    """How far back the metadata log reaches, in milliseconds since 1970: what came later is in it, or is no history."""
+    return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 
 def _version(path: str) -> int | None:

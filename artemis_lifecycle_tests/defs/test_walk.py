@@ -23,7 +23,7 @@ AT_ONCE = {
     "artemis.*": {
         "retention": {"window": "1ms"},
         "deletion": {"grace": "0ms"},
-        "orphans": {"min_age": "0ms", "min_age_floor": "0ms"},
+        "orphans": {"min_age": "0ms", "min_age_floor": "0ms", "max_share": 1},
     }
 }
 """Whatever is not current has expired, and what nothing reaches is old enough."""

@@ -46,7 +46,7 @@ POLICY = {
     "artemis.*": {
         "retention": {"window": "1ms"},
         "deletion": {"grace": "0ms"},
-        "orphans": {"min_age": "0ms", "min_age_floor": "0ms"},
+        "orphans": {"min_age": "0ms", "min_age_floor": "0ms", "max_share": 1},
     }
 }
 SLOW = 60_000

@@ -67,6 +67,20 @@ def test_a_commit_on_top_of_the_restored_pointer_does_not_hide_the_fork(at_once:
     assert ids(at_once, table) == [0, 1, 2, 3, 4]
 
 
+def test_one_lost_commit_that_a_step_saw_is_found_under_a_new_one(at_once: Lifecycle) -> None:
+    table = make_table(at_once, "t", 4)
+    at_once.list_objects(table)
+    newest = pointers(at_once, table)[-1]
+    set_pointer(at_once, table, pointers(at_once, table)[-2])
+    append(at_once, table, 70)
+
+    with pytest.raises(StaleMetadata, match=local(newest).name):
+        at_once.scan_orphans(table)
+
+    set_pointer(at_once, table, newest)
+    assert ids(at_once, table) == [0, 1, 2, 3]
+
+
 def test_a_scan_from_before_the_restore_takes_no_file_of_the_later_commits(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 4)
     lost = stray(place(at_once, table))

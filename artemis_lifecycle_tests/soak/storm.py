@@ -210,7 +210,7 @@ class Storm:
                 "retention": {"window": f"{self.plan.window}s"},
                 "cold_tier": {"then": "keep"},
                 "deletion": {"grace": f"{self.plan.grace}s"},
-                "orphans": {"min_age": f"{min_age}s", "min_age_floor": f"{min_age}s"},
+                "orphans": {"min_age": f"{min_age}s", "min_age_floor": f"{min_age}s", "max_share": 1},
             },
             "tables": {f"{place.NAMESPACE}.*": {}},
         }
