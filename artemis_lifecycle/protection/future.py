@@ -86,7 +86,7 @@ def evidence(
     for path, other in sorted(ours_read.items()):
         place = normalise(path, rules)
         # A step saw it as the pointer, and it is too young to have left the log.
-        was_pointer = place in seen and other.last_updated_ms >= _log_since(metadata)
+        was_pointer = place in seen - lineage and other.last_updated_ms >= _log_since(metadata)
         if not was_pointer and not _is_newer(other, metadata, lineage, rules):
             continue
         base = [normalise(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
