@@ -265,16 +265,16 @@ class Guardian:
             properties = world.catalogs.get(catalog) or next(iter(world.catalogs.values()), {})
             seen = self.seen((catalog, namespace, name), location, properties, stamps)
             tables[seen.key] = seen
-            for path in (path for reads in seen.reads.values() for path in reads.files):
-                self._named.setdefault(_ending(path), {})[path] = properties
         for path in [path for path, stamp in stamps.items() if stamp is None]:
-            for other, properties in self._named[_ending(path)].items():
+            for other, properties in list(self._named[_ending(path)].items()):
                 self._stamp(other, properties, stamps)
         return Census(pointers, tables, stamps)
 
     def _stamp(self, path: str, properties: Mapping[str, str], stamps: dict[str, Stamp | None]) -> Stamp | None:
         if path not in stamps:
             stamps[path] = self._on_s3(path, properties) if path.startswith("s3") else _on_disk(path)
+            if path not in (known := self._named.setdefault(_ending(path), {})):
+                known[path] = properties
         return stamps[path]
 
     def _on_s3(self, path: str, properties: Mapping[str, str]) -> Stamp | None:
@@ -535,7 +535,7 @@ def _pointers(world: World) -> dict[tuple[str, str, str], str] | None:
 
 
 def _ending(path: str) -> str:
-    return "/".join(path.split("/")[-3:])
+    return "/".join(path.rsplit("/", 3)[1:])
 
 
 def _on_disk(path: str) -> Stamp | None:
