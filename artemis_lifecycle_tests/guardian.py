@@ -273,10 +273,8 @@ class Guardian:
                 unread = frozenset([location])
                 seen = Seen((catalog, namespace, name, "?"), location, {None: Reads(unread, unread)})
             tables[seen.key] = seen
-            for path in (path for reads in seen.reads.values() for path in reads.files):
-                self._named.setdefault(_ending(path), {})[path] = properties
         for path in [path for path, stamp in stamps.items() if stamp is None]:
-            for other, properties in self._named[_ending(path)].items():
+            for other, properties in list(self._named[_ending(path)].items()):
                 self._stamp(other, properties, stamps)
         return Census(pointers, tables, stamps)
 
@@ -286,6 +284,8 @@ class Guardian:
             # Tests name files as no store can.
             with suppress(ValueError):
                 stamps[path] = self._on_s3(path, properties) if path.startswith("s3") else _on_disk(path)
+            if path not in (known := self._named.setdefault(_ending(path), {})):
+                known[path] = properties
         return stamps[path]
 
     def _on_s3(self, path: str, properties: Mapping[str, str]) -> Stamp | None:
@@ -556,7 +556,7 @@ def _pointers(world: World) -> dict[tuple[str, str, str], str] | None:
 
 
 def _ending(path: str) -> str:
-    return "/".join(path.split("/")[-3:])
+    return "/".join(path.rsplit("/", 3)[1:])
 
 
 def _on_disk(path: str) -> Stamp | None:
