@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 NAMESPACE = "lifecycle"
 """Left out of discovery, of sensors and of the tables' schedules."""
 
+RESULT_TABLES = frozenset(f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger"))
+"""The project's own tables there, which read no files of other tables."""
+
 
 def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> str:
     """Create `table` (catalog.namespace.name), and its namespace, at first use; returns its name in Spark SQL."""

@@ -68,6 +68,10 @@ def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, st
 
     def one(path: str) -> tuple[str, str | None, bool]:
         try:
+            place = place_of(folder, path)
+            if stores.head(place) is not None and stores.checksum(path) != stores.checksum(place):
+                # An interrupted attempt moved a file from this path; its place has the only copy.
+                return path, "another file from this path is in quarantine", True
             stores.duplicate(path, place_of(folder, path))
         except MissingFile:
             return path, None, False

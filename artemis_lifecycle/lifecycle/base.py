@@ -18,6 +18,7 @@ from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
 from artemis_lifecycle.expiration.plan import load_plan, unarchived
@@ -36,6 +37,7 @@ from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, is_root, own_locations
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.spark.java_errors import java_errors
@@ -141,6 +143,7 @@ class Base(Opened):
             roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
             hidden=policy.orphans.hidden,
             isolated=live.is_isolated,
+            archived=self._archived,
             overtaken=lambda plan, metadata: unarchived(
                 self.live_stores,
                 load_plan(self.spark, self.live_stores, self.operations, plan.plan_id),
@@ -148,6 +151,13 @@ class Base(Opened):
             ),
             dropped=dropped,
         )
+
+    def _archived(self, table_uuid: str) -> frozenset[int]:
+        tables = ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+        return frozenset() if tables is None else frozenset(each.snapshot_id for each in tables.whole().snapshots)
+
+    def _reached_folders(self) -> ReachedFolders:
+        return ReachedFolders(self.spark, self.live_stores, self.root, self.rules)
 
     def _index(self, table: str, metadata: TableMetadata) -> IndexView:
         settings = IndexSettings.from_config(self.config, table)

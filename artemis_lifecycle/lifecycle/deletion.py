@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.handoff import read_outcome
+from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
@@ -120,9 +120,13 @@ class Deletion(Expiration):
             )
         instant = None if now is None else self._instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
+        if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
+            self._require_published(plan)
         with self._step(self._look(plan.table), "deletion") as step:
             self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
-            report = self._delete(job, step.lease, plan.base_metadata_location, pause=step.pause)
+            report = self._delete(
+                job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)
+            )
             if report.failed == 0 and report.pending == 0:
                 if job.files:
                     self._receipt(job)
@@ -153,6 +157,10 @@ class Deletion(Expiration):
             catalog = self.config.catalogs.live.name
             record_outcomes(self.spark, self.operations, catalog, job, report, self.live_stores, self.root)
         return report
+
+    def _closed(self, plan_id: str) -> str | None:
+        record = self.operations.plans.get(plan_id)
+        return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
     def _missing_copies(self, job: DeletionJob) -> Callable[[pa.Array], NDArray[np.bool_]] | None:
         """What asks the cold store for the copies of the job's files; None before the first handoff. Also of orphans:

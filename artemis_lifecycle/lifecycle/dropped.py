@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from shlex import quote
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
@@ -173,6 +174,8 @@ class DroppedTables(Deletion):
             latest = self.operations.clock.now() - policy.orphans.scan_every.most
             # What a person has approved is deleted as it was approved.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
+            # Of an earlier drop, after which the table was there again.
+            stale = stale or (record is not None and record.listed_at < lost.missing_since)
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
@@ -220,6 +223,14 @@ class DroppedTables(Deletion):
                 table=known.table,
                 untouched="all files",
                 do="nothing: its files are a living table's again",
+            )
+        if record.listed_at < known.missing_since:
+            raise StalePlan(
+                f"Scan {record.scan_id} is older than the drop that was noticed at {known.missing_since.isoformat()}: "
+                "the table was in the catalog again in between",
+                table=known.table,
+                untouched="all files",
+                do=f"scan again: artemis scan-dropped {quote(known.table)}",
             )
         policy = self.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep

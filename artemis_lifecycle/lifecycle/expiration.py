@@ -264,7 +264,8 @@ class Expiration(Reading):
                 f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
                 table=plan.table,
                 untouched="the live table and all its files",
-                do=f"artemis hand-off {plan.plan_id} publishes them again; see who changed the cold catalog",
+                do=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
+                f"{plan.plan_id} publishes them again",
             )
 
     def _copy_again(self, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:

@@ -106,6 +106,7 @@ class Orphans(DroppedTables, Reading):
                     now=instant,
                     # A listing that the caller gives need not be whole.
                     missing_files=policy.orphans.missing_files if whole else "ignore",
+                    is_whole=listing is None and location is None,
                 ),
                 table_uuid=look.metadata.table_uuid,
                 history_read_at=look.read_at,

@@ -25,13 +25,14 @@ from artemis_lifecycle.errors import (
     StorageError,
 )
 from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
-from artemis_lifecycle.orphans.names import kinds_by_name, known, origins_of
+from artemis_lifecycle.orphans.names import kind_by_name, kinds_by_name, known, origins_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import evidence, require_no_future
 from artemis_lifecycle.protection.ownership import subject_array
@@ -46,7 +47,7 @@ from artemis_lifecycle.storage.frames import (
     read_frame,
     write_batches,
 )
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalise, parent
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -72,6 +73,7 @@ class ScanSettings:
 
     `metadata_min_age` (the retention window) holds for metadata files outside the metadata log. `prefix_mismatch` is
     error, ignore or delete. `missing_files`: what a file means that snapshots reach and a whole listing does not have.
+    `is_whole`: the listing has every file below the table's locations.
     """
 
     min_age: timedelta
@@ -81,6 +83,7 @@ class ScanSettings:
     older_than: datetime | None = None
     now: datetime | None = None
     missing_files: Literal["error", "ignore"] = "ignore"
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,7 @@ def scan_orphans(
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.look_around()
+    unlisted = [] if settings.is_whole else _metadata_files(context, table_uuid)
     read_at = context.operations.clock.now()
     require_after(listing, read_at, table)
     try:
@@ -185,9 +189,9 @@ def scan_orphans(
     if settings.missing_files == "error":
         require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
     candidates = Candidates(listing, context.stores, [~view.reaches(part) for part in parts])
-    found = evidence(
-        context.stores, metadata, candidates.metadata_files(), context.rules, context.operations.table_locations
-    )
+    # Without those of a listing that need not have them all.
+    named = dict.fromkeys([*candidates.metadata_files(), *unlisted])
+    found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
     settled = context.operations.settled_metadata.of_table(table_uuid)
     require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
     unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]
@@ -203,6 +207,18 @@ def scan_orphans(
         read_at=read_at,
         mismatches=settings.prefix_mismatch,
     )
+
+
+def _metadata_files(context: DeletionContext, table_uuid: str) -> list[str]:
+    """The metadata files in all folders where the table's are or were. Before its pointer is read: one that is
+    committed in between is no later commit."""
+    metadata = read_table_metadata(context.stores, context.entry().metadata_location)
+    had = context.operations.table_locations
+    places = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
+    folders = {parent(normalise(place, context.rules)) for place in (*places, *had.pointers(table_uuid))}
+    folders |= {f"{location}/metadata" for location in had.of_table(table_uuid)}
+    listed = (file.path for folder in sorted(folders) for file in context.stores.list(folder))
+    return [path for path in listed if kind_by_name(path) == kinds.METADATA]
 
 
 class Candidates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -97,6 +97,9 @@ class DeletionContext:
 
     missing_copies: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Which of a plan's files have a promised archived copy that the cold store does not have now."""
+
+    archived: Callable[[str], Collection[int]] = lambda table_uuid: ()
+    """The snapshots that the cold tables of a table have."""
 
     overtaken: Callable[[PlanRecord, TableMetadata], TableMetadata | None] = lambda plan, metadata: None
     """What an open plan still has to archive and the table's metadata no longer has: another tool expired it."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -53,6 +53,7 @@ class _LastKnown:
     """The pointer of a table that was dropped."""
 
     metadata_location: str
+    previous_metadata_location: str | None = None
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
@@ -89,6 +90,11 @@ class Neighbors:
         """Tables whose locations touch `locations`, readable or not, and tables that read there, by name. A table is
         read once in the life of this object, and again when `look_around` saw it change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
+        if self._looked_at and any(name not in self._looked_at and name not in RESULT_TABLES for name in names):
+            # A new name may be a table that was renamed, and reads here as before.
+            self._rested_until = float("-inf")
+            self.look_around()
+        self._known = {name: self._known[name] for name in names if name in self._known}
         unseen = [name for name in names if name not in self._known]
         if unseen:
             with ThreadPoolExecutor(max_workers=_READERS) as readers:
@@ -112,7 +118,7 @@ class Neighbors:
             name: pointer
             for name, pointer in there.items()
             # Our own results are no clones of anybody's.
-            if name != self._table and not name.startswith(f"{NAMESPACE}.")
+            if name != self._table and name not in RESULT_TABLES
         }
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
@@ -136,7 +142,9 @@ class Neighbors:
         self._unread = {
             name: problem
             for name, problem in (self._unread | problems).items()
-            if name in tables and not self._reached.knows(name) and not self._context.isolated(tables[name])
+            if name in tables
+            and not self._reached.knows(name, there.get(name))
+            and not self._context.isolated(tables[name])
         }
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
@@ -173,7 +181,10 @@ class Neighbors:
             metadata = read_table_metadata(context.stores, entry.metadata_location)
         except (UnreadableMetadata, StorageError) as error:
             return Neighbor(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
-        return Neighbor(name, metadata.table_uuid, entry.metadata_location, own_locations(metadata, context.rules))
+        # Its metadata file need not be at its location: a table can be registered from any file.
+        place = parent(normalise(entry.metadata_location, context.rules))
+        locations = outermost((*own_locations(metadata, context.rules), place))
+        return Neighbor(name, metadata.table_uuid, entry.metadata_location, locations)
 
     # --- tables that were dropped -----------------------------------------------------------------------------------
 

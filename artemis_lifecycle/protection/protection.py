@@ -25,6 +25,7 @@ from artemis_lifecycle.errors import Busy, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.heartbeats import Heartbeat
+from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext
@@ -315,14 +316,28 @@ class Protection:
         """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
         deletion = self._deletion
         for hold in self._context.operations.holds.active(deletion.table_uuid):
-            if not hold.snapshot_ids or set(hold.snapshot_ids) & set(deletion.snapshot_ids):
-                what = "the table" if not hold.snapshot_ids else "snapshots of the job"
+            if self._is_held(hold):
+                what = "the table" if not hold.snapshot_ids else "snapshots of the table"
                 raise Refused(
                     f"Hold {hold.hold_id} of {hold.owner} on {what} stops deletion {deletion.job_id}: {hold.reason}",
                     table=deletion.table,
                     untouched="all files of the job that were not deleted before",
                     do=f"delete again when it is over, or artemis release {hold.hold_id}",
                 )
+
+    def _is_held(self, hold: Hold) -> bool:
+        """Whether a hold stops this deletion. One on snapshots stops what deletes their files: an expiration of them;
+        and where nobody names files any more, all else, unless these snapshots are archived or still reach theirs."""
+        held = set(hold.snapshot_ids)
+        if not held or held & set(self._deletion.snapshot_ids):
+            return True
+        if self._deletion.snapshot_ids or self._deletion.kind == "expiration":
+            return False
+        metadata = self._own.metadata or self._own.read()
+        live = {snapshot.snapshot_id for snapshot in metadata.snapshots} & held
+        if self._context.dropped is not None and live:
+            return True
+        return bool(held - live) and not (held - live).issubset(self._context.archived(self._deletion.table_uuid))
 
     # --- the answer -------------------------------------------------------------------------------------------------
 
@@ -480,7 +495,9 @@ class Protection:
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             live = [heartbeat for heartbeat in self._heartbeats if heartbeat.table_uuid == state.table_uuid]
-            in_flight += covered(live, state.metadata, rules, context.stores)
+            had = context.operations.table_locations.of_table(state.table_uuid) if live else ()
+            former = (*had, *(self._own_roots if state is self._own else ()))
+            in_flight += covered(live, state.metadata, rules, context.stores, former)
         on_hold = {hold.table_uuid for hold in context.operations.holds.active()} if self._found else set()
         for other in self._found:
             if other.table_uuid in on_hold:
@@ -603,7 +620,11 @@ def sidecar_hashes(paths: pa.Array, rules: LocationRules) -> tuple[NDArray[np.in
 
 
 def covered(
-    heartbeats: Iterable[Heartbeat], metadata: TableMetadata, rules: LocationRules, stores: Stores
+    heartbeats: Iterable[Heartbeat],
+    metadata: TableMetadata,
+    rules: LocationRules,
+    stores: Stores,
+    former: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders. A
     writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
@@ -611,7 +632,8 @@ def covered(
     A prefix that says nothing (`prefix_locations`), or where no file is yet, may be mistyped, and covers the whole
     table.
     """
-    own = own_locations(metadata, rules)
+    # Also where it was: a writer may give a file from there to the table again.
+    own = tuple(dict.fromkeys((*own_locations(metadata, rules), *former)))
     roots: list[str] = []
     for heartbeat in heartbeats:
         named = () if heartbeat.prefix is None else prefix_locations(heartbeat.prefix, metadata, rules)

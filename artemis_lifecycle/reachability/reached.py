@@ -47,6 +47,9 @@ class Pointer(Protocol):
     @property
     def metadata_location(self) -> str: ...
 
+    @property
+    def previous_metadata_location(self) -> str | None: ...
+
 
 @dataclass(frozen=True)
 class Reached:
@@ -138,9 +141,13 @@ class ReachedFolders:
         known = self._load().get(table)
         return () if known is None else known.folders
 
-    def knows(self, table: str) -> bool:
-        """Whether the table could be read, now or before."""
-        return table in self._load()
+    def knows(self, table: str, pointer: Pointer | None) -> bool:
+        """Whether the table could be read, now or before. A pointer that has none before it is of a new table, which
+        may have the name of another one."""
+        known = self._load().get(table)
+        if known is None or pointer is None:
+            return known is not None
+        return pointer.metadata_location == known.metadata_location or pointer.previous_metadata_location is not None
 
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
         """What a table reaches, or why that cannot be told: its metadata file before does not say what came since."""
@@ -162,9 +169,8 @@ class ReachedFolders:
         return Reached("", location, covering(found), ()), None
 
     def _reached(self, name: str, metadata: TableMetadata) -> Reached:
-        before = self._load().get(name)
-        if before is not None and before.table_uuid != metadata.table_uuid:
-            before = None
+        # By its uuid: it may have been renamed, or dropped.
+        before = next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
         view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root)
         found: set[str] = set()
         fresh, segments = view.folders(() if before is None else before.segments)
