@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from shlex import quote
 
 from artemis_lifecycle.catalogs.identifier import parse
@@ -175,7 +176,9 @@ class DroppedTables(Deletion):
             # What a person has approved is deleted as it was approved.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
             # Of an earlier drop, after which the table was there again.
-            stale = stale or (record is not None and record.listed_at < lost.missing_since)
+            stale = stale or (
+                record is not None and _is_of_earlier_drop(record, lost.missing_since, lost.metadata_location)
+            )
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
@@ -224,10 +227,10 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 do="nothing: its files are a living table's again",
             )
-        if record.listed_at < known.missing_since:
+        if _is_of_earlier_drop(record, known.missing_since, known.metadata_location):
             raise StalePlan(
-                f"Scan {record.scan_id} is older than the drop that was noticed at {known.missing_since.isoformat()}: "
-                "the table was in the catalog again in between",
+                f"Scan {record.scan_id} is of an earlier drop than the one noticed at "
+                f"{known.missing_since.isoformat()}: the table was in the catalog again in between",
                 table=known.table,
                 untouched="all files",
                 do=f"scan again: artemis scan-dropped {quote(known.table)}",
@@ -263,3 +266,9 @@ class DroppedTables(Deletion):
     def _require_no_hold(self, known: KnownTable) -> None:
         context = self._deletion_context(known.table, self._lost(known)[1])
         Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()
+
+
+def _is_of_earlier_drop(record: ScanRecord, missing_since: datetime, metadata_location: str) -> bool:
+    """Whether a dropped table was in the catalog again after that scan: it was missed later, or has other metadata."""
+    names = (place.rpartition("/")[2] for place in (record.metadata_location, metadata_location))
+    return record.listed_at < missing_since or len(set(names)) > 1

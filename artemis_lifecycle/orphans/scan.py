@@ -35,7 +35,7 @@ from artemis_lifecycle.orphans.names import Known as History
 from artemis_lifecycle.orphans.names import kind_by_name, kinds_by_name, known, origins_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import evidence, require_no_future
-from artemis_lifecycle.protection.ownership import subject_array
+from artemis_lifecycle.protection.ownership import own_locations, subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.protection.table_state import REACHABLE
@@ -47,7 +47,7 @@ from artemis_lifecycle.storage.frames import (
     read_frame,
     write_batches,
 )
-from artemis_lifecycle.storage.location import LocationRules, normalise, parent
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, parent
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -175,7 +175,7 @@ def scan_orphans(
     asking = Asking(f"scan-{uuid.uuid4().hex}", "orphans", table, table_uuid)
     protection = Protection(context, asking)
     protection.look_around()
-    unlisted = [] if settings.is_whole else _metadata_files(context, table_uuid)
+    unlisted = [] if settings.is_whole else _metadata_files(context, table_uuid, listing.locations)
     read_at = context.operations.clock.now()
     require_after(listing, read_at, table)
     try:
@@ -209,16 +209,22 @@ def scan_orphans(
     )
 
 
-def _metadata_files(context: DeletionContext, table_uuid: str) -> list[str]:
-    """The metadata files in all folders where the table's are or were. Before its pointer is read: one that is
-    committed in between is no later commit."""
+def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[str]) -> list[str]:
+    """The metadata files in all folders where the table's are or were, and around what was `listed`. Before its pointer
+    is read: one that is committed in between is no later commit."""
     metadata = read_table_metadata(context.stores, context.entry().metadata_location)
     had = context.operations.table_locations
     places = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     folders = {parent(normalise(place, context.rules)) for place in (*places, *had.pointers(table_uuid))}
     folders |= {f"{location}/metadata" for location in had.of_table(table_uuid)}
-    listed = (file.path for folder in sorted(folders) for file in context.stores.list(folder))
-    return [path for path in listed if kind_by_name(path) == kinds.METADATA]
+    # And around what was listed, where a table may be that no catalog here knows.
+    for location in (normalise(each.rstrip("/"), context.rules) for each in listed):
+        around = location
+        while any(is_under(around, own, context.rules) for own in own_locations(metadata, context.rules)):
+            folders.add(f"{around}/metadata")
+            around = parent(around)
+    found = (file.path for folder in sorted(folders) for file in context.stores.list(folder))
+    return [path for path in found if kind_by_name(path) == kinds.METADATA]
 
 
 class Candidates:

@@ -22,7 +22,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
-from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, normalise, parent, split
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
@@ -142,12 +142,15 @@ class ReachedFolders:
         return () if known is None else known.folders
 
     def knows(self, table: str, pointer: Pointer | None) -> bool:
-        """Whether the table could be read, now or before. A pointer that has none before it is of a new table, which
-        may have the name of another one."""
+        """Whether the table could be read, now or before. A pointer that has none before it, or is in another folder,
+        may be of another table that took the name."""
         known = self._load().get(table)
         if known is None or pointer is None:
             return known is not None
-        return pointer.metadata_location == known.metadata_location or pointer.previous_metadata_location is not None
+        if pointer.metadata_location == known.metadata_location:
+            return True
+        beside = parent(pointer.metadata_location) == parent(known.metadata_location)
+        return beside and pointer.previous_metadata_location is not None
 
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
         """What a table reaches, or why that cannot be told: its metadata file before does not say what came since."""
