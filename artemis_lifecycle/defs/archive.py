@@ -52,7 +52,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Read the cold files that are due, compare checksums, copy lost ones again while live has them."""
     with told_to_dagster() as watch:
-        steps, table = lifecycle.get(), context.partition_key
+        steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
             return

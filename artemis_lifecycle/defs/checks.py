@@ -138,7 +138,7 @@ def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: Lifecycle
 def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No cold file of the table is lost: each that a scrub found gone or damaged is as recorded again."""
     with told_to_dagster():
-        return judge_losses(lifecycle.get().cold_losses(context.partition_key))
+        return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
 def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckResult:

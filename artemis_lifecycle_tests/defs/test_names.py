@@ -35,6 +35,7 @@ def test_what_dagster_takes_stays_as_it_is(table: str) -> None:
     assert partition_key(table) == table
 
 
+@pytest.mark.no_guardian(reason="its readers decode percent signs in paths")
 def test_tables_of_any_name_are_found_and_walked(make_project: Callable[..., Project]) -> None:
     project = make_project(defaults=AT_ONCE, tables={name: {} for name in NAMES})
     live = project.config.catalogs.live.name

@@ -235,7 +235,7 @@ def test_a_commit_that_lost_leaves_the_former_record_in_force(
     table, ids, _ = _old_table(lifecycle)
     lifecycle.tag(table, "audit", ids[0], retain="90d", who="ada")
 
-    def loses(*_: Any) -> Any:
+    def loses(*_: Any, **__: Any) -> Any:
         raise CommitConflict("others were faster", table=table)
 
     with monkeypatch.context() as patch:
