@@ -274,7 +274,7 @@ class Guardian:
                 seen = Seen((catalog, namespace, name, "?"), location, {None: Reads(unread, unread)})
             tables[seen.key] = seen
         for path in [path for path, stamp in stamps.items() if stamp is None]:
-            for other, properties in list(self._named[_ending(path)].items()):
+            for other, properties in list(self._named.get(_ending(path), {}).items()):
                 self._stamp(other, properties, stamps)
         return Census(pointers, tables, stamps)
 
