@@ -134,6 +134,7 @@ def test_two_workers_at_once_keep_to_the_share(postgres_uri: str) -> None:
     _keeps_to_the_share(counted)
 
 
+@pytest.mark.no_guardian(reason="every request to the store is counted")
 def test_a_compaction_and_a_worker_keep_to_the_share(
     make_config: MakeConfig, spark: SparkSession, postgres_uri: str
 ) -> None:
