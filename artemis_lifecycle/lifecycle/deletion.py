@@ -120,9 +120,9 @@ class Deletion(Expiration):
             )
         instant = None if now is None else self._instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
-        if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
-            self._require_published(plan)
         with self._step(self._look(plan.table), "deletion") as step:
+            if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
+                self._require_published(plan)
             self.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
             report = self._delete(
                 job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)

@@ -192,7 +192,7 @@ class Promises(Reading):
         look = self._look(table)
         self._require_snapshots(look, snapshot_ids, kind)
         # What its snapshots read elsewhere stays known, should another tool expire them.
-        self._reached_folders().look({table: look.entry}, self._around.pointers())
+        self._reached_folders().look({table: look.entry}, self._around.tables())
         placed = self.operations.holds.place(
             table_uuid=look.metadata.table_uuid,
             table=table,
