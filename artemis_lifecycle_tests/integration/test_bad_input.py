@@ -25,7 +25,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from sqlalchemy import text
+from sqlalchemy import delete, text
 
 from artemis_lifecycle import cli
 from artemis_lifecycle.catalogs.cold import publish
@@ -38,6 +38,7 @@ from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary
 from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.tables import table_locations
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
@@ -220,6 +221,9 @@ class Bench:
     def _forget(self) -> None:
         # What was read of damaged files may not answer for whole ones, nor the other way round.
         shutil.rmtree(local(self.lifecycle.root) / "index", ignore_errors=True)
+        # Nor may a location that only a hostile document named stay one of the table's own.
+        with self.lifecycle.operations.engine.begin() as connection:
+            connection.execute(delete(table_locations))
 
     @contextmanager
     def damaged(self, files: Mapping[Path, bytes | None]) -> Iterator[None]:
