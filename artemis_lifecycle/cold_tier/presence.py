@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger, Recorded
 from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import HandoffFailed
@@ -35,17 +35,23 @@ _AT_ONCE = 200_000
 @dataclass(frozen=True)
 class PromisedCopy:
     """A live file and the copy of it that must be in cold, with the size that was verified (where the ledger is lost,
-    what the cold table's metadata records; UNKNOWN_LENGTH where that says nothing). `recorded`: the ledger has it;
-    `checksum` and `source_size` are from there."""
+    what the cold table's metadata records; UNKNOWN_LENGTH where that says nothing). `checksum` and `source_size` are
+    the ledger's."""
 
     source: str
     destination: str
     kind: str
     file_format: str | None
     size_in_bytes: int
-    source_size: int
-    checksum: str | None
-    recorded: bool
+    source_size: int = UNKNOWN_LENGTH
+    checksum: str | None = None
+
+    @classmethod
+    def of(cls, source: str, destination: str, copy: CopiedFile | Recorded) -> PromisedCopy:
+        """As the ledger has it."""
+        return cls(
+            source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
+        )
 
 
 @dataclass(frozen=True)
@@ -67,16 +73,7 @@ class ColdCopies:
         placed = {path: place for path in paths if (place := self._place(path)) is not None}
         known = self.ledger.among(self.spark, frozenset(placed.values()))
         found = {
-            path: PromisedCopy(
-                path,
-                place,
-                copy.kind,
-                copy.file_format,
-                copy.size_in_bytes,
-                copy.source_size,
-                copy.checksum,
-                recorded=True,
-            )
+            path: PromisedCopy.of(path, place, copy)
             for path, place in placed.items()
             if (copy := known.get(place)) is not None
         }
@@ -116,16 +113,7 @@ class ColdCopies:
             return {}
         rows = view.reachable([snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
         return {
-            wanted[location]: PromisedCopy(
-                wanted[location],
-                row["path"],
-                row["kind"],
-                None,
-                row["size_in_bytes"],
-                UNKNOWN_LENGTH,
-                None,
-                recorded=False,
-            )
+            wanted[location]: PromisedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
             for row in rows
             if (location := normalise(row["path"], rules)) in wanted
         }

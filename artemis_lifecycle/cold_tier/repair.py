@@ -101,7 +101,7 @@ class _Repair:
         }
         known = self._copies.ledger.among(self._copies.spark, named)
         absent = [
-            PromisedCopy(path, place, kind_of(1, form), form, UNKNOWN_LENGTH, UNKNOWN_LENGTH, None, recorded=False)
+            PromisedCopy(path, place, kind_of(1, form), form, UNKNOWN_LENGTH)
             for place, (path, form) in named.items()
             if place not in known
         ]

@@ -249,20 +249,7 @@ def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], tota
     """Repair what is found; what cannot be."""
     if not found:
         return []
-    copies = [
-        PromisedCopy(
-            copy.source,
-            copy.destination,
-            copy.kind,
-            copy.file_format,
-            copy.size_in_bytes,
-            copy.source_size,
-            copy.checksum,
-            recorded=True,
-        )
-        for copy, _ in found
-    ]
-    failed = context.repair(copies)
+    failed = context.repair([PromisedCopy.of(copy.source, copy.destination, copy) for copy, _ in found])
     lost = []
     for copy, reason in found:
         why = failed.get(copy.destination)

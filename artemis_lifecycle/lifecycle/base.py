@@ -35,7 +35,7 @@ from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
-from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES, former_locations, is_root, own_locations
+from artemis_lifecycle.protection.ownership import former_locations, is_root, own_locations, spelled_locations
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.reachability.walk import indexed
@@ -80,8 +80,7 @@ class Base(Opened):
     def _locations(self, look: Look, location: str | None) -> list[str]:
         """The folders to list: the table's locations, or `location`, which may be a former one, or a folder in any."""
         metadata, rules = look.metadata, self.rules(look.name)
-        moved = [metadata.properties[key] for key in LOCATION_PROPERTIES if key in metadata.properties]
-        spelled = [metadata.location, *moved]
+        spelled = spelled_locations(metadata)
         had = (
             *self.operations.table_locations.of_table(metadata.table_uuid),
             *former_locations(self.live_stores, metadata, rules),

@@ -8,7 +8,6 @@ would delete a living one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from artemis_lifecycle.errors import NoSuchTable, StalePlan, StorageError, UnreadableMetadata
@@ -17,6 +16,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
 
@@ -46,8 +46,7 @@ def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | 
         except (UnreadableMetadata, StorageError) as error:
             return error
 
-    with ThreadPoolExecutor(max_workers=_READERS) as readers:
-        return dict(zip(locations, readers.map(read, locations), strict=True))
+    return dict(zip(locations, threaded(read, list(locations), _READERS), strict=True))
 
 
 class Absence:

@@ -167,14 +167,14 @@ class Aliases:
 
     def of(self, folder: str) -> list[tuple[str, bool]]:
         """Other known names of `folder`. True: the names stand for one folder; False: they may, so that each file must
-        be compared (`same_file`)."""
+        be compared (`may_be_same_file`)."""
         key = self._folders.key(folder)
         if key is None:
             return []
         return [(other, self._folders.are_one(folder, other)) for other in self._by_key.get(key, ()) if other != folder]
 
 
-def same_file(one: str, other: str) -> bool:
+def may_be_same_file(one: str, other: str) -> bool:
     """Whether two local paths look like one file on two mounts: inode and size are equal."""
     try:
         first, second = os.stat(local_path(one)), os.stat(local_path(other))

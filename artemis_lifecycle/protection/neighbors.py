@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
@@ -22,6 +21,7 @@ from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
 from artemis_lifecycle.storage.location import normalise, parent
+from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
 _QUICK = 1.0
@@ -96,9 +96,7 @@ class Neighbors:
             self.look_around()
         self._known = {name: self._known[name] for name in names if name in self._known}
         unseen = [name for name in names if name not in self._known]
-        if unseen:
-            with ThreadPoolExecutor(max_workers=_READERS) as readers:
-                self._known.update(zip(unseen, readers.map(self._read, unseen), strict=True))
+        self._known.update(zip(unseen, threaded(self._read, unseen, _READERS), strict=True))
         found = [other for name in sorted(names) if (other := self._known[name]) is not None]
         found += self._dropped()
         folders = Folders(self._context.rules)
@@ -123,8 +121,7 @@ class Neighbors:
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
         # Their locations may have changed too.
         changed = [name for name, place in now.items() if self._looked_at.get(name) != place]
-        with ThreadPoolExecutor(max_workers=_READERS) as readers:
-            self._known.update(zip(changed, readers.map(self._read, changed), strict=True))
+        self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._looked_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # What a table has expired, its metadata no longer reads, and its plan still needs.

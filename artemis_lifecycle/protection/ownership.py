@@ -37,9 +37,13 @@ def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, .
 
     The root of a file system or of a bucket owns nothing: everything would be the table's.
     """
-    roots = {normalise(metadata.location, rules)}
-    roots |= {normalise(metadata.properties[key], rules) for key in LOCATION_PROPERTIES if metadata.properties.get(key)}
-    return outermost(_trimmed(root) for root in roots)
+    return outermost(_trimmed(normalise(location, rules)) for location in spelled_locations(metadata))
+
+
+def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:
+    """The table's locations as its metadata spells them, also those that lie in another."""
+    moved = (metadata.properties.get(key) for key in LOCATION_PROPERTIES)
+    return tuple(dict.fromkeys((metadata.location, *(location for location in moved if location))))
 
 
 def former_locations(stores: Stores, metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.protection.ownership import spelled_locations
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, split
 
 _HASHED = "write.object-storage.enabled"
@@ -40,12 +40,6 @@ def require_prefix(prefix: str, metadata: TableMetadata, table: str, rules: Loca
         do="name a folder in one of them, or one relative to them; or leave the prefix out, which protects the whole "
         "table",
     )
-
-
-def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:
-    """The table's locations as its metadata spells them, also those that lie in another."""
-    moved = (metadata.properties.get(key) for key in LOCATION_PROPERTIES)
-    return tuple(dict.fromkeys((metadata.location, *(location for location in moved if location))))
 
 
 def _is_hashed(metadata: TableMetadata) -> bool:

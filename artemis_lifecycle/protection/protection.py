@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.holds import Hold
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.protection.context import Deletion, DeletionContext
-from artemis_lifecycle.protection.identity import Aliases, Folders, same_file
+from artemis_lifecycle.protection.identity import Aliases, Folders, may_be_same_file
 from artemis_lifecycle.protection.neighbors import Neighbor, Neighbors, nested_locations
 from artemis_lifecycle.protection.ownership import (
     former_locations,
@@ -595,7 +595,7 @@ class Protection:
                 (row, f"{other}/{name}")
                 for other, is_same in others
                 for row, name in enumerate(names)
-                if is_same or same_file(f"{folder}/{name}", f"{other}/{name}")
+                if is_same or may_be_same_file(f"{folder}/{name}", f"{other}/{name}")
             ]
             found += [(row, link) for row, name in enumerate(names) for link in linked.get(name, ())]
             rows = np.array([row for row, _ in found], np.int64) + low
