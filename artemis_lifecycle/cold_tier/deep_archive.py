@@ -10,13 +10,13 @@ one that the live table still reaches: it will be read by snapshots that expire 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.cold_tier.paths import PathMapping
 from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import Refused, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
@@ -25,6 +25,10 @@ from artemis_lifecycle.operations.crash_points import reach
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.deep_archive import MoveRecord, new_id
 from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.protection.context import Asking, DeletionContext
+from artemis_lifecycle.protection.places import NOT_OWNED, OTHER_TABLE
+from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.protection.table_state import reaching_table
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_table
@@ -32,9 +36,7 @@ from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 FILES = "path string, kind string, size_in_bytes bigint"
@@ -83,24 +85,41 @@ class DeepArchived:
 
 @dataclass(frozen=True)
 class DeepArchiveContext:
-    """What a move works with. `check` raises when the worker's lease is lost. `cold` and `live` are the manifest
-    indexes of the two tables as they are now, under that lease; `holds` answers anew each time it is asked, and so do
-    `others`: the indexes, by name, of the other cold tables that may read files from this one's place."""
+    """What a move works with. `protection` judges files of the cold tier; `root` is `operations.root`.
 
-    spark: SparkSession
-    cold_stores: Stores
-    records: Stores
-    operations: Operations
-    root: str
+    `check` raises when the worker's lease is lost. `live` is the manifest index of the live table as it is now, under
+    that lease. `holds` answers anew each time it is asked, with the thaws, which hold what somebody waits for.
+    """
+
+    protection: DeletionContext
     table: str
-    mapping: PathMapping
+    table_uuid: str
+    root: str
+    cold: ColdSide
     ledger: Ledger
-    cold: IndexView
     live: IndexView
     holds: Callable[[], tuple[HoldView, ...]]
-    others: Callable[[], Mapping[str, IndexView]]
     who: str
     check: Callable[[], None] = lambda: None
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.protection.spark
+
+    @property
+    def records(self) -> Stores:
+        return self.protection.records
+
+    @property
+    def operations(self) -> Operations:
+        return self.protection.operations
+
+    @property
+    def cold_stores(self) -> Stores:
+        return self.protection.stores
+
+    def folder(self, table_uuid: str, name: str) -> str:
+        return f"{self.root}/deep-archive/{table_uuid}/{name}"
 
 
 def due_snapshots(cold: HistoryView, retain: timedelta, now_ms: int, holds: Sequence[HoldView] = ()) -> tuple[int, ...]:
@@ -133,10 +152,10 @@ def deep_archive(
     between two batches; LeaseLost, Busy, UnreadableMetadata, StorageError.
     """
     if not dry_run:
-        for earlier in context.operations.deep_moves.of_table(context.cold.metadata.table_uuid):
+        for earlier in context.operations.deep_moves.of_table(context.table_uuid):
             if earlier.finished_at is None:
                 _settle(context, earlier)
-    cold, now_ms = context.cold.metadata, int(now.timestamp() * 1000)
+    cold, now_ms = context.cold.current(), int(now.timestamp() * 1000)
     history, holds = view_of(cold), context.holds()
     due = due_snapshots(history, retain, now_ms, holds)
     held = set(due_snapshots(history, retain, now_ms)).difference(due)
@@ -150,12 +169,14 @@ def deep_archive(
     )
     if not due:
         return found
-    doomed, found = _only_theirs(context, found)
+    asking = Asking(new_id("deep"), "deep_archive", context.table, context.table_uuid, due)
+    protection = Protection(context.protection, asking)
+    doomed, found = _only_theirs(context, protection, found)
     if dry_run or not doomed.num_rows:
         return found
-    move = _begun(context, found, doomed)
+    move = _begun(context, asking.job_id, found, doomed)
     try:
-        moved, failures = _moved(context, move, doomed.column("path"), holds)
+        moved, failures = _moved(context, protection, move, doomed.select(["path"]), holds)
     except Refused:
         _settle(context, move)
         raise
@@ -181,21 +202,25 @@ def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.
 # --- which files ----------------------------------------------------------------------------------------------------
 
 
-def _only_theirs(context: DeepArchiveContext, so_far: DeepArchived) -> tuple[pa.Table, DeepArchived]:
+def _only_theirs(
+    context: DeepArchiveContext, protection: Protection, so_far: DeepArchived
+) -> tuple[pa.Table, DeepArchived]:
     """The content files that only the due snapshots have, without those that finished moves have; and the counts of
     them, and of the others that are left where they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     schema = arrow_schema(FILES)
-    found = context.cold.deletable(so_far.snapshot_ids)
+    found = context.cold.index(context.cold.current()).deletable(so_far.snapshot_ids)
     found = found.filter(pc.is_in(found.column("kind"), pa.array(CONTENT_KINDS)))
     gone = _finished(context)
     if gone is not None:
         found = found.filter(pc.invert(pc.is_in(found.column("path"), gone)))
-    owned = pa.array([context.mapping.owns(path) for path in found.column("path").to_pylist()], pa.bool_())
-    not_owned = found.num_rows - (pc.sum(owned).as_py() or 0)
-    found = found.filter(owned).select(schema.names).cast(schema)
+    found = found.select(schema.names).cast(schema).combine_chunks()
+    protection.look_around()
+    protection.full(_paths_of(found))
+    reasons = protection.protected().reasons(found)
+    found = _without(found, reasons)
     parts = []
     still_live = unrecorded = 0
     for start in range(0, found.num_rows, _LOOKED_UP_AT_ONCE):
@@ -208,41 +233,38 @@ def _only_theirs(context: DeepArchiveContext, so_far: DeepArchived) -> tuple[pa.
         still_live += int(needed.sum())
         parts.append(known.filter(pa.array(~needed)))
     kept = (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
-    mirrored, needed_by = _needed_elsewhere(context, kept.column("path"))
-    kept = kept.filter(pa.array(~mirrored)).combine_chunks()
+    not_owned = sum(why in (NOT_OWNED, OTHER_TABLE) for why in reasons.values())
     counted = replace(
         so_far,
         due_files=kept.num_rows,
         due_bytes=pc.sum(kept.column("size_in_bytes")).as_py() or 0,
         still_live=still_live,
-        needed_elsewhere=int(mirrored.sum()),
-        needed_by=needed_by,
+        needed_elsewhere=len(reasons) - not_owned,
+        needed_by=tuple(sorted({other for why in reasons.values() if (other := reaching_table(why)) is not None})),
         not_owned=not_owned,
         unrecorded=unrecorded,
     )
     return kept, counted
 
 
-def _needed_elsewhere(context: DeepArchiveContext, paths: pa.ChunkedArray) -> tuple[NDArray[np.bool_], tuple[str, ...]]:
-    """Which of these cold paths other cold tables read now, and the names of those tables."""
-    import numpy as np
+def _paths_of(files: pa.Table) -> Considered:
+    return lambda: iter(files.column("path").chunks)
 
-    needed = np.zeros(len(paths), np.bool_)
-    tables = []
-    if len(paths):
-        for name, view in context.others().items():
-            found = view.reaches(hash_column(paths.combine_chunks(), view.index.rules))
-            needed |= found
-            if found.any():
-                tables.append(name)
-    return needed, tuple(sorted(tables))
+
+def _without(files: pa.Table, reasons: Collection[int]) -> pa.Table:
+    import numpy as np
+    import pyarrow as pa
+
+    stays = np.zeros(files.num_rows, np.bool_)
+    stays[list(reasons)] = True
+    return files.filter(pa.array(~stays)).combine_chunks()
 
 
 def _finished(context: DeepArchiveContext) -> pa.Array | None:
     """Paths of earlier moves that came to their end."""
     import pyarrow as pa
 
-    moves = context.operations.deep_moves.of_table(context.cold.metadata.table_uuid)
+    moves = context.operations.deep_moves.of_table(context.table_uuid)
     ended = (move for move in moves if move.finished_at is not None)
     pieces = [batch.column("path") for batch in archived_files(context.records, ended)]
     return pa.chunked_array(pieces).combine_chunks() if pieces else None
@@ -251,15 +273,14 @@ def _finished(context: DeepArchiveContext) -> pa.Array | None:
 # --- moving ---------------------------------------------------------------------------------------------------------
 
 
-def _begun(context: DeepArchiveContext, found: DeepArchived, doomed: pa.Table) -> MoveRecord:
-    move_id, table_uuid = new_id("deep"), context.cold.metadata.table_uuid
-    location = f"{context.root}/deep-archive/{table_uuid}/{move_id}"
+def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doomed: pa.Table) -> MoveRecord:
+    location = context.folder(context.table_uuid, move_id)
     reach("deep_archive.seal:before")
     write_table(doomed, location, context.records)
     reach("deep_archive.seal:after")
     return context.operations.deep_moves.begin(
         move_id,
-        table_uuid,
+        context.table_uuid,
         context.table,
         storage_class=found.storage_class,
         cutoff=found.cutoff,
@@ -267,54 +288,60 @@ def _begun(context: DeepArchiveContext, found: DeepArchived, doomed: pa.Table) -
         files=found.due_files,
         size_in_bytes=found.due_bytes,
         who=context.who,
-        snapshot_ids=context.cold.reaching(_hashes(context, doomed)),
+        snapshot_ids=_reading(context, doomed),
     )
 
 
-def _hashes(context: DeepArchiveContext, files: pa.Table) -> NDArray[np.uint64]:
-    return hash_column(files.column("path").combine_chunks(), context.cold.index.rules)
+def _reading(context: DeepArchiveContext, files: pa.Table) -> tuple[int, ...]:
+    """The cold snapshots that read any of these files."""
+    view = context.cold.index(context.cold.current())
+    return view.reaching(hash_column(files.column("path").combine_chunks(), view.index.rules))
 
 
 def _moved(
-    context: DeepArchiveContext, move: MoveRecord, paths: pa.ChunkedArray, holds: Sequence[HoldView]
+    context: DeepArchiveContext,
+    protection: Protection,
+    move: MoveRecord,
+    files: pa.Table,
+    holds: Sequence[HoldView],
 ) -> tuple[int, list[tuple[str, str]]]:
     """How many files are in the archive, and (path, error) of those that are not."""
     moved, failures = 0, []
     known = {hold.hold_id for hold in holds}
     mover = _Mover(context.cold_stores, move.storage_class)
-    for start in range(0, len(paths), _FILES_PER_BATCH):
-        batch = paths.slice(start, _FILES_PER_BATCH)
+    for start in range(0, files.num_rows, _FILES_PER_BATCH):
+        batch = files.slice(start, _FILES_PER_BATCH)
+        protection.look_around()
         # The lock that placing a hold takes: none comes in between the look and the move.
         with table_lock(context.operations.engine, move.table_uuid, table=context.table):
             context.check()
             placed = [hold for hold in context.holds() if hold.hold_id not in known]
             if placed:
-                raise Refused(
-                    f"A hold of {placed[0].owner} came in ({placed[0].reason}) after {moved} of {len(paths)} files had "
-                    "been moved",
-                    table=context.table,
-                    untouched="the other files, which stay readable in the cold tier",
-                    do="run it again: it goes on with what is not held",
-                )
-            # Another table may have published a handoff since.
-            needed, tables = _needed_elsewhere(context, batch)
-            if needed.any():
-                raise Refused(
-                    f"{', '.join(tables)} reads files from here since the move began, after {moved} of {len(paths)} "
-                    "files had been moved",
-                    table=context.table,
-                    untouched="the other files, which stay readable in the cold tier",
-                    do="run it again: it goes on with what no other table reads",
-                )
+                what = f"A hold of {placed[0].owner} came in ({placed[0].reason})"
+                raise _stopped(context, what, moved, files.num_rows)
+            kept = protection.kept(batch, _paths_of(files))
+            if kept:
+                # Another table may have published a handoff since.
+                what = f"{len(kept)} files are needed since the move began ({', '.join(sorted(set(kept.values())))})"
+                raise _stopped(context, what, moved, files.num_rows)
             reach("deep_archive.batch:before")
-            moving = each_file(context.spark, mover, batch.to_pylist())
+            moving = each_file(context.spark, mover, batch.column("path").to_pylist())
             refused = [(path, error) for path, error in moving if error is not None]
             reach("deep_archive.batch:after")
-        moved += len(batch) - len(refused)
+        moved += batch.num_rows - len(refused)
         failures += refused
-        if len(refused) == len(batch):
+        if len(refused) == batch.num_rows:
             break
     return moved, failures
+
+
+def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> Refused:
+    return Refused(
+        f"{what}, after {moved} of {files} files had been moved",
+        table=context.table,
+        untouched="the other files, which stay readable in the cold tier",
+        do="run it again: it goes on with what is neither held nor needed",
+    )
 
 
 def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
@@ -328,14 +355,14 @@ def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     files = pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
     there = [path for path, archived in each_file(context.spark, look, files.column("path").to_pylist()) if archived]
     files = files.filter(pc.is_in(files.column("path"), pa.array(there, pa.string()))).combine_chunks()
-    location = f"{context.root}/deep-archive/{move.table_uuid}/{new_id('settled')}"
+    location = context.folder(move.table_uuid, new_id("settled"))
     write_table(files, location, context.records)
     return context.operations.deep_moves.settle(
         move.move_id,
         files_location=location,
         files=files.num_rows,
         size_in_bytes=pc.sum(files.column("size_in_bytes")).as_py() or 0,
-        snapshot_ids=context.cold.reaching(_hashes(context, files)),
+        snapshot_ids=_reading(context, files),
     )
 
 

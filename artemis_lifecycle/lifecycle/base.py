@@ -18,7 +18,9 @@ from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, NoSuchSnapshot, Paused
 from artemis_lifecycle.expiration.plan import load_plan, unarchived
@@ -149,6 +151,40 @@ class Base(Opened):
                 metadata,
             ),
             dropped=dropped,
+        )
+
+    def _cold_side(self, table: str, table_uuid: str) -> tuple[ColdSide, DeletionContext]:
+        """The cold tables of a live table, and what files of theirs are judged with. Raises NoSuchTable before the
+        first handoff."""
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        if identity is None:
+            raise no_cold_table(table)
+        side = ColdSide(
+            table,
+            identity,
+            self._cold,
+            lambda: ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid),
+            lambda metadata: self._cold_index(table, metadata),
+        )
+        side.current()
+        others = (self.config.catalogs.live.warehouse, self.config.quarantine.root)
+        return side, DeletionContext(
+            spark=self.spark,
+            stores=self.cold_stores,
+            root_stores=self.live_stores,
+            operations=self.operations,
+            catalog=side,
+            confirm=self.confirm,
+            catalog_name=self._cold.name,
+            table=identity.cold_table,
+            # The tables around these have indexes of their own: as one with their closed tables they have others.
+            root=f"{self.root}/cold/others",
+            rules=self.rules(table),
+            rules_of=self.rules,
+            reserved=tuple(tier.rstrip("/") for tier in others if tier is not None),
+            hidden="scan",
+            own=(identity.cold_location,),
+            cold=side,
         )
 
     def _archived(self, table_uuid: str) -> frozenset[int]:

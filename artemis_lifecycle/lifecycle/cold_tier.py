@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier import thaw as thawing
-from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
 from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, identities, no_cold_table, read_identity
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
@@ -23,21 +22,18 @@ from artemis_lifecycle.cold_tier.repair import repair
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
-from artemis_lifecycle.cold_tier.verify import cold_index
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
 from artemis_lifecycle.lifecycle.base import person
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.reading import require_readable
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
-from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import view_of
 from artemis_lifecycle.storage.frames import read_frame
 
@@ -212,24 +208,18 @@ class ColdTier(Expiration):
         with self._step(look, "deep_archive", dry_run=dry_run) as step:
             live = self._look(table).metadata
             table_uuid = live.table_uuid
-            identity, cold = read_identity(self.live_stores, self.root, table_uuid), self._cold_metadata(table_uuid)
-            if identity is None or cold is None:
-                raise no_cold_table(table)
+            cold, protection = self._cold_side(table, table_uuid)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
             done = move_to_archive(
                 DeepArchiveContext(
-                    spark=self.spark,
-                    cold_stores=self.cold_stores,
-                    records=self.live_stores,
-                    operations=self.operations,
-                    root=self.root,
+                    protection=protection,
                     table=table,
-                    mapping=PathMapping(identity),
+                    table_uuid=table_uuid,
+                    root=self.root,
+                    cold=cold,
                     ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
-                    cold=self._cold_index(table, cold),
                     live=self._index(table, live),
-                    others=self._mirroring(identity),
                     holds=lambda: (*self._guards(table_uuid)[0], *thaw_views(self.operations.thaws.list(table_uuid))),
                     who=self.owner,
                     check=step.check,
@@ -308,42 +298,6 @@ class ColdTier(Expiration):
     def cold_losses(self, table: str) -> list[ColdLoss]:
         """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
         return self.operations.scrubs.losses(self._look(table).metadata.table_uuid)
-
-    def _mirroring(self, identity: ColdIdentity) -> Callable[[], dict[str, IndexView]]:
-        """What finds the indexes of all other cold tables that may read files from this one's place, each as its
-        catalog's rows say at that moment. A table that is not mirrored has all its files in its own place."""
-        seen: dict[str, tuple[dict[str, str | None], IndexView | None]] = {}
-
-        def view_of_tables(other: ColdIdentity, tables: ColdTables) -> IndexView | None:
-            may_reach = other.table_uuid != identity.table_uuid and other.mirrored
-            return self._cold_index(other.live_table, tables.whole()) if may_reach else None
-
-        def view_of_row(name: str, location: str) -> IndexView:
-            # A row that no record knows may read anything.
-            metadata = read_table_metadata(self.cold_stores, location)
-            rules, root = self.rules(name), f"{self.root}/cold/others"
-            return cold_index(self.spark, self.cold_stores, self.live_stores, metadata, rules, root)
-
-        def others() -> dict[str, IndexView]:
-            rows = {name: pointer.metadata_location for name, pointer in self._cold.pointers().items()}
-            unknown = dict(rows)
-            for other in identities(self.live_stores, self.root):
-                known = seen.get(other.table_uuid)
-                if known is None or any(rows.get(name) != location for name, location in known[0].items()):
-                    tables = self.cold_tables(other.table_uuid)
-                    if tables is None:
-                        continue
-                    names = [tables.newest.name, *(closed.name for closed in tables.closed)]
-                    seen[other.table_uuid] = {name: rows.get(name) for name in names}, view_of_tables(other, tables)
-                for name in seen[other.table_uuid][0]:
-                    unknown.pop(name, None)
-            for name, location in unknown.items():
-                if name not in seen or seen[name][0] != {name: location}:
-                    seen[name] = {name: location}, view_of_row(name, location)
-            found = [(names, view) for names, view in seen.values() if names.items() <= rows.items()]
-            return {next(iter(names)): view for names, view in found if view is not None}
-
-        return others
 
     def request_thaw(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.paths import read_identity
+from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.worker import DeletionReport
 from artemis_lifecycle.lifecycle.deletion import deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
@@ -160,16 +160,13 @@ class Orphans(DroppedTables, Reading):
         look = self._look(table)
         table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
         with self._step(look, "cold_scan") as step:
+            cold, context = self._cold_side(table, table_uuid)
             found = scan_cold(
-                self.spark,
-                self.cold_stores,
-                self.live_stores,
-                read_identity(self.live_stores, self.root, table_uuid),
-                lambda: self._cold_metadata(table_uuid),
+                context,
+                cold,
+                handoff_ledger(self.live_stores, self.root, table_uuid),
                 table=table,
                 root=self.root,
-                clock=self.operations.clock.now,
-                rules=self.rules(table),
                 min_age=max(policy.min_age, policy.min_age_floor),
                 check=step.check,
             )

@@ -8,25 +8,26 @@ it. The first two are each enough: losing one of them makes no orphans.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.cold_tier.paths import ColdIdentity, no_cold_table
-from artemis_lifecycle.cold_tier.verify import cold_index
-from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.orphans.listing import list_table, listed_files
-from artemis_lifecycle.orphans.scan import require_after
-from artemis_lifecycle.reachability.walk import reachable_files
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame, write_frame
-from artemis_lifecycle.storage.location import LocationRules, normalise_column
+from artemis_lifecycle.cold_tier.cold_side import ColdSide
+from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.orphans.listing import list_table
+from artemis_lifecycle.orphans.scan import Candidates, listed_hashes, require_after
+from artemis_lifecycle.protection.context import Asking, DeletionContext
+from artemis_lifecycle.protection.ownership import subject
+from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+FILES = "path string, size_in_bytes bigint, last_modified timestamp"
 
 
 @dataclass(frozen=True)
@@ -55,75 +56,51 @@ class ColdScan:
 
 
 def scan_cold(
-    spark: SparkSession,
-    cold_stores: Stores,
-    records: Stores,
-    identity: ColdIdentity | None,
-    current: Callable[[], TableMetadata | None],
+    context: DeletionContext,
+    cold: ColdSide,
+    ledger: Ledger,
     *,
     table: str,
     root: str,
-    clock: Callable[[], datetime],
-    rules: LocationRules,
     min_age: timedelta,
     check: Callable[[], None] = lambda: None,
 ) -> ColdScan:
-    """List the cold table's location, then read its metadata and its ledger, and seal what none of them has.
+    """List the cold table's location, then read its metadata and its ledger, and seal what none of them has, and no
+    other cold table either.
 
-    `records` reach `root`; `current` reads the cold table's metadata anew. Call it under the table's lease: a handoff
-    at work has files that only it knows. `check` is `list_table`'s.
+    Call it under the table's lease: a handoff at work has files that only it knows. `check` is `list_table`'s.
     Raises NoSuchTable before the first handoff, UnreadableMetadata and StorageError for whatever cannot be read: then
     there is no scan.
     """
-    from pyspark.sql import functions as F
-
-    if identity is None:
-        raise no_cold_table(table)
+    identity, clock, records = cold.identity, context.operations.clock.now, context.records
     listing = list_table(
-        spark,
-        cold_stores,
+        context.spark,
+        context.stores,
         [identity.cold_location],
         root=root,
         clock=clock,
-        rules=rules,
+        rules=context.rules,
         sealed_by=records,
         check=check,
     )
-    read_at = clock()
-    require_after(listing, read_at, table)
-    metadata = current()
-    if metadata is None:
-        raise no_cold_table(table)
-    view = cold_index(spark, cold_stores, records, metadata, rules, root)
-    copied = handoff_ledger(records, root, identity.table_uuid).verified(spark)
-    named = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     folder = f"{root}/cold-scans/{uuid.uuid4().hex}"
+    asking = Asking(folder.rpartition("/")[2], "cold_scan", table, identity.table_uuid)
+    protection = Protection(context, asking)
+    protection.look_around()
+    require_after(listing, clock(), table)
+    protection.read()
+    metadata = protection.metadata
+    view = cold.index(metadata)
+    parts = listed_hashes(listing.files_location, records, context.rules)
+    candidates = Candidates(listing, records, [~view.reaches(part) for part in parts])
+    protection.consider(candidates.paths())
     cutoff = listing.started_at - min_age
-    with worker_errors():
-        reached = reachable_files(spark, view, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-        known = (
-            reached.select("path")
-            .unionByName(copied.select(F.col("destination").alias("path")))
-            .unionByName(spark.createDataFrame([(path,) for path in named], "path string"))
-        )
-        located = known.select(normalise_column(known.path, rules).alias("location")).distinct()
-        listed = listed_files(spark, records, listing)
-        listed = listed.withColumn("location", normalise_column(listed.path, rules))
-        # Where the store does not tell its age, a file counts as young.
-        is_old = F.coalesce(F.col("last_modified") < F.lit(cutoff), F.lit(False))
-        unknown = listed.join(located, "location", "left_anti").withColumn("is_old", is_old).persist()
-        try:
-            old = unknown.where("is_old").select("path", "size_in_bytes", "last_modified")
-            write_frame(old, f"{folder}/files", records)
-            found = unknown.selectExpr(
-                "count_if(is_old) AS files",
-                "coalesce(sum(size_in_bytes) FILTER (WHERE is_old), 0) AS bytes",
-                "count_if(NOT is_old) AS young",
-            ).collect()[0]
-        finally:
-            unknown.unpersist()
+    protected = protection.protected(Ages(cutoff, cutoff))
+    counts = _Counts()
+    unknown = _unknown(context, ledger, protected, candidates, counts)
+    write_batches(unknown, arrow_schema(FILES), f"{folder}/files", records)
     return ColdScan(
-        scan_id=folder.rpartition("/")[2],
+        scan_id=asking.job_id,
         table=table,
         cold_table=identity.cold_table,
         location=identity.cold_location,
@@ -131,10 +108,39 @@ def scan_cold(
         listed_at=listing.started_at,
         listed_files=listing.files,
         listed_bytes=listing.bytes,
-        unknown_files=found["files"],
-        unknown_bytes=found["bytes"],
-        too_young=found["young"],
+        unknown_files=counts.files,
+        unknown_bytes=counts.bytes,
+        too_young=counts.young,
         files_location=f"{folder}/files",
-        _spark=spark,
+        _spark=context.spark,
         _stores=records,
     )
+
+
+@dataclass
+class _Counts:
+    files: int = 0
+    bytes: int = 0
+    young: int = 0
+
+
+def _unknown(
+    context: DeletionContext, ledger: Ledger, protected: ProtectedFiles, candidates: Candidates, counts: _Counts
+) -> Iterator[pa.RecordBatch]:
+    """The candidates (columns: `FILES`) that nothing has and that are old enough."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for batch in candidates.batches():
+        reasons = protected.reasons(batch)
+        paths = batch.column("path").to_pylist()
+        loose = [row for row in range(len(paths)) if reasons.get(row, TOO_YOUNG) in (TOO_YOUNG, UNKNOWN_AGE)]
+        subjects = {row: subject(paths[row]) for row in loose}
+        copied = ledger.among(context.spark, frozenset((*subjects.values(), *(paths[row] for row in loose))))
+        loose = [row for row in loose if paths[row] not in copied and subjects[row] not in copied]
+        old = [row for row in loose if row not in reasons]
+        counts.young += len(loose) - len(old)
+        found = batch.take(pa.array(old, pa.int64()))
+        counts.files += len(old)
+        counts.bytes += pc.sum(found.column("size_in_bytes")).as_py() or 0
+        yield found.select(["path", "size_in_bytes", "last_modified"])

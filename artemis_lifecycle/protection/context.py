@@ -10,6 +10,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-DeletionKind = Literal["expiration", "orphans", "dropped", "purge"]
-"""An expiration deletes what the table's own metadata named; the others delete what nobody names."""
+DeletionKind = Literal["expiration", "orphans", "dropped", "purge", "deep_archive", "cold_scan"]
+"""An expiration deletes what the table's own metadata named, a deep archive moves such files away; the others are after
+what nobody names. A cold scan only tells of it."""
 
 
 class TablesOfCatalog(Protocol):
@@ -34,8 +36,19 @@ class TablesOfCatalog(Protocol):
     def pointers(self) -> Mapping[str, Pointer]: ...
 
 
+class ColdTables(Protocol):
+    """The cold tables of one live table, as one table (`cold_tier.cold_side`)."""
+
+    def current(self) -> TableMetadata:
+        """Its metadata, as of the catalog's rows now: the same object as before where they are the same."""
+
+    def index(self, metadata: TableMetadata) -> IndexView:
+        """Over all that it reaches. Raises UnreadableMetadata."""
+
+
 class Deletion(Protocol):
-    """Which deletion asks: a job of the journal, a scan, a purge. `snapshot_ids` are an expiration plan's."""
+    """Which deletion asks: a job of the journal, a scan, a purge. `snapshot_ids` are those whose files go: an
+    expiration plan's, a deep archive's."""
 
     @property
     def job_id(self) -> str: ...
@@ -68,6 +81,8 @@ class Asking:
 class DeletionContext:
     """Everything that the decision about one table's files depends on, beside the files.
 
+    `stores` are the tier's that the files are in. They reach `root`, too, unless `root_stores` do.
+
     `catalog` has the other tables, and `catalog_name` keys the ones that were dropped. `reserved` are the other tiers'
     roots, which no table owns. An orphan scan collects only below `roots` (empty: anywhere). `hidden` keeps or scans
     names that start with `_` or `.`. `isolated` names tables of which a person says that they read no other's files.
@@ -82,6 +97,7 @@ class DeletionContext:
     root: str
     rules: LocationRules
     rules_of: Callable[[str], LocationRules]
+    root_stores: Stores | None = None
     reserved: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
     hidden: Literal["keep", "scan"] = "keep"
@@ -95,6 +111,9 @@ class DeletionContext:
     dropped: Absence | None = None
     """Set where the table was dropped: then nothing of its own is reachable, and it must not be in the catalog."""
 
+    cold: ColdTables | None = None
+    """Set for files of the cold tier: `catalog` is the cold one then, without the tables that these are."""
+
     missing_copies: Callable[[pa.Array], NDArray[np.bool_]] | None = None
     """Which of a plan's files have a promised archived copy that the cold store does not have now."""
 
@@ -103,6 +122,11 @@ class DeletionContext:
 
     overtaken: Callable[[PlanRecord, TableMetadata], TableMetadata | None] = lambda plan, metadata: None
     """What an open plan still has to archive and the table's metadata no longer has: another tool expired it."""
+
+    @property
+    def records(self) -> Stores:
+        """What reaches `root`."""
+        return self.stores if self.root_stores is None else self.root_stores
 
     def entry(self) -> Pointer:
         """The table's entry in the catalog, read now. Raises NoSuchTable."""

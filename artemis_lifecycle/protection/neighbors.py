@@ -78,7 +78,9 @@ class Neighbors:
         self._table_uuid = table_uuid
         # The name of a dropped table may be another table's by now.
         self._table = context.table if context.dropped is None else None
-        self._reached = ReachedFolders(context.spark, context.stores, context.root, context.rules_of)
+        self._reached = ReachedFolders(
+            context.spark, context.stores, context.root, context.rules_of, context.root_stores
+        )
         self._known: dict[str, Neighbor | None] = {}
         self._looked_at: Mapping[str, str] = {}
         self._unread: dict[str, str] = {}
@@ -125,7 +127,8 @@ class Neighbors:
         self._looked_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
         # What a table has expired, its metadata no longer reads, and its plan still needs.
-        others = [plan for plan in self._context.operations.plans.holding() if plan.table_uuid != self._table_uuid]
+        holding = self._context.operations.plans.holding() if self._context.cold is None else []
+        others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
         plans = {f"plan {plan.plan_id}": plan for plan in others}
         self._planned = {}
         for name, plan in plans.items():

@@ -41,6 +41,7 @@ from artemis_lifecycle.protection.ownership import (
 from artemis_lifecycle.protection.places import HELD, IN_FLIGHT, RECEIPTS, Places
 from artemis_lifecycle.protection.prefixes import prefix_locations
 from artemis_lifecycle.protection.table_state import (
+    ColdTableState,
     DroppedTableState,
     LostNeighborState,
     TableState,
@@ -167,11 +168,13 @@ class Protection:
     def __init__(self, context: DeletionContext, deletion: Deletion) -> None:
         self._context = context
         self._deletion = deletion
-        self._own: TableState = (
-            TableState(context, deletion, deletion.table, deletion.table_uuid, context.entry)
-            if context.dropped is None
-            else DroppedTableState(context, deletion, context.dropped)
-        )
+        self._own: TableState
+        if context.cold is not None:
+            self._own = ColdTableState(context, deletion, context.cold)
+        elif context.dropped is not None:
+            self._own = DroppedTableState(context, deletion, context.dropped)
+        else:
+            self._own = TableState(context, deletion, deletion.table, deletion.table_uuid, context.entry)
         self.neighbors = Neighbors(context, deletion.table_uuid)
         self._found: tuple[Neighbor, ...] = ()
         self._others: dict[str, TableState] = {}
@@ -225,10 +228,11 @@ class Protection:
 
         Raises StalePlan for a table that is gone, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
         """
-        self._heartbeats = self._context.operations.heartbeats.live(None)
+        self._read_heartbeats()
         metadata = self._own.read()
-        require_collectable(metadata, self._deletion.table)
-        self._former = former_locations(self._context.stores, metadata, self._context.rules)
+        self._require_collectable(metadata)
+        if self._context.own is None:
+            self._former = former_locations(self._context.stores, metadata, self._context.rules)
         self._settle_roots(metadata)
         self._others = {other.table: self._other(other) for other in self._found if other.is_readable}
         self._own.walked(metadata)
@@ -247,7 +251,7 @@ class Protection:
         self._folders = set()
         reached = [view for _, view in self.views] + self._unarchived_views()
         # An expiration names its files as the table does, and costs what they cost; others were listed.
-        links = self._deletion.kind != "expiration"
+        links = self._deletion.kind not in ("expiration", "deep_archive")
         aliases = Aliases(Folders(rules), self._reachable_folders(reached), links=links) if self._is_local else None
         hashes = [np.empty(0, np.uint64)]
         named, other_names = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
@@ -264,13 +268,11 @@ class Protection:
         self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
         for state in (self._own, *self._others.values()):
-            assert state.metadata is not None
-            view = state.view(state.metadata)
-            self._reached[state.table] = np.empty(0, np.uint64) if view is None else self._reached_by(view)
+            self._reached[state.table] = self._reached_by(state)
             state.other_names = self._names_here
 
-    def _reached_by(self, view: IndexView) -> NDArray[np.uint64]:
-        """The considered files that the snapshots of `view` reach, under any of their names."""
+    def _reached_by(self, view: TableState | IndexView) -> NDArray[np.uint64]:
+        """The considered files that `view` reaches, under any of their names."""
         import numpy as np
 
         assert self._hashes is not None and self._second is not None
@@ -293,7 +295,7 @@ class Protection:
 
         Raises Busy when the table keeps changing by more than the driver reads in the meantime.
         """
-        self._heartbeats = self._context.operations.heartbeats.live(None)
+        self._read_heartbeats()
         for _ in range(_FULL_LOOKS):
             if self._refreshed():
                 return
@@ -308,9 +310,18 @@ class Protection:
 
     def _refreshed(self) -> bool:
         enough = False not in [state.refresh() for state in (self._own, *self._others.values())]
-        require_collectable(self.metadata, self._deletion.table)
+        self._require_collectable(self.metadata)
         self._settle_roots(self.metadata)
         return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
+
+    def _read_heartbeats(self) -> None:
+        # Only handoffs and restores write in the cold tier: what a heartbeat says is of the live one.
+        self._heartbeats = self._context.operations.heartbeats.live(None) if self._context.cold is None else ()
+
+    def _require_collectable(self, metadata: TableMetadata) -> None:
+        # A cold table has the properties of the live one, of which this one is about live's own files.
+        if self._context.cold is None:
+            require_collectable(metadata, self._deletion.table)
 
     def require_no_hold(self) -> None:
         """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
@@ -411,7 +422,7 @@ class Protection:
             needed = {location for state in states for location in state.needed} | self._bases()
             views = [*(view for _, view in self.views), *self._unarchived_views(), *self._attempts]
             self._known_files = [Known.reached_by(view) for view in views]
-            self._known_files += [Known.sealed_in(each, context.stores, rules) for _, each in self._sealed_lists()]
+            self._known_files += [Known.sealed_in(each, context.records, rules) for _, each in self._sealed_lists()]
             self._known_files.append(Known.at(needed, rules))
         return twins(paths, self._known_files, self._context.rules)
 
@@ -431,6 +442,8 @@ class Protection:
 
     def _open_plans(self) -> list[PlanRecord]:
         deletion, holding = self._deletion, self._context.operations.plans.holding
+        if self._context.cold is not None:
+            return []  # They name live files.
         plans = [plan for each in self._uuids for plan in holding(each) if plan.plan_id != deletion.job_id]
         # A dropped table's own plans end with its deletion.
         return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
@@ -461,6 +474,8 @@ class Protection:
     def _sealed_lists(self) -> list[tuple[str, str]]:
         """Why files stay that sealed lists name, and where these lists are."""
         operations, job_id = self._context.operations, self._deletion.job_id
+        if self._context.cold is not None:
+            return []
         found = [(OPEN_PLAN, plan.files_location) for plan in self._open_plans()]
         for table_uuid in self._uuids:
             for scan in operations.scans.of_table(table_uuid, [ScanState.DELETING]):
@@ -479,7 +494,7 @@ class Protection:
         assert self._hashes is not None
         if files_location not in self._frames:
             hashes = [np.empty(0, np.uint64)]
-            for batch in frame_batches(files_location, self._context.stores):
+            for batch in frame_batches(files_location, self._context.records):
                 subjects = subject_array(batch.column("path"))
                 hashes += [hash_column(subjects, self._context.rules), *self._names_here(subjects)]
             named = distinct(np.concatenate(hashes))

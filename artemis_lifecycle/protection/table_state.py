@@ -11,14 +11,14 @@ from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.protection.absence import Absence
-from artemis_lifecycle.protection.context import Deletion, DeletionContext
+from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.local import is_text
 from artemis_lifecycle.storage.location import LocationRules, normalise
-from artemis_lifecycle.storage.location_hash import distinct, hash_column
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,9 +31,17 @@ REACHABLE = "reachable"
 CURRENT_METADATA = "current_metadata"
 """The file is the table's metadata file, one of its metadata log, its version hint or a registered statistics file."""
 
+_FROM = " from "
+
 _log = logging.getLogger(__name__)
 
 _MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
+
+
+def reaching_table(reason: str) -> str | None:
+    """The other table that reaches a file, by the reason for which it stays."""
+    other = reason.removeprefix(f"{REACHABLE}{_FROM}")
+    return None if other == reason else other
 
 
 def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
@@ -47,7 +55,7 @@ def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
 
 def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
     """The table's index as of `metadata`. Raises UnreadableMetadata when any list or manifest is not there."""
-    view = indexed(context.spark, context.stores, metadata, context.rules, context.root)
+    view = indexed(context.spark, context.stores, metadata, context.rules, context.root, files=context.root_stores)
     # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
     view.require_present()
     return view
@@ -82,7 +90,7 @@ class TableState:
     @property
     def reason(self) -> str:
         own = self.table_uuid == self._deletion.table_uuid and self.table == self._deletion.table
-        return REACHABLE if own else f"{REACHABLE} from {self.table}"
+        return REACHABLE if own else f"{REACHABLE}{_FROM}{self.table}"
 
     def read(self) -> TableMetadata:
         """The table's metadata by its catalog's pointer, read now.
@@ -110,6 +118,14 @@ class TableState:
         if self._view is None or self._view.metadata is not metadata:
             self._view = present_index(self._context, metadata)
         return self._view
+
+    def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these location hashes the table reaches, as of the last read. Raises UnreadableMetadata."""
+        import numpy as np
+
+        assert self.metadata is not None
+        view = self.view(self.metadata)
+        return np.zeros(len(hashes), np.bool_) if view is None else view.reaches(hashes)
 
     def walked(self, metadata: TableMetadata) -> None:
         """Every snapshot of `metadata` was walked: only others are new from here on."""
@@ -232,6 +248,43 @@ class DroppedTableState(TableState):
     def refresh(self) -> bool:
         self.metadata = self.read()
         return True
+
+
+class ColdTableState(TableState):
+    """Of the cold tables of a live table, which are one table here: without the snapshots whose files go."""
+
+    def __init__(self, context: DeletionContext, deletion: Deletion, cold: ColdTables) -> None:
+        super().__init__(context, deletion, context.table, deletion.table_uuid, context.entry)
+        self._cold = cold
+        self._leaving: tuple[IndexView, NDArray[np.uint64]] | None = None
+
+    @property
+    def reason(self) -> str:
+        return REACHABLE
+
+    def read(self) -> TableMetadata:
+        return self._cold.current()
+
+    def view(self, metadata: TableMetadata) -> IndexView:
+        if self._view is None or self._view.metadata is not metadata:
+            self._view = self._cold.index(metadata)
+            self._view.require_present()
+        return self._view
+
+    def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        assert self.metadata is not None
+        view = self.view(self.metadata)
+        reached = view.reaches(hashes)
+        if self._deletion.snapshot_ids:
+            if self._leaving is None or self._leaving[0] is not view:
+                alone = view.deletable(self._deletion.snapshot_ids).column("path").combine_chunks()
+                self._leaving = view, distinct(hash_column(alone, view.index.rules))
+            reached &= ~among(self._leaving[1], hashes)
+        return reached
+
+    def refresh(self) -> bool:
+        # Nothing but a handoff changes them, and it takes the lease that whoever asks here has.
+        return self.read() is self.metadata
 
 
 class LostNeighborState(TableState):

@@ -84,7 +84,8 @@ def _components(folder: str) -> tuple[str, ...]:
 
 
 class ReachedFolders:
-    """What is known of the tables of one catalog. `rules_of` are a table's own, by name: its index is kept by them."""
+    """What is known of the tables of one catalog. `rules_of` are a table's own, by name: its index is kept by them.
+    `files` reach `root` where `stores`, which reach the tables, do not."""
 
     def __init__(
         self,
@@ -92,9 +93,11 @@ class ReachedFolders:
         stores: Stores,
         root: str,
         rules_of: Callable[[str], LocationRules],
+        files: Stores | None = None,
     ) -> None:
         self._spark = spark
         self._stores = stores
+        self._files = stores if files is None else files
         self._root = root
         self._rules_of = rules_of
         self._path = f"{root}/reached/tables.json"
@@ -163,7 +166,7 @@ class ReachedFolders:
         """The folders of a sealed list's paths, or why it cannot be read."""
         found: set[str] = set()
         try:
-            for batch in frame_batches(location, self._stores):
+            for batch in frame_batches(location, self._files):
                 paths = batch.column("path")
                 firsts = paths.take(ByFolder.of(paths).starts)
                 found |= {normalise(path, _PLAIN).rpartition("/")[0] for path in firsts.to_pylist()}
@@ -174,7 +177,8 @@ class ReachedFolders:
     def _reached(self, name: str, metadata: TableMetadata) -> Reached:
         # By its uuid: it may have been renamed, or dropped.
         before = next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
-        view = indexed(self._spark, self._stores, metadata, self._rules_of(name), self._root)
+        rules = self._rules_of(name)
+        view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
         found: set[str] = set()
         fresh, segments = view.folders(() if before is None else before.segments)
         for part in fresh:
@@ -193,9 +197,9 @@ class ReachedFolders:
 
     def _stored(self) -> dict[str, Reached]:
         try:
-            if self._stores.head(self._path) is None:
+            if self._files.head(self._path) is None:
                 return {}
-            stored = json.loads(self._stores.read(self._path))
+            stored = json.loads(self._files.read(self._path))
             content = stored["tables"]
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
                 raise ValueError("its checksum does not hold")
@@ -214,7 +218,7 @@ class ReachedFolders:
         data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
         try:
             # Of two that write at once the last one stays: what it lacks is read again.
-            self._stores.write(self._path, data.encode(), overwrite=True)
+            self._files.write(self._path, data.encode(), overwrite=True)
         except StorageError as error:
             _log.info("What is known of where tables read was not stored: %s", error.what)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -233,21 +232,27 @@ def test_a_file_that_another_cold_table_mirrors_stays_readable(make_config: Make
         assert archive.reads("giver", ids[0])
 
 
-def test_another_table_that_publishes_during_the_move_stops_it(
-    archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_table_that_publishes_during_the_move_stops_it(archive: Archive) -> None:
     ids = archive.made("moving", ONE, INSTEAD, LAST)
-    needed = [0]
+    lifecycle = archive.lifecycle
+    cold = lifecycle.config.catalogs.cold.name
 
-    def since_the_move(context: object, paths: object) -> tuple[np.ndarray, tuple[str, ...]]:
-        needed[0] += 1
-        found = np.full(len(paths), needed[0] > 1)  # type: ignore[arg-type]
-        return found, ("db.other",) if found.any() else ()
+    def change(statement: str) -> None:
+        with lifecycle.operations.engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            connection.execute(text(statement))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(deep_archive, "_needed_elsewhere", since_the_move)
-        with pytest.raises(Refused, match=r"db\.other reads files from here"):
-            archive.lifecycle.deep_archive("db.moving")
+    def publish(point: str) -> None:
+        if point == "deep_moves.begin:after":
+            change(
+                "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
+                "iceberg_type) SELECT catalog_name, table_namespace, 'other', metadata_location, iceberg_type "
+                f"FROM iceberg_tables WHERE catalog_name = '{cold}' AND table_name = 'moving'"
+            )
+
+    with crash_points.installed(publish), pytest.raises(Refused, match=r"needed since .*reachable from db\.other"):
+        lifecycle.deep_archive("db.moving")
+    change(f"DELETE FROM iceberg_tables WHERE catalog_name = '{cold}' AND table_name = 'other'")
     assert archive.readable("moving", ids) == [True] * 3
     assert archive.lifecycle.deep_archive("db.moving").moved_files == 1
 

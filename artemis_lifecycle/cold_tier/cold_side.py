@@ -1,0 +1,63 @@
+"""The cold catalog as protection asks for it: the cold tables of one live table as one, and all others around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from artemis_lifecycle.catalogs.live import CatalogEntry, CatalogReader
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, no_cold_table
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index import IndexView
+
+
+class ColdSide:
+    """`table` is the live one. `open_tables` finds its cold tables anew; `index` is over what they reach together.
+
+    Raises NoSuchTable where there is no cold table, UnreadableMetadata for one that cannot be read.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        identity: ColdIdentity,
+        catalog: CatalogReader,
+        open_tables: Callable[[], ColdTables | None],
+        index: Callable[[TableMetadata], IndexView],
+    ) -> None:
+        self.identity = identity
+        self._table = table
+        self._catalog = catalog
+        self._open = open_tables
+        self._index = index
+        self._view: IndexView | None = None
+        self._rows: dict[str, CatalogEntry | None] = {}
+        self._whole: TableMetadata | None = None
+
+    def current(self) -> TableMetadata:
+        """All of the table's cold tables as one; the same object as long as their rows in the catalog are the same."""
+        rows = self._catalog.pointers()
+        if self._whole is None or any(rows.get(name) != row for name, row in self._rows.items()):
+            tables = self._open()
+            if tables is None:
+                raise no_cold_table(self._table)
+            names = [tables.newest.name, *(closed.name for closed in tables.closed)]
+            self._rows, self._whole = {name: rows.get(name) for name in names}, tables.whole()
+        return self._whole
+
+    def index(self, metadata: TableMetadata) -> IndexView:
+        """Over all that these tables reach, as of `metadata`."""
+        if self._view is None or self._view.metadata is not metadata:
+            self._view = self._index(metadata)
+        return self._view
+
+    def tables(self) -> list[str]:
+        """The other tables of the cold catalog."""
+        return list(self.pointers())
+
+    def entry(self, table: str) -> CatalogEntry:
+        return self._catalog.entry(table)
+
+    def pointers(self) -> dict[str, CatalogEntry]:
+        self.current()
+        return {name: row for name, row in self._catalog.pointers().items() if name not in self._rows}
