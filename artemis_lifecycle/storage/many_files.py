@@ -59,11 +59,15 @@ class ByFolder:
     @classmethod
     def of(cls, paths: pa.Array) -> Self:
         """Of an Arrow array of strings without nulls."""
+        return cls.at(*text_buffers(paths))
+
+    @classmethod
+    def at(cls, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Self:
+        """Of UTF-8 texts that lie one behind the other: `offsets` has one more than there are texts."""
         import numpy as np
 
         from artemis_lifecycle.storage.folder_kernels import by_folder
 
-        offsets, data = text_buffers(paths)
         rows = len(offsets) - 1
         names, first, cut = np.empty(rows, np.int64), np.empty(rows, np.bool_), np.empty(rows, np.bool_)
         by_folder(data, offsets, names, first, cut)

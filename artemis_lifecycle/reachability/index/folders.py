@@ -7,8 +7,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.storage.many_files import ByFolder
+
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import numpy as np
+    from numpy.typing import NDArray
 
     from artemis_lifecycle.reachability.index.index import IndexView
 
@@ -22,21 +25,37 @@ def folders(view: IndexView, without: Collection[str] = ()) -> Iterator[set[str]
     paths = [snapshot.manifest_list for snapshot in view.metadata.snapshots if snapshot.manifest_list is not None]
     paths += [file.path for file in view.metadata.statistics]
     yield {path.rpartition("/")[0] for path in paths}
-    yield _folders(_binary(state.manifests.offsets, state.manifests.data, len(state.manifests)))
+    yield _folders(state.manifests.offsets, state.manifests.data)
     fresh = np.array([segment.name not in without for segment in state.segments], np.bool_)
-    held = np.flatnonzero(state.segment_of >= 0)
-    for _, rows in view.index.rows_of(state, held[fresh[state.segment_of[held]]]):
-        yield _folders(_binary(rows.offsets, rows.data, len(rows)))
+    for number in np.flatnonzero(fresh).tolist():
+        yield _of_segment(view, number)
 
 
-def _binary(offsets: object, data: object, rows: int) -> pa.Array:
-    import pyarrow as pa
+# A segment never changes, and has a name of its own: a process that asks again does not read it again.
+_KEPT, _LARGEST = 4_096, 10_000
+_known: dict[tuple[str, str], set[str]] = {}
 
-    return pa.Array.from_buffers(pa.large_binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+def _of_segment(view: IndexView, number: int) -> set[str]:
+    import numpy as np
+
+    state = view.state
+    key = view.index.folder, state.segments[number].name
+    known = _known.get(key)
+    if known is None:
+        known = set()
+        for _, rows in view.index.rows_of(state, np.flatnonzero(state.segment_of == number)):
+            known |= _folders(rows.offsets, rows.data)
+        if len(known) <= _LARGEST:
+            if len(_known) >= _KEPT:
+                _known.clear()
+            _known[key] = known
+    return known
 
 
-def _folders(paths: pa.Array) -> set[str]:
-    import pyarrow.compute as pc
-
-    found = pc.unique(pc.replace_substring_regex(paths, "/[^/]*$", "")).to_pylist()
+def _folders(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> set[str]:
+    # Paths come in runs of one folder: the first of each tells it.
+    starts = ByFolder.at(offsets, data).starts
+    first = zip(offsets[starts].tolist(), offsets[starts + 1].tolist(), strict=True)
+    found = {data[low:high].tobytes().rpartition(b"/")[0] for low, high in first}
     return {folder.decode("utf-8", "surrogatepass") for folder in found}
