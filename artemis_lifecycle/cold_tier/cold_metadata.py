@@ -25,7 +25,8 @@ from artemis_lifecycle.cold_tier.cold_split import (
     history_order,
     log_between,
 )
-from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
@@ -38,11 +39,6 @@ COMPLETE_UNTIL = "artemis.log-complete-until-ms"
 ARCHIVE_OF = "artemis.archive-of"
 
 _METADATA_LOG_ENTRIES = 20
-_EVOLVING = (
-    ("schemas", "schema-id"),
-    ("partition-specs", "spec-id"),
-    ("sort-orders", "order-id"),
-)
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
 
 
@@ -76,13 +72,11 @@ def build_metadata(
     cold_location_now: str | None,
     archived: Collection[int],
     identity: ColdIdentity,
-    mapped: Callable[[str], str],
+    mapped: Placing,
 ) -> Json:
     """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
-    `live`. Where it has closed tables before it, it stays their end (`cold_split`).
-
-    Raises HandoffFailed when the two disagree about a schema, a partition spec or a sort order of one id.
-    """
+    `live`. Where it has closed tables before it, it stays their end (`cold_split`). `mapped` gives paths and ids of
+    the archive; what is current in it is for `evolution.with_current` to say. Raises HandoffFailed."""
     new = _joined(live, cold, cold_location_now, archived, identity, mapped)
     known_before = 0 if cold is None else complete_until(cold)
     new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or ())
@@ -101,7 +95,7 @@ def add_late(
     location_now: str,
     archived: Collection[int],
     identity: ColdIdentity,
-    mapped: Callable[[str], str],
+    mapped: Placing,
 ) -> Json:
     """The next metadata of a closed cold table, which is at `location_now`, with snapshots of `live` that expired after
     it was closed. Its log has them already. Raises what `build_metadata` raises."""
@@ -121,7 +115,7 @@ def _joined(
     cold_location_now: str | None,
     archived: Collection[int],
     identity: ColdIdentity,
-    mapped: Callable[[str], str],
+    mapped: Placing,
 ) -> Json:
     """`cold` and the `archived` snapshots of `live`: all but the log, the properties and the time of the change."""
     if cold is not None and cold["format-version"] > live["format-version"]:
@@ -141,15 +135,24 @@ def _joined(
     newest = max(snapshots, key=by_commit)["snapshot-id"]
     new["current-snapshot-id"] = newest
     new["refs"] = _refs(live, cold, newest, snapshot_ids(new))
-    _merge_evolution(new, live, cold, identity)
+    new.update(merged(live, cold, mapped.ids))
+    for key, number in (("current-schema-id", SCHEMAS), ("default-spec-id", SPECS), ("default-sort-order-id", ORDERS)):
+        if key in live:
+            new[key] = mapped.ids.of(number).get(live[key], live[key])
+    for key in _HIGHEST:
+        values = [metadata[key] for metadata in (live, cold or {}) if metadata.get(key) is not None]
+        if values:
+            new[key] = max(values)
     for key in ("statistics", "partition-statistics"):
         _merge_statistics(new, live, cold, key, archived, mapped)
     new["metadata-log"] = _metadata_log(cold, cold_location_now)
     return new
 
 
-def _cold_snapshot(snapshot: Json, mapped: Callable[[str], str]) -> Json:
+def _cold_snapshot(snapshot: Json, mapped: Placing) -> Json:
     changed = dict(snapshot)
+    if changed.get("schema-id") is not None:
+        changed["schema-id"] = mapped.ids.schemas.get(changed["schema-id"], changed["schema-id"])
     if changed.get("manifest-list") is not None:
         changed["manifest-list"] = mapped(changed["manifest-list"])
     if changed.get("manifests") is not None:
@@ -165,40 +168,6 @@ def _refs(live: Json, cold: Json | None, newest: int, present: set[int]) -> Json
             refs[name] = {"snapshot-id": ref["snapshot-id"], "type": "tag"}
     refs["main"] = {"snapshot-id": newest, "type": "branch"}
     return refs
-
-
-def _merge_evolution(new: Json, live: Json, cold: Json | None, identity: ColdIdentity) -> None:
-    """Schemas, specs and orders of then: the live table may have dropped some that cold snapshots name."""
-    if cold is None:
-        return
-    for key, id_key in _EVOLVING:
-        if key not in live and key not in cold:
-            continue
-        merged = {item[id_key]: item for item in cold.get(key) or ()}
-        for item in live.get(key) or ():
-            former = merged.setdefault(item[id_key], item)
-            if _shape(former) != _shape(item):
-                raise HandoffFailed(
-                    f"The live and the cold table have different {key} of {id_key} {item[id_key]}",
-                    table=identity.live_table,
-                    untouched="both tables",
-                    do="see whether the table was replaced under its own table-uuid; the cold one cannot take both",
-                )
-        new[key] = [merged[number] for number in sorted(merged)]
-    for key in _HIGHEST:
-        values = [metadata[key] for metadata in (live, cold) if metadata.get(key) is not None]
-        if values:
-            new[key] = max(values)
-
-
-def _shape(item: Any) -> Any:
-    """What an item says, however its writer spelt it: Iceberg, pyiceberg and their versions differ in empty fields."""
-    if isinstance(item, dict):
-        shaped = {key: _shape(value) for key, value in item.items()}
-        return {key: value for key, value in shaped.items() if value is not None and value != []}
-    if isinstance(item, list):
-        return [_shape(value) for value in item]
-    return item.replace(" ", "") if isinstance(item, str) else item
 
 
 def complete_until(cold: Json) -> int:

@@ -182,12 +182,12 @@ class Copier:
             deletes = {
                 item["destination"]: RewrittenDelete.from_json(item["rewritten"]) for item in row.get("deletes") or ()
             }
-            return lambda data: (rewrite_manifest(data, source, mapped, deletes), None)
+            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids), None)
         if wanted.kind == MANIFEST_LIST:
             lengths: Mapping[str, int] = {}
             if self._lengths is not None:
                 lengths = self._lengths if isinstance(self._lengths, Mapping) else self._lengths.value
-            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths), None)
+            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids), None)
         return None
 
     def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:

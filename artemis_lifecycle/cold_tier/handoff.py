@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.cold_split import closed_tables, covering, split
+from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
@@ -37,6 +38,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
+from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
@@ -149,7 +151,8 @@ def hand_off(
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         return _recorded(context, none)
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
-    demand, identity = _demand(context, plan, base)
+    live = cold_metadata.load_json(base, plan.base_metadata_location)
+    demand, placing = _demand(context, plan, base, live)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
     work, losses = Transfer(
@@ -168,9 +171,7 @@ def hand_off(
         on_progress=context.on_progress,
     ).run()
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
-    location, attempts = _publish(
-        context, plan, identity, cold_metadata.load_json(base, plan.base_metadata_location), archived
-    )
+    location, attempts = _publish(context, plan, placing, live, archived)
     # What an earlier run sealed counts: a change of policy since then is the next plan's.
     asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
     out = asked.difference(archived)
@@ -180,7 +181,7 @@ def hand_off(
     done = Handoff(
         plan_id=plan.plan_id,
         table=plan.table,
-        cold_table=identity.cold_table,
+        cold_table=placing.identity.cold_table,
         cold_metadata_location=location or NOTHING_ARCHIVED,
         archived=archived,
         lost=tuple(each for each in whole if each in out and each not in consent.overtaken),
@@ -265,7 +266,9 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
     return settle(context.live_stores, context.root, table_uuid, choose)
 
 
-def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[Demand, ColdIdentity]:
+def _demand(
+    context: HandoffContext, plan: HandoffInput, base: bytes, live: dict[str, Any]
+) -> tuple[Demand, PathMapping]:
     metadata = parse_table_metadata(base, plan.base_metadata_location)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -286,7 +289,11 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes) -> tuple[D
             do=f"plan again: artemis plan {quote(plan.table)}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
-    return Demand(metadata, plan.snapshot_ids, PathMapping(identity)), identity
+    with _cold_catalog(context.config) as catalog:
+        cold = _newest(context, catalog, plan, identity).metadata
+    # Manifests name specs by the archive's ids from their first copy on: what they say is settled before.
+    placing = PathMapping(identity, archive_ids(live, cold))
+    return Demand(metadata, plan.snapshot_ids, placing), placing
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
@@ -384,17 +391,18 @@ class _Change:
 
 
 def _publish(
-    context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, live: dict[str, Any], archived: Collection[int]
+    context: HandoffContext, plan: HandoffInput, placing: PathMapping, live: dict[str, Any], archived: Collection[int]
 ) -> tuple[str | None, int]:
     """One commit of the cold tables; (the newest one's metadata location, attempts), 0 attempts when they have all of
     `archived`."""
+    identity = placing.identity
     engine = connect(require_uri(context.config.catalogs.cold))
     cold = context.config.catalogs.cold.name
     try:
         with _cold_catalog(context.config) as catalog:
             ensure_guard(engine, cold, context.config.catalogs.live.name)
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
-                current, changes = _changes(context, catalog, plan, identity, live, set(archived))
+                current, changes = _changes(context, catalog, plan, placing, live, set(archived))
                 if not changes:
                     return current.location, attempt - 1
                 written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
@@ -428,21 +436,14 @@ def _changes(
     context: HandoffContext,
     catalog: CatalogReader,
     plan: HandoffInput,
-    identity: ColdIdentity,
+    placing: PathMapping,
     live: dict[str, Any],
     archived: Collection[int],
 ) -> tuple[_Current, list[_Change]]:
     """The newest cold table as it is, and what has to change so that the cold tables have `archived` snapshots of
     `live`: the newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
-    newest = _current(context, catalog, identity.cold_table)
-    if newest.metadata is not None and newest.metadata.get("table-uuid") != plan.table_uuid:
-        raise HandoffFailed(
-            f"The cold catalog's {identity.cold_table} is of another table-uuid, {newest.metadata.get('table-uuid')}",
-            table=plan.table,
-            path=newest.location,
-            untouched="the cold catalog",
-            do="drop or rename that entry, which no handoff made, and run the handoff again",
-        )
+    identity = placing.identity
+    newest = _newest(context, catalog, plan, identity)
     closed = closed_tables((newest.metadata or {}).get("properties"))
     wanted: dict[str | None, set[int]] = {}
     for snapshot in live["snapshots"]:
@@ -454,8 +455,15 @@ def _changes(
     late = {name: (there, ids) for name, (there, ids) in late.items() if not ids <= _ids(there)}
     if not late and own <= _ids(newest):
         return newest, []
-    mapped = PathMapping(identity)
-    grown = cold_metadata.build_metadata(live, newest.metadata, newest.location, own, identity, mapped)
+    if archive_ids(live, newest.metadata) != placing.ids:
+        raise HandoffFailed(
+            "The cold table got schemas, partition specs or sort orders of other ids during the handoff",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog",
+            do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
+        )
+    grown = cold_metadata.build_metadata(live, newest.metadata, newest.location, own, identity, placing)
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, dict[str, Any]] = {}
     if policy.by != "never":
@@ -464,9 +472,33 @@ def _changes(
     changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
     for name, (there, ids) in late.items():
         assert there.location is not None and there.metadata is not None
-        joined = cold_metadata.add_late(live, there.metadata, there.location, ids, identity, mapped)
+        joined = cold_metadata.add_late(live, there.metadata, there.location, ids, identity, placing)
         changes.append(_Change(name, there, joined))
-    return newest, changes
+    return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
+    def specs_of(snapshot: dict[str, Any]) -> list[int]:
+        if snapshot.get("manifest-list") is None:
+            return []
+        entries = avro.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
+        own = [entry for entry in entries if entry.added_snapshot_id == snapshot["snapshot-id"]]
+        return list(dict.fromkeys(entry.partition_spec_id for entry in (*own, *entries)))
+
+    return replace(change, metadata=with_current(change.metadata, specs_of))
+
+
+def _newest(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput, identity: ColdIdentity) -> _Current:
+    newest = _current(context, catalog, identity.cold_table)
+    if newest.metadata is not None and newest.metadata.get("table-uuid") != plan.table_uuid:
+        raise HandoffFailed(
+            f"The cold catalog's {identity.cold_table} is of another table-uuid, {newest.metadata.get('table-uuid')}",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog",
+            do="drop or rename that entry, which no handoff made, and run the handoff again",
+        )
+    return newest
 
 
 def _ids(current: _Current) -> set[int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
@@ -67,6 +68,10 @@ class Placing(Protocol):
     @property
     def rules(self) -> LocationRules: ...
 
+    @property
+    def ids(self) -> Ids:
+        """The other tier's ids of schemas, specs and orders."""
+
     def __call__(self, path: str) -> str:
         """The path in the other tier. Raises HandoffFailed for one that can have none."""
 
@@ -80,8 +85,9 @@ class PathMapping:
     Raises HandoffFailed for a relative path, and for one with `.` or `..` that cannot be mirrored.
     """
 
-    def __init__(self, identity: ColdIdentity) -> None:
+    def __init__(self, identity: ColdIdentity, ids: Ids = Ids()) -> None:  # noqa: B008  (frozen)
         self.identity = identity
+        self.ids = ids
         self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")
         self._target = (identity.cold_warehouse if identity.mirrored else identity.cold_location).rstrip("/")
         self._reserved = f"{identity.cold_location}/{OUTSIDE}/"

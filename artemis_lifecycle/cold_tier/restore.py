@@ -18,9 +18,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.evolution import (
+    SCHEMAS,
+    SPECS,
+    AlwaysUnsorted,
+    Ids,
+    content,
+    same_ids,
+    unreadable_fields,
+)
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
@@ -99,13 +108,14 @@ class Restored:
 class RestoreMapping:
     """The path in a restore's folder of a path in the cold tier. Picklable."""
 
-    def __init__(self, identity: ColdIdentity, folder: str) -> None:
+    def __init__(self, identity: ColdIdentity, folder: str, ids: Ids) -> None:
         self._roots = (
             (identity.cold_location.rstrip("/") + "/", f"{folder}/table/"),
             (identity.cold_warehouse.rstrip("/") + "/", f"{folder}/warehouse/"),
         )
         self._folder = folder + "/"
         self.rules = identity.rules
+        self.ids = ids
 
     def __call__(self, path: str) -> str:
         for root, place in self._roots:
@@ -149,10 +159,10 @@ def restore(
             do=f"see what there is with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
-    _check_source(context, request, source, live)
+    ids = _live_ids(context, request, source, cold, live)
     record = _begin(context, request, live)
-    manifest_list = _bring_back(context, request, record, cold, source, identity)
-    snapshot_id, result = _commit(context, request, record, source, identity, manifest_list)
+    manifest_list = _bring_back(context, request, record, cold, source, RestoreMapping(identity, record.folder, ids))
+    snapshot_id, result = _commit(context, request, record, source, identity, ids, live.partition_specs, manifest_list)
     return _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
 
 
@@ -219,7 +229,12 @@ def _taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
     )
 
 
-def _check_source(context: RestoreContext, request: RestoreRequest, source: Snapshot, live: TableMetadata) -> None:
+def _live_ids(
+    context: RestoreContext, request: RestoreRequest, source: Snapshot, cold: TableMetadata, live: TableMetadata
+) -> Ids:
+    """What the ids that the snapshot's files go by are in the live table. Raises RestoreFailed where it has no such
+    partition spec any more, or has another column in the place of one."""
+
     def refusal(what: str) -> RestoreFailed:
         return RestoreFailed(
             what,
@@ -234,12 +249,24 @@ def _check_source(context: RestoreContext, request: RestoreRequest, source: Snap
         raise refusal(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
+    specs = same_ids(cold.partition_specs, live.partition_specs, SPECS)
     for entry in avro.manifests_of(context.cold_stores, source).entries:
-        if entry.partition_spec_id not in live.partition_specs:
+        if entry.partition_spec_id not in specs:
             raise refusal(
                 f"The live table no longer has partition spec {entry.partition_spec_id}, by which the snapshot's files "
                 "are partitioned"
             )
+    then = cold.schemas.get(cold.current_schema_id if source.schema_id is None else source.schema_id)
+    if then is not None:
+        fields = unreadable_fields(json.loads(then), json.loads(live.schemas[live.current_schema_id]))
+        if fields:
+            raise refusal(
+                f"The live table has columns of another type under the ids {', '.join(map(str, fields))}: the "
+                "snapshot's values cannot be read as those"
+            )
+    schemas = same_ids(cold.schemas, live.schemas, SCHEMAS)
+    # Whatever order a file is in, it may be called unsorted.
+    return Ids(schemas, specs, AlwaysUnsorted())
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
@@ -322,10 +349,9 @@ def _bring_back(
     record: RestoreRecord,
     cold: TableMetadata,
     source: Snapshot,
-    identity: ColdIdentity,
+    mapping: RestoreMapping,
 ) -> str:
     """Copy all that the snapshot reads; the path of its manifest list."""
-    mapping = RestoreMapping(identity, record.folder)
     origin = handoff_ledger(context.live_stores, context.root, request.table_uuid)
     # Statistics name the snapshot that they were made for, inside the file too; the new one's are made anew.
     metadata = replace(cold, statistics=())
@@ -363,6 +389,8 @@ def _commit(
     record: RestoreRecord,
     source: Snapshot,
     identity: ColdIdentity,
+    ids: Ids,
+    specs: Mapping[int, str],
     manifest_list: str,
 ) -> tuple[int, CommitResult]:
     made = secrets.randbits(63)
@@ -380,8 +408,9 @@ def _commit(
         while made == 0 or base.metadata.snapshot(made) is not None:
             made = secrets.randbits(63)
         _check_protected(context, record)
+        _require_specs(context, request, base, specs, ids)
         return Change(
-            add_snapshots={made: _snapshot(request, record, base, made, source, identity, manifest_list)},
+            add_snapshots={made: _snapshot(request, record, base, made, source, identity, ids, manifest_list)},
             set_branches=(BranchChange(request.branch, made),),
         )
 
@@ -403,6 +432,7 @@ def _snapshot(
     snapshot_id: int,
     source: Snapshot,
     identity: ColdIdentity,
+    ids: Ids,
     manifest_list: str,
 ) -> str:
     """The new snapshot as JSON, the next one of `base`."""
@@ -422,7 +452,8 @@ def _snapshot(
         "manifest-list": manifest_list,
     }
     known = {int(schema.schemaId()) for schema in metadata.schemas()}
-    snapshot["schema-id"] = source.schema_id if source.schema_id in known else int(metadata.currentSchemaId())
+    then = None if source.schema_id is None else ids.schemas.get(source.schema_id)
+    snapshot["schema-id"] = then if then in known else int(metadata.currentSchemaId())
     if metadata.formatVersion() > 1:
         snapshot["sequence-number"] = int(metadata.nextSequenceNumber())
     if metadata.formatVersion() > 2:
@@ -430,6 +461,23 @@ def _snapshot(
         snapshot["first-row-id"] = int(metadata.nextRowId())
         snapshot["added-rows"] = 0
     return json.dumps(snapshot)
+
+
+def _require_specs(
+    context: RestoreContext, request: RestoreRequest, base: BaseState, specs: Mapping[int, str], ids: Ids
+) -> None:
+    """Raise RestoreFailed where a partition spec went since it was looked at."""
+    there, jvm = base.metadata.specsById(), cast(Any, context.spark._jvm)
+    for number in set(ids.specs.values()):
+        found = there.get(number)
+        text = None if found is None else jvm.org.apache.iceberg.PartitionSpecParser.toJson(found)
+        if text is None or content(json.loads(text), SPECS) != content(json.loads(specs[number]), SPECS):
+            raise RestoreFailed(
+                f"The live table's partition spec {number} went during the restore",
+                table=request.table,
+                untouched="the live table; what was copied stays protected for a day",
+                do="run the restore again",
+            )
 
 
 def _branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:

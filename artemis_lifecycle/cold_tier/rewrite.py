@@ -9,6 +9,8 @@ Where paths stand, in format versions 1 to 3:
   rewritten delete files `split_offsets` (132), `column_sizes` (108) and the bounds (125, 128) of the column
   `file_path`;
 - position-delete file: the column `file_path` (field id 2147483546), in rows, dictionaries and statistics;
+- manifest list and manifest: the partition spec's id, as field 502 and in the header, and the sort order's (140), where
+  the other tier has another one for it (`evolution`);
 - deletion vector: the blob property `referenced-data-file` in the Puffin footer. Blobs stand before the footer, so
   `content_offset` and `content_size_in_bytes` stay true; only the file's size changes.
 
@@ -26,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import encoded_long, open_container
 
@@ -40,7 +43,10 @@ DELETE_FILE_PATH = 2147483546
 DELETE_POS = 2147483545
 """Field ids that the spec reserves for the columns of position-delete files."""
 
+SAME_IDS = Ids()
+
 _BLOCK = 64 * 1024
+_SPEC_ID = b"partition-spec-id"
 
 
 @dataclass(frozen=True)
@@ -83,27 +89,35 @@ class RewrittenDelete:
 # --- manifest lists and manifests -----------------------------------------------------------------------------------
 
 
-def rewrite_manifest_list(data: bytes, path: str, mapped: Mapped, lengths: Mapping[str, int]) -> bytes:
+def rewrite_manifest_list(
+    data: bytes, path: str, mapped: Mapped, lengths: Mapping[str, int], ids: Ids = SAME_IDS
+) -> bytes:
     """The manifest list at `path` with its manifests' cold paths; `lengths` are those of the cold manifests, by cold
-    path.
+    path. `ids` say which partition specs have another id there.
 
     Raises HandoffFailed for a manifest without a length, UnreadableMetadata for bytes that are no manifest list.
     """
     schema = _schema_of(data, path)
     names = _Names(schema, path)
     path_name, length_name = names.of(500, "manifest_path"), names.of(501, "manifest_length")
+    spec_name = names.find(502, "partition_spec_id")
 
     def change(record: dict[str, Any]) -> None:
         cold = mapped(record[path_name])
         if cold not in lengths:
             raise _not_copied("A manifest", record[path_name])
         record[path_name], record[length_name] = cold, lengths[cold]
+        if spec_name is not None:
+            record[spec_name] = ids.specs.get(record[spec_name], record[spec_name])
 
     return _rewrite_avro(data, path, schema, change)
 
 
-def rewrite_manifest(data: bytes, path: str, mapped: Mapped, deletes: Mapping[str, RewrittenDelete]) -> bytes:
-    """The manifest at `path` with its files' cold paths; `deletes` are the rewritten delete files, by cold path.
+def rewrite_manifest(
+    data: bytes, path: str, mapped: Mapped, deletes: Mapping[str, RewrittenDelete], ids: Ids = SAME_IDS
+) -> bytes:
+    """The manifest at `path` with its files' cold paths; `deletes` are the rewritten delete files, by cold path. `ids`
+    say which partition specs and sort orders have another id there.
 
     Raises HandoffFailed for a live delete file that `deletes` lacks, UnreadableMetadata for bytes that are no manifest.
     """
@@ -114,9 +128,27 @@ def rewrite_manifest(data: bytes, path: str, mapped: Mapped, deletes: Mapping[st
     keys = _FileKeys.of(files)
 
     def change(record: dict[str, Any]) -> None:
-        _map_entry(record[file_name], keys, mapped, deletes, live=record[status_name] != 2)
+        file = record[file_name]
+        _map_entry(file, keys, mapped, deletes, live=record[status_name] != 2)
+        if keys.order is not None and file[keys.order] is not None:
+            file[keys.order] = ids.orders.get(file[keys.order], file[keys.order])
 
-    return _rewrite_avro(data, path, schema, change)
+    return _with_spec(_rewrite_avro(data, path, schema, change), ids)
+
+
+def _with_spec(data: bytes, ids: Ids) -> bytes:
+    """The manifest, saying in its header which spec it is of by the other tier's id."""
+    header = _header(data)
+    entries = _header_entries(header)
+    try:
+        number = int(entries.get(_SPEC_ID, b""))
+    except ValueError:
+        return data  # Then only the list says it.
+    if ids.specs.get(number, number) == number:
+        return data
+    entries[_SPEC_ID] = str(ids.specs[number]).encode()
+    packed = b"".join(_bytes(key) + _bytes(value) for key, value in entries.items())
+    return header[:4] + encoded_long(len(entries)) + packed + encoded_long(0) + header[-16:] + data[len(header) :]
 
 
 @dataclass(frozen=True)
@@ -132,6 +164,7 @@ class _FileKeys:
     columns: str | None
     lower: str | None
     upper: str | None
+    order: str | None
 
     @classmethod
     def of(cls, names: _Names) -> _FileKeys:
@@ -145,6 +178,7 @@ class _FileKeys:
             columns=names.find(108, "column_sizes"),
             lower=names.find(125, "lower_bounds"),
             upper=names.find(128, "upper_bounds"),
+            order=names.find(140, "sort_order_id"),
         )
 
 
@@ -502,6 +536,28 @@ def _write_avro(data: bytes, path: str, schema: Any, records: Iterable[dict[str,
             close()
     close()
     return b"".join(out)
+
+
+def _bytes(value: bytes) -> bytes:
+    return encoded_long(len(value)) + value
+
+
+def _header_entries(header: bytes) -> dict[bytes, bytes]:
+    """The file's own key-value metadata, in its order."""
+    found: dict[bytes, bytes] = {}
+    position = 4
+    while True:
+        count, position = _read_long(header, position)
+        if count == 0:
+            return found
+        if count < 0:
+            _, position = _read_long(header, position)
+            count = -count
+        for _ in range(count):
+            size, position = _read_long(header, position)
+            key, position = header[position : position + size], position + size
+            size, position = _read_long(header, position)
+            found[key], position = header[position : position + size], position + size
 
 
 def _header(data: bytes) -> bytes:

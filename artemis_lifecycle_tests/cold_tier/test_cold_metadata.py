@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,8 +15,8 @@ from artemis_lifecycle.cold_tier.cold_metadata import (
     metadata_path,
     snapshot_at,
 )
+from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
-from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.storage.location import LocationRules
 
 IDENTITY: ColdIdentity = place(
@@ -129,13 +128,20 @@ def test_schemas_that_the_live_table_dropped_stay_in_cold() -> None:
     assert second["last-updated-ms"] > first["last-updated-ms"]
 
 
-def test_two_meanings_of_one_schema_id_are_refused() -> None:
+def test_of_two_meanings_of_one_id_both_stay() -> None:
     first = build_metadata(live([1, 2]), None, None, {1}, IDENTITY, MAPPED)
     same = [{"schema-id": 0, "type": "struct", "fields": [], "identifier-field-ids": [], "doc": None}]
-    build_metadata(live([2, 3], schemas=same), first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+    assert archive_ids(live([2, 3], schemas=same), first) == Ids()
     other = [{"schema-id": 0, "type": "struct", "fields": [{"id": 1, "name": "x", "type": "long"}]}]
-    with pytest.raises(HandoffFailed, match="different schemas"):
-        build_metadata(live([2, 3], schemas=other), first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+    base = live([2, 3], schemas=other)
+    base["snapshots"][0]["schema-id"] = 0
+    ids = archive_ids(base, first)
+    second = build_metadata(base, first, "s3://cold/a.json", {2}, IDENTITY, PathMapping(IDENTITY, ids))
+    (number,) = ids.schemas.values()
+    assert number > 0 and second["schemas"] == [*first["schemas"], {**other[0], "schema-id": number}]
+    assert second["snapshots"][-1]["schema-id"] == second["current-schema-id"] == number
+    # At the next handoff it is the same one.
+    assert archive_ids(base, second) == ids
 
 
 def test_a_cut_live_log_continues_the_cold_one() -> None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.handoff import (
     Handoff,
     HandoffContext,
@@ -128,7 +129,7 @@ class World:
         """The way back of the snapshots of `plan`, which was handed off."""
         demand, ledger = self.demand(plan)
         identity = cold_identity(self.context(), plan.table, plan.table_uuid, demand.metadata.location)
-        mapping = RestoreMapping(identity, f"{demand.metadata.location}/restored/somewhere")
+        mapping = RestoreMapping(identity, f"{demand.metadata.location}/restored/somewhere", Ids())
         return Demand(self.metadata(plan.table, tier="cold"), plan.snapshot_ids, mapping, ledger)
 
     def restore(self, snapshot_id: int, branch: str, table: str = "ns.t") -> Restored:

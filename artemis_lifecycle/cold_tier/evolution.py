@@ -1,0 +1,204 @@
+"""What schemas, partition specs and sort orders are in the other tier. They are compared by what they say, never by id
+alone: a live table that dropped one may give its id to another (`expire_snapshots` with `clean_expired_metadata`), and
+the archive has both. Pure. Source: format/spec.md, "Schemas and Data Types", "Partition Evolution", "Sorting".
+
+An id in cold is the archive's own. It is the live one, unless that means something else there; then it follows from
+what it stands for, so that it is the same at every try.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from artemis_lifecycle.cold_tier.cold_split import Json
+
+SCHEMAS, SPECS, ORDERS = "schemas", "partition-specs", "sort-orders"
+ID_KEYS: Mapping[str, str] = {SCHEMAS: "schema-id", SPECS: "spec-id", ORDERS: "order-id"}
+
+_FIRST_OWN_ID = 1_000_000
+"""Where the archive's own ids begin: no writer counts so far."""
+
+UNSORTED: Json = {"order-id": 0, "fields": []}
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The ids of one tier by those of the other; one that is not named is the same. Picklable."""
+
+    schemas: Mapping[int, int] = field(default_factory=dict)
+    specs: Mapping[int, int] = field(default_factory=dict)
+    orders: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, key: str) -> Mapping[int, int]:
+        return {SCHEMAS: self.schemas, SPECS: self.specs, ORDERS: self.orders}[key]
+
+
+class AlwaysUnsorted(dict[int, int]):
+    """Calls every sort order the unsorted one."""
+
+    def get(self, key: int, default: Any = None) -> Any:
+        return 0
+
+
+def shape(item: Any) -> Any:
+    """What an item says, however its writer spelt it: Iceberg, pyiceberg and their versions differ in empty fields."""
+    if isinstance(item, dict):
+        shaped = {key: shape(value) for key, value in item.items()}
+        return {key: value for key, value in shaped.items() if value is not None and value != []}
+    if isinstance(item, list):
+        return [shape(value) for value in item]
+    return item.replace(" ", "") if isinstance(item, str) else item
+
+
+def content(item: Json, key: str) -> Any:
+    """`shape` without the item's id."""
+    return shape({name: value for name, value in item.items() if name != ID_KEYS[key]})
+
+
+def archive_ids(live: Json, cold: Json | None) -> Ids:
+    """What the ids of `live` are in the archive, whose newest table is `cold`; None before the first handoff."""
+    found = {key: _new_ids(live.get(key) or (), (cold or {}).get(key) or (), key) for key in ID_KEYS}
+    return Ids(found[SCHEMAS], found[SPECS], found[ORDERS])
+
+
+def _new_ids(items: Iterable[Json], known: Iterable[Json], key: str) -> dict[int, int]:
+    id_key = ID_KEYS[key]
+    there = {item[id_key]: content(item, key) for item in known}
+    found = {}
+    for item in items:
+        number, means = item[id_key], content(item, key)
+        if there.get(number, means) == means:
+            continue
+        same = next((other for other, what in there.items() if what == means), None)
+        found[number] = _own_id(means, there) if same is None else same
+        there[found[number]] = means
+    return found
+
+
+def _own_id(means: Any, there: Mapping[int, Any]) -> int:
+    digest = hashlib.sha256(json.dumps(means, sort_keys=True).encode()).digest()
+    number = _FIRST_OWN_ID + int.from_bytes(digest[:4], "big") % (2**31 - 2 * _FIRST_OWN_ID)
+    while there.get(number, means) != means:
+        number += 1
+    return number
+
+
+def same_ids(theirs: Mapping[int, str], ours: Mapping[int, str], key: str) -> dict[int, int]:
+    """Which of `ours` each of `theirs` is (JSON text by id), by what they say; those that `ours` lacks are left out."""
+    mine = {number: content(json.loads(text), key) for number, text in ours.items()}
+    found = {}
+    for number, text in theirs.items():
+        means = content(json.loads(text), key)
+        same = number if mine.get(number) == means else next((n for n, what in mine.items() if what == means), None)
+        if same is not None:
+            found[number] = same
+    return found
+
+
+def merged(live: Json, cold: Json | None, ids: Ids) -> dict[str, list[Json]]:
+    """The schemas, specs and orders of both, by the archive's ids; none that the archive has is lost or changed."""
+    found = {}
+    for key, id_key in ID_KEYS.items():
+        if key not in live and key not in (cold or {}):
+            continue
+        items = {item[id_key]: item for item in (cold or {}).get(key) or ()}
+        for item in live.get(key) or ():
+            number = ids.of(key).get(item[id_key], item[id_key])
+            items.setdefault(number, {**item, id_key: number})
+        found[key] = [items[number] for number in sorted(items)]
+    return found
+
+
+def field_ids(schema: Json) -> dict[int, Any]:
+    """The types of a schema's fields, nested ones too, by their ids."""
+    return dict(_fields(schema))
+
+
+def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
+    if not isinstance(kind, dict):
+        return
+    for each in kind.get("fields") or ():
+        yield each["id"], each["type"]
+        yield from _fields(each["type"])
+    for id_key, type_key in (("element-id", "element"), ("key-id", "key"), ("value-id", "value")):
+        if id_key in kind:
+            yield kind[id_key], kind[type_key]
+            yield from _fields(kind[type_key])
+
+
+def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> Json:
+    """`metadata`, its current schema, default spec and default order being those of its current snapshot: engines bind
+    filters to them. `specs_of` are the specs by which a snapshot's files are partitioned, those that it wrote first.
+
+    A snapshot of an old writer names no schema: it is read by the current one, here as in live.
+    """
+    current = next(
+        (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata.get("current-snapshot-id")), None
+    )
+    if current is None:
+        return metadata
+    new = dict(metadata)
+    schemas = {item["schema-id"]: item for item in metadata.get(SCHEMAS) or ()}
+    if current.get("schema-id") in schemas:
+        new["current-schema-id"] = current["schema-id"]
+    schema = schemas.get(new.get("current-schema-id", -1)) or metadata.get("schema") or {}
+    known = set(field_ids(schema))
+    specs = {item["spec-id"]: item for item in metadata.get(SPECS) or ()}
+    new["default-spec-id"] = _first_bound(
+        [*specs_of(current), metadata.get("default-spec-id"), *_unbound_first(specs)], specs, known
+    )
+    orders = {item["order-id"]: item for item in metadata.get(ORDERS) or ()}
+    if orders:
+        if not any(_sources(item) <= known for item in orders.values()):
+            orders[0] = UNSORTED
+            new[ORDERS] = [*metadata[ORDERS], UNSORTED]
+        wanted = [metadata.get("default-sort-order-id"), *sorted(orders, reverse=True)]
+        new["default-sort-order-id"] = _first_bound(wanted, orders, known)
+    if "schema" in metadata:
+        new["schema"] = schema
+    if "partition-spec" in metadata and new["default-spec-id"] in specs:
+        new["partition-spec"] = specs[new["default-spec-id"]]["fields"]
+    return new
+
+
+def _unbound_first(items: Mapping[int, Json]) -> list[int]:
+    return sorted(items, key=lambda number: (len(items[number].get("fields") or ()), number))
+
+
+def _first_bound(wanted: Iterable[int | None], items: Mapping[int, Json], known: set[int]) -> int | None:
+    candidates = [number for number in wanted if number is not None and number in items]
+    bound = (number for number in candidates if _sources(items[number]) <= known)
+    return next(bound, next(iter(candidates), None))
+
+
+def _sources(item: Json) -> set[int]:
+    """The columns that a spec or an order is of."""
+    found: set[int] = set()
+    for each in item.get("fields") or ():
+        found |= {each["source-id"]} if "source-id" in each else set(each.get("source-ids") or ())
+    return found
+
+
+_PROMOTIONS = {("int", "long"), ("float", "double"), ("date", "timestamp"), ("date", "timestamp_ns")}
+
+
+def unreadable_fields(then: Json, now: Json) -> list[int]:
+    """The fields of the schema `then` that `now` has with a type by which their values cannot be read."""
+    types = field_ids(now)
+    return [number for number, kind in field_ids(then).items() if number in types and not _reads(kind, types[number])]
+
+
+def _reads(then: Any, now: Any) -> bool:
+    if isinstance(then, dict) or isinstance(now, dict):
+        return isinstance(then, dict) and isinstance(now, dict) and then["type"] == now["type"]
+    one, other = shape(then), shape(now)
+    if one == other or (one, other) in _PROMOTIONS:
+        return True
+    decimals = [each.removeprefix("decimal(").removesuffix(")").split(",") for each in (one, other)]
+    return all(len(each) == 2 for each in decimals) and (
+        decimals[0][1] == decimals[1][1] and int(decimals[0][0]) <= int(decimals[1][0])
+    )

@@ -1,0 +1,184 @@
+"""What an expired snapshot answered, it answers the same: questions asked of the live table before the expiration, and
+of the archive after it, by every way that there is. A test for each finding of issue 22."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.expressions import AlwaysTrue
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.errors import RestoreFailed
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.policies import AT_ONCE
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass
+class Place:
+    """A table of its own in one deployment. `{t}` in statements is the live one, `{c}` the cold one."""
+
+    lifecycle: Lifecycle
+    name: str
+
+    @property
+    def table(self) -> str:
+        return f"db.{self.name}"
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.lifecycle.spark
+
+    def sql(self, statement: str) -> Rows:
+        catalogs = self.lifecycle.config.catalogs
+        live, cold = f"{catalogs.live.name}.{self.table}", f"{catalogs.cold.name}.{self.table}"
+        text = statement.format(t=live, c=cold, catalog=catalogs.live.name)
+        return sorted((tuple(row) for row in self.spark.sql(text).collect()), key=str)
+
+    def current(self) -> int:
+        found = self.lifecycle.snapshot_history(self.table).current_snapshot_id
+        assert found is not None
+        return found
+
+    def asked(self, snapshot_id: int, where: str) -> Rows:
+        """The rows of a snapshot, before it expires."""
+        return self.sql(f"SELECT * FROM {{t}} VERSION AS OF {snapshot_id} WHERE {where}")
+
+    def answers(self, snapshot_id: int, where: str) -> dict[str, Rows]:
+        """The rows of an archived snapshot, by every way to it."""
+        lifecycle, cold = self.lifecycle, self.lifecycle.config.catalogs.cold
+        with load_catalog(cold.name, **pyiceberg_properties(cold)) as catalog:
+            table = catalog.load_table(self.table)
+            asked = table.scan(snapshot_id=snapshot_id)
+            # It binds filters to a table's current schema, in live as well.
+            if asked.projection() == table.schema():
+                asked = asked.filter(where)
+            by_pyiceberg = [tuple(row.values()) for row in asked.to_arrow().to_pylist()]
+            if asked.row_filter == AlwaysTrue():
+                by_pyiceberg = [row for row in by_pyiceberg if row in self.asked_of_cold(snapshot_id, where)]
+        query = lifecycle.query(f"SELECT * FROM {self.table} FOR VERSION AS OF {snapshot_id} WHERE {where}")
+        read = lifecycle.read(self.table, snapshot_id=snapshot_id).filter(where)
+        ways = {
+            "query": [tuple(row) for row in query.collect()],
+            "read": [tuple(row) for row in read.collect()],
+            "Spark": self.asked_of_cold(snapshot_id, where),
+            "pyiceberg": by_pyiceberg,
+        }
+        return {way: sorted(rows, key=str) for way, rows in ways.items()}
+
+    def asked_of_cold(self, snapshot_id: int, where: str) -> Rows:
+        return self.sql(f"SELECT * FROM {{c}} VERSION AS OF {snapshot_id} WHERE {where}")
+
+    def same(self, snapshot_id: int, truth: dict[str, Rows]) -> None:
+        for where, rows in truth.items():
+            assert self.answers(snapshot_id, where) == dict.fromkeys(("query", "read", "Spark", "pyiceberg"), rows), (
+                f"{where} of {snapshot_id}"
+            )
+
+
+@pytest.fixture(scope="module")
+def make_place(module_configs: MakeConfig, spark: SparkSession) -> Callable[[str], Place]:
+    lifecycle = Lifecycle.open(module_configs(defaults=AT_ONCE, tables={"db.*": {}}), spark=spark)
+    spark.sql(f"CREATE NAMESPACE {lifecycle.config.catalogs.live.name}.db")
+    return lambda name: Place(lifecycle, name)
+
+
+@pytest.mark.parametrize("renames", [("a TO x", "b TO a", "x TO b"), ("a TO c",)], ids=["swapped", "renamed"])
+def test_finding_1_filters_on_the_newest_archived_snapshot(
+    make_place: Callable[[str], Place], renames: tuple[str, ...]
+) -> None:
+    place = make_place(f"f1_{len(renames)}")
+    place.sql("CREATE TABLE {t} (a int, b int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    place.sql("INSERT INTO {t} VALUES (5, 6), (7, 8)")
+    first = place.current()
+    for rename in renames:
+        place.sql(f"ALTER TABLE {{t}} RENAME COLUMN {rename}")
+    place.sql("INSERT OVERWRITE {t} VALUES (1, 2)")
+    truth = {where: place.asked(first, where) for where in ("a = 5", "b = 6", "a > 5 and b < 9")}
+    place.lifecycle.expire(place.table)
+
+    assert truth["a = 5"] == [(5, 6)]
+    place.same(first, truth)
+    # And without a word of the version: it is the cold table's present.
+    assert place.sql("SELECT * FROM {c} WHERE a = 5") == [(5, 6)]
+
+
+def test_finding_1_a_column_that_was_dropped_with_its_partition_field(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f1_dropped")
+    place.sql(
+        "CREATE TABLE {t} (a int, k string) USING iceberg PARTITIONED BY (k) TBLPROPERTIES ('format-version'='2')"
+    )
+    place.sql("INSERT INTO {t} VALUES (5, 'x'), (7, 'y')")
+    first = place.current()
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD k")
+    place.sql("ALTER TABLE {t} ADD COLUMN z int")
+    place.sql("ALTER TABLE {t} ADD PARTITION FIELD bucket(4, z)")
+    place.sql("ALTER TABLE {t} WRITE ORDERED BY z")
+    place.sql("INSERT OVERWRITE {t} VALUES (1, 'q', 3)")
+    truth = {where: place.asked(first, where) for where in ("k = 'x'", "a = 7 and k > 'a'")}
+    place.lifecycle.expire(place.table)
+
+    place.same(first, truth)
+    assert place.sql("SELECT * FROM {c} WHERE k = 'x'") == [(5, "x")]
+
+
+def _with_reused_ids(place: Place) -> tuple[int, dict[str, Rows]]:
+    """A table whose spec 1 and schema 1 are archived, and mean something else in live since; the archived snapshot, and
+    what it answered."""
+    place.sql(
+        "CREATE TABLE {t} (id int, k string) USING iceberg PARTITIONED BY (k) TBLPROPERTIES ('format-version'='2')"
+    )
+    place.sql("INSERT INTO {t} VALUES (1, 'x')")
+    place.sql("ALTER TABLE {t} ADD PARTITION FIELD bucket(4, id)")
+    place.sql("ALTER TABLE {t} ADD COLUMN more int")
+    place.sql("INSERT INTO {t} VALUES (2, 'y', 20), (3, 'z', 30)")
+    archived = place.current()
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD bucket(4, id)")
+    place.sql("ALTER TABLE {t} DROP COLUMN more")
+    # The first of two still names what it took away, by spec 1.
+    place.sql("INSERT OVERWRITE {t} VALUES (4, 'w')")
+    truth = {where: place.asked(archived, where) for where in ("k = 'y'", "id = 3", "more = 20", "id < 9")}
+    place.sql("INSERT OVERWRITE {t} VALUES (4, 'w')")
+    place.lifecycle.expire(place.table)
+    place.sql("CALL {catalog}.system.expire_snapshots(table => '" + place.table + "', clean_expired_metadata => true)")
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD k")
+    place.sql("ALTER TABLE {t} ADD PARTITION FIELD truncate(1, k)")
+    place.sql("ALTER TABLE {t} ADD COLUMN other string")
+    return archived, truth
+
+
+def test_finding_2_a_restore_goes_by_what_a_spec_says(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f2")
+    archived, _ = _with_reused_ids(place)
+    first = place.lifecycle.cold_history(place.table).snapshots[0].snapshot_id
+    with pytest.raises(RestoreFailed, match="no longer has partition spec"):
+        place.lifecycle.restore(place.table, archived, "back")
+    # One whose spec is there as it was comes back, and so does its partition.
+    place.lifecycle.restore(place.table, first, "back")
+    for where in ("k = 'x'", "id = 1"):
+        assert place.sql(f"SELECT id, k FROM {{t}} VERSION AS OF 'back' WHERE {where}") == [(1, "x")], where
+
+
+def test_finding_4_an_id_that_means_something_else_by_now_stops_nothing(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f4")
+    archived, truth = _with_reused_ids(place)
+    place.sql("INSERT INTO {t} VALUES (7, 'vv', 'o'), (8, 'vu', 'p')")
+    later = place.current()
+    place.sql("INSERT OVERWRITE {t} VALUES (9, 'u', 'q')")
+    after = {where: place.asked(later, where) for where in ("k = 'vv'", "id = 8", "other = 'o'", "id < 9")}
+    place.lifecycle.expire(place.table)
+
+    place.same(archived, truth)
+    place.same(later, after)
+    # A night later, too.
+    place.sql("INSERT OVERWRITE {t} VALUES (10, 'u', 'q')")
+    place.lifecycle.expire(place.table)
+    place.same(archived, truth)
+    place.same(later, after)
