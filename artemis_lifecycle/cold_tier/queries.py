@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
@@ -38,8 +39,8 @@ _UNITS = {
 # What begins a statement that only reads.
 _READS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 
-# Stands in the clause that was FOR TAG: Spark reads a version of digits as a snapshot's id, and a tag may be so named.
-_MARK = "/*for tag*/"
+TRAVELLING = frozenset({"files", "data_files", "delete_files", "entries", "manifests", "partitions"})
+"""Iceberg's metadata tables that say what one snapshot has; the others say what the table has now, or ever had."""
 
 
 @dataclass(frozen=True)
@@ -211,8 +212,10 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
             untouched="everything",
             do=f"write SELECT … FROM namespace.table FOR TAG 'name', or {TAG_FORM}",
         )
-    text = _with_versions(sql[: cut[-1].end], cut)
+    mark = _mark(sql)
+    text = _with_versions(sql[: cut[-1].end], cut, mark)
     plan = _parsed(spark, text)
+    within = _Asked(spark, tables, as_of, mark, frozenset(_common_tables(spark, plan)))
     # A subquery may be met on two ways; it stands at one place.
     relations = list({(found.start, found.end): found for found in _relations(spark, plan)}.values())
     relations.sort(key=lambda relation: relation.start)
@@ -222,17 +225,23 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     changes: list[tuple[int, int, str]] = []
     sources: list[Source] = []
     for relation in relations:
-        put, source = _resolved(spark, text, relation, tables, as_of)
+        put, source = within.resolved(text, relation)
         if put is not None:
             changes.append((relation.start, relation.end, put))
         if source is not None:
             sources.append(source)
     for start, end, put in sorted(changes, reverse=True):
         text = text[:start] + put + text[end:]
-    return Query(sql, text.replace(_MARK, ""), tuple(sources))
+    return Query(sql, text.replace(mark, ""), tuple(sources))
 
 
-def _with_versions(text: str, cut: Sequence[Token]) -> str:
+def _mark(sql: str) -> str:
+    """A comment that the statement does not have anywhere. It stands in the clause that was FOR TAG: Spark reads a
+    version of digits as a snapshot's id, and a tag may be so named."""
+    return next(mark for number in count() if (mark := f"/*for tag {number}*/") not in sql)
+
+
+def _with_versions(text: str, cut: Sequence[Token], mark: str) -> str:
     """FOR TAG 'x' as VERSION AS OF 'x', marked."""
     parts: list[str] = []
     at = 0
@@ -240,7 +249,7 @@ def _with_versions(text: str, cut: Sequence[Token]) -> str:
         tag = first.is_word("FOR") and second.is_word("TAG") and third.kind in ("string", "quoted")
         if tag and before.kind in ("word", "quoted"):
             spelled = literal(value_of(third)) if third.kind == "quoted" else third.text
-            parts += [text[at : first.start], f"VERSION AS OF {_MARK}{spelled}"]
+            parts += [text[at : first.start], f"VERSION AS OF {mark}{spelled}"]
             at = third.end
     return "".join([*parts, text[at:]])
 
@@ -358,68 +367,118 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
             waiting += [(inner, node) for inner in plans_in(expression)]
 
 
-def _resolved(
-    spark: SparkSession, text: str, relation: _Relation, tables: Tables, as_of: datetime | None
-) -> tuple[str | None, Source | None]:
-    """What to put in the relation's place, and what it reads; None where it is left as it is."""
-    parts = relation.parts
-    spelled, clause = text[relation.start : relation.name_end], text[relation.name_end : relation.end].strip()
-    asked = relation.version is not None or relation.timed
-    if len(parts) == 1:
-        if not asked:
-            # A common table expression, or a view of the session.
+def _common_tables(spark: SparkSession, plan: Any) -> Iterator[str]:
+    """The names of the query's common table expressions, in lower case."""
+    for node in _nodes(spark, plan):
+        if node.getClass().getSimpleName() == "UnresolvedWith":
+            yield from (str(pair._1()).lower() for pair in _each(node.cteRelations()))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a query's relations are resolved by. `common` are the names of its common table expressions."""
+
+    spark: SparkSession
+    tables: Tables
+    as_of: datetime | None
+    mark: str
+    common: frozenset[str]
+
+    def resolved(self, text: str, relation: _Relation) -> tuple[str | None, Source | None]:
+        """What to put in the relation's place, and what it reads; None where it is left as it is.
+
+        Raises BadInput for what has no state at an instant, where one is asked for.
+        """
+        parts, tables = relation.parts, self.tables
+        spelled, clause = text[relation.start : relation.name_end], text[relation.name_end : relation.end].strip()
+        asked = relation.version is not None or relation.timed
+        if len(parts) == 1:
+            if asked:
+                raise BadInput(
+                    f"Which table is {spelled}? It has no namespace",
+                    untouched="everything",
+                    do=f"write FROM namespace.{spelled} {self._as_written(clause)}",
+                )
+            if parts[0].lower() in self.common:
+                self._require_no_view_of(parts[0])
+            else:
+                self._require_now(spelled, "it may be a view of the session, or a table of the session's namespace")
             return None, None
+        if parts[0] == tables.cold:
+            if not asked:
+                self._require_now(spelled, "it is named in the cold catalog, where only what is archived is")
+            return None, None
+        own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
+        qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
+        table, inside = tables.listed_as(Identifier.of(own)), None
+        if table is None and len(own) > 2:
+            # One of Iceberg's metadata tables, or a branch, a tag or a snapshot named as one.
+            table, inside = tables.listed_as(Identifier.of(own[:-1])), own[-1]
+        if table is None:
+            if not asked:
+                self._require_now(spelled, "the live catalog has no such table")
+            return None, None
+        if inside is not None and inside.lower() not in TRAVELLING:
+            if not asked:
+                self._require_now(spelled, "it says what the table has now, or what another name has")
+            now = Source.of(f"{table}.{name(inside)}", tables.route(table, Selector()), clause)
+            return f"{qualified} {clause}".rstrip(), now
+        if not asked and self.as_of is None:
+            return qualified, Source.of(_within(table, inside), tables.route(table, Selector()))
+        return self._placed(relation, table, inside, qualified, clause)
+
+    def _require_now(self, spelled: str, why: str) -> None:
+        """Raise BadInput where the query asks for an instant."""
+        if self.as_of is None:
+            return
         raise BadInput(
-            f"Which table is {spelled}? It has no namespace",
+            f"{spelled} cannot be read as of {self.as_of.isoformat()}: {why}",
             untouched="everything",
-            do=f"write FROM namespace.{spelled} {_as_written(clause)}",
+            do="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
+            "or TAG of its own, or leave as_of out",
         )
-    if parts[0] == tables.cold:
-        return None, None
-    own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
-    qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
-    table = tables.listed_as(Identifier.of(own))
-    if table is None:
-        if len(own) > 2 and tables.listed_as(Identifier.of(own[:-1])) is not None:
-            # One of Iceberg's metadata tables.
-            return f"{qualified} {clause}".rstrip(), None
-        return None, None
-    if not asked and as_of is None:
-        return qualified, Source.of(table, tables.route(table, Selector()))
-    if not asked:
-        found = tables.route(table, Selector(as_of=as_of))
-        source = Source.of(table, found, f"as of {as_of.isoformat()}" if as_of is not None else "")
-        return _from_tier(relation, tables, source, qualified, str(found.snapshot_id)), source
-    return _placed(spark, relation, tables, table, qualified, clause)
+
+    def _require_no_view_of(self, common: str) -> None:
+        # Outside its own WITH the name is the view's.
+        if self.as_of is not None and self._is_view(common):
+            self._require_now(common, "a view of the session has the name of the common table expression")
+
+    def _is_view(self, text: str) -> bool:
+        catalog: Any = self.spark._jsparkSession.sessionState().catalog()
+        return bool(catalog.getTempView(text).isDefined())
+
+    def _placed(
+        self, relation: _Relation, table: str, inside: str | None, qualified: str, clause: str
+    ) -> tuple[str, Source]:
+        version = relation.version
+        by_name = version is not None and (self.mark in clause or not version.isdigit())
+        if version is not None:
+            selector = Selector(tag=version) if by_name else Selector(snapshot_id=int(version))
+        else:
+            selector = Selector(as_of=_instant(self.spark, clause) if relation.timed else self.as_of)
+        route = self.tables.route(table, selector)
+        # A name of digits would be read as an id, and an instant is answered from more of the log than Spark has.
+        spelled = literal(version) if by_name and version and not version.isdigit() else str(route.snapshot_id)
+        said = self._as_written(clause) if clause or self.as_of is None else f"as of {self.as_of.isoformat()}"
+        source = Source.of(_within(table, inside), route, said)
+        return self._from_tier(relation, source, table, inside, qualified, spelled), source
+
+    def _from_tier(
+        self, relation: _Relation, source: Source, table: str, inside: str | None, qualified: str, version: str
+    ) -> str:
+        """The table at `version`, in the words that the tier understands which has it."""
+        cold = source.cold_table
+        if cold is None:
+            return f"{qualified} VERSION AS OF {version}"
+        alias = f" AS {name(parse(table).name)}" if cold != table and inside is None and not relation.aliased else ""
+        return f"{_within(parse(cold).sql(self.tables.cold), inside)} VERSION AS OF {version}{alias}"
+
+    def _as_written(self, clause: str) -> str:
+        return clause.replace(f"VERSION AS OF {self.mark}", "FOR TAG ")
 
 
-def _placed(
-    spark: SparkSession, relation: _Relation, tables: Tables, table: str, qualified: str, clause: str
-) -> tuple[str, Source]:
-    version = relation.version
-    by_name = version is not None and (_MARK in clause or not version.isdigit())
-    if version is None:
-        selector = Selector(as_of=_instant(spark, clause))
-    else:
-        selector = Selector(tag=version) if by_name else Selector(snapshot_id=int(version))
-    route = tables.route(table, selector)
-    # A name of digits would be read as an id, and an instant is answered from more of the log than Spark has.
-    spelled = literal(version) if by_name and version is not None and not version.isdigit() else str(route.snapshot_id)
-    source = Source.of(table, route, _as_written(clause))
-    return _from_tier(relation, tables, source, qualified, spelled), source
-
-
-def _from_tier(relation: _Relation, tables: Tables, source: Source, qualified: str, version: str) -> str:
-    """The table at `version`, in the words that the tier understands which has it."""
-    cold = source.cold_table
-    if cold is None:
-        return f"{qualified} VERSION AS OF {version}"
-    alias = f" AS {name(parse(source.table).name)}" if cold != source.table and not relation.aliased else ""
-    return f"{parse(cold).sql(tables.cold)} VERSION AS OF {version}{alias}"
-
-
-def _as_written(clause: str) -> str:
-    return clause.replace(f"VERSION AS OF {_MARK}", "FOR TAG ")
+def _within(table: str, inside: str | None) -> str:
+    return table if inside is None else f"{table}.{name(inside)}"
 
 
 def _instant(spark: SparkSession, clause: str) -> datetime:

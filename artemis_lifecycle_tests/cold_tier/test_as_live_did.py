@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from pyiceberg.expressions import AlwaysTrue
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.errors import RestoreFailed
+from artemis_lifecycle.cold_tier.queries import TRAVELLING
+from artemis_lifecycle.errors import BadInput, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -182,3 +184,60 @@ def test_finding_4_an_id_that_means_something_else_by_now_stops_nothing(make_pla
     place.lifecycle.expire(place.table)
     place.same(archived, truth)
     place.same(later, after)
+
+
+def test_finding_6_a_query_as_of_reads_nothing_of_the_present(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f6")
+    lifecycle, spark = place.lifecycle, place.spark
+    place.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    place.sql("INSERT INTO {t} VALUES (1)")
+    first = place.current()
+    then = datetime.now(UTC)
+    truth = {each: place.sql(f"SELECT count(*) FROM {{t}}.{each} VERSION AS OF {first}") for each in sorted(TRAVELLING)}
+    place.sql("INSERT INTO {t} VALUES (2)")
+    place.sql("ALTER TABLE {t} CREATE BRANCH b")
+    place.sql("INSERT OVERWRITE {t} VALUES (3), (4)")
+    for archived in (False, True):
+        if archived:
+            lifecycle.expire(place.table)
+        tier = "cold" if archived else "live"
+        for each in sorted(TRAVELLING):
+            asked = lifecycle.translate(f"SELECT count(*) FROM {place.table}.{each}", as_of=then)
+            assert [(found.table, found.tier) for found in asked.sources] == [(f"{place.table}.{each}", tier)]
+            found = lifecycle.query(f"SELECT count(*) FROM {place.table}.{each}", as_of=then)
+            assert [tuple(row) for row in found.collect()] == truth[each], each
+            # Their own clause, too.
+            found = lifecycle.query(f"SELECT count(*) FROM {place.table}.{each} FOR VERSION AS OF {first}")
+            assert [tuple(row) for row in found.collect()] == truth[each], each
+        common = f"WITH c AS (SELECT id FROM {place.table}) SELECT * FROM c"
+        assert lifecycle.query(common, as_of=then).collect() == [(1,)]
+    catalogs = lifecycle.config.catalogs
+    spark.sql(f"SELECT * FROM {catalogs.live.name}.{place.table}").createOrReplaceTempView("f6_view")
+    spark.sql(f"SELECT * FROM {catalogs.live.name}.{place.table}").createOrReplaceGlobalTempView("f6_global")
+    for spelled in (
+        "f6_view",
+        "f6",
+        "global_temp.f6_global",
+        f"{place.table}.branch_b",
+        f"{place.table}.snapshots",
+        f"{catalogs.live.name}.{place.table}.all_data_files",
+        f"{place.table}.snapshot_id_{first}",
+        f"{catalogs.cold.name}.{place.table}",
+        "parquet.`/nowhere`",
+    ):
+        with pytest.raises(BadInput, match="cannot be read as of") as refused:
+            lifecycle.query(f"SELECT * FROM {place.table} JOIN {spelled}", as_of=then)
+        assert spelled in refused.value.what
+    with pytest.raises(BadInput, match="f6_view cannot be read"):
+        shadowed = f"SELECT * FROM (WITH f6_view AS (SELECT 1) SELECT * FROM f6_view) JOIN {place.table}"
+        lifecycle.query(f"{shadowed} JOIN f6_view", as_of=then)
+
+
+def test_finding_8_what_a_string_says_stays(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f8")
+    place.sql("CREATE TABLE {t} (id int) USING iceberg")
+    place.sql("INSERT INTO {t} VALUES (1)")
+    place.sql("ALTER TABLE {t} CREATE TAG `5`")
+    odd = "'/*for tag*/', '/*for tag 0*/', '/*for tag 1*/ FOR TAG', \"x FOR TAG 'y'\""
+    (row,) = place.lifecycle.query(f"SELECT {odd} FROM {place.table} FOR TAG '5' /*for tag*/").collect()
+    assert tuple(row) == ("/*for tag*/", "/*for tag 0*/", "/*for tag 1*/ FOR TAG", "x FOR TAG 'y'")

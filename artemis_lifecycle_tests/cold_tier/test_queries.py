@@ -187,8 +187,14 @@ def test_every_table_of_a_query_is_found(lifecycle: Lifecycle) -> None:
     assert rows(lifecycle, sql) == [0, 1, 104]
     found = lifecycle.translate(sql)
     assert isinstance(found, Query)
-    assert sorted((source.snapshot_id, source.clause) for source in found.sources) == sorted(
-        [(ids[1], "FOR TAG 'y'"), (ids[3], ""), (ids[0], "FOR TAG 'x'"), (ids[2], f"FOR VERSION AS OF {ids[2]}")]
+    assert sorted((source.table, source.snapshot_id, source.clause) for source in found.sources) == sorted(
+        [
+            ("db.t", ids[1], "FOR TAG 'y'"),
+            ("db.t", ids[3], ""),
+            ("db.t", ids[0], "FOR TAG 'x'"),
+            ("db.t", ids[2], f"FOR VERSION AS OF {ids[2]}"),
+            ("db.t.snapshots", ids[3], ""),
+        ]
     )
 
 
