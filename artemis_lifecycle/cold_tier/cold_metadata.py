@@ -26,6 +26,7 @@ from artemis_lifecycle.cold_tier.cold_split import (
     log_between,
 )
 from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
+from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, Joint
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
@@ -73,16 +74,20 @@ def build_metadata(
     archived: Collection[int],
     identity: ColdIdentity,
     mapped: Placing,
+    mapping: Joint = NO_MAPPING,
 ) -> Json:
     """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
-    `live`. Where it has closed tables before it, it stays their end (`cold_split`). `mapped` gives paths and ids of
-    the archive; what is current in it is for `evolution.with_current` to say. Raises HandoffFailed."""
+    `live`. Where it has closed tables before it, it stays their end (`cold_split`).
+
+    `mapped` gives paths and ids of the archive, `mapping` is for files without ids; what is current in it is for
+    `evolution.with_current` to say. Raises HandoffFailed.
+    """
     new = _joined(live, cold, cold_location_now, archived, identity, mapped)
     known_before = 0 if cold is None else complete_until(cold)
     new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or ())
     latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
     new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
-    new["properties"] = _properties(live, identity, max(live["last-updated-ms"], known_before))
+    new["properties"] = _properties(live, identity, mapping, max(live["last-updated-ms"], known_before))
     closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
     if closed is not None:
         new["properties"][CLOSED_TABLES] = closed
@@ -96,6 +101,7 @@ def add_late(
     archived: Collection[int],
     identity: ColdIdentity,
     mapped: Placing,
+    mapping: Joint = NO_MAPPING,
 ) -> Json:
     """The next metadata of a closed cold table, which is at `location_now`, with snapshots of `live` that expired after
     it was closed. Its log has them already. Raises what `build_metadata` raises."""
@@ -105,7 +111,7 @@ def add_late(
         "table-uuid": closed["table-uuid"],
         "snapshot-log": closed["snapshot-log"],
         "last-updated-ms": closed["last-updated-ms"] + 1,
-        "properties": _properties(live, identity, complete_until(closed)),
+        "properties": _properties(live, identity, mapping, complete_until(closed)),
     }
 
 
@@ -180,12 +186,14 @@ def complete_until(cold: Json) -> int:
     )
 
 
-def _properties(live: Json, identity: ColdIdentity, known_until: int) -> dict[str, str]:
-    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES}
+def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until: int) -> dict[str, str]:
+    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING}
     properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
     # So that no engine's own maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"
     properties[ARCHIVE_OF] = identity.live_table
+    if mapping.mapping is not None:
+        properties[NAME_MAPPING] = mapping.mapping
     properties[COMPLETE_UNTIL] = str(known_until)
     return properties
 

@@ -75,10 +75,11 @@ def split(newest: Json, by: Period, above: int, name_for: Callable[[str], str]) 
     `name_for` gives a free name to a period's label, `2024` or `2024_05`. A period without snapshots belongs to the
     table before it.
     """
-    starts = {_start(snapshot["timestamp-ms"], by) for snapshot in newest["snapshots"]}
+    closed = list(closed_tables(newest.get("properties")))
+    begins = begins_at(closed) or 0
+    starts = {_start(max(snapshot["timestamp-ms"], begins), by) for snapshot in newest["snapshots"]}
     if len(newest["snapshots"]) <= above or len(starts) < 2:
         return newest, {}
-    closed = list(closed_tables(newest.get("properties")))
     pieces: dict[str, Json] = {}
     for start, until in pairwise(sorted(starts)):
         name = name_for(datetime.fromtimestamp(start / 1000, UTC).strftime(_LABELS[by]))
@@ -95,6 +96,29 @@ def split(newest: Json, by: Period, above: int, name_for: Callable[[str], str]) 
     return rest, pieces
 
 
+def close(newest: Json, name: str) -> tuple[Json, Json]:
+    """(The newest cold table without any snapshot, the metadata of a table `name` that has all of them.) What it gets
+    from here on is later than what it had, or was committed before and could not go with it."""
+    closed = list(closed_tables(newest.get("properties")))
+    until = max(snapshot["timestamp-ms"] for snapshot in newest["snapshots"]) + 1
+    properties = {key: value for key, value in newest["properties"].items() if key != CLOSED_TABLES}
+    piece = {
+        **_piece(newest, begins_at(closed), until),
+        "table-uuid": str(uuid.uuid5(uuid.UUID(newest["table-uuid"]), name)),
+        "metadata-log": [],
+        "properties": properties,
+    }
+    listed = json.dumps([[table.name, table.until_ms] for table in (*closed, ClosedTable(name, until))])
+    rest = {
+        **newest,
+        "snapshots": [],
+        "refs": {},
+        "snapshot-log": log_between(newest["snapshot-log"], until, None),
+        "properties": {**newest["properties"], CLOSED_TABLES: listed},
+    }
+    return {**rest, **{key: [] for key in ("statistics", "partition-statistics") if key in newest}}, piece
+
+
 def _start(at_ms: int, by: Period) -> int:
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
@@ -103,10 +127,13 @@ def _start(at_ms: int, by: Period) -> int:
 
 def _piece(whole: Json, since: int | None, until: int | None) -> Json:
     """`whole`, of which nothing but a stretch of time is left; it has a snapshot there."""
+    # What is older than the table itself could go to no closed one (`close`), and stays with its oldest.
+    closed_until = begins_at(closed_tables(whole.get("properties")))
     snapshots = [
         snapshot
         for snapshot in whole["snapshots"]
-        if (since is None or snapshot["timestamp-ms"] >= since) and (until is None or snapshot["timestamp-ms"] < until)
+        if (since in (None, closed_until) or snapshot["timestamp-ms"] >= since)
+        and (until is None or snapshot["timestamp-ms"] < until)
     ]
     ids = {snapshot["snapshot-id"] for snapshot in snapshots}
     newest = max(snapshots, key=by_commit)["snapshot-id"]

@@ -23,9 +23,10 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
-from artemis_lifecycle.cold_tier.cold_split import closed_tables, covering, split
+from artemis_lifecycle.cold_tier.cold_split import close, closed_tables, covering, split
 from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
+from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
@@ -444,16 +445,18 @@ def _changes(
     `live`: the newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
     identity = placing.identity
     newest = _newest(context, catalog, plan, identity)
+    there = _ids(newest)
     closed = closed_tables((newest.metadata or {}).get("properties"))
     wanted: dict[str | None, set[int]] = {}
     for snapshot in live["snapshots"]:
-        if snapshot["snapshot-id"] in archived:
+        # One that could not go to the table of its time is in the newest one.
+        if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in there:
             covers = covering(closed, snapshot["timestamp-ms"])
             wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
     own = wanted.pop(None, set())
     late = {name: (_closed(context, catalog, plan, name), ids) for name, ids in wanted.items() if name is not None}
-    late = {name: (there, ids) for name, (there, ids) in late.items() if not ids <= _ids(there)}
-    if not late and own <= _ids(newest):
+    late = {name: (table, ids) for name, (table, ids) in late.items() if not ids <= _ids(table)}
+    if not late and not own:
         return newest, []
     if archive_ids(live, newest.metadata) != placing.ids:
         raise HandoffFailed(
@@ -463,18 +466,40 @@ def _changes(
             untouched="the cold catalog",
             do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
         )
-    grown = cold_metadata.build_metadata(live, newest.metadata, newest.location, own, identity, placing)
+    changes = []
+    for name, (table, ids) in late.items():
+        assert table.location is not None and table.metadata is not None
+        mapping = _joint(live, ids, table.metadata, _ids(table))
+        if mapping is None:
+            own |= ids
+        else:
+            joined = cold_metadata.add_late(live, table.metadata, table.location, ids, identity, placing, mapping)
+            changes.append(_Change(name, table, joined))
+    before, mapping = newest.metadata, Joint(mapping_of(live))
+    if before is not None:
+        mapping = _joint(live, own, before, there)
+    if before is not None and mapping is None:
+        # Files without ids are read by another mapping there: what is archived stays with its own.
+        name = _free_name(catalog, identity, f"mapping_{len(closed) + 1}")
+        before, piece = close(before, name)
+        changes.append(_Change(name, _Current(), piece))
+        mapping = Joint(mapping_of(live))
+    assert mapping is not None
+    grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping)
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, dict[str, Any]] = {}
     if policy.by != "never":
         grown, pieces = split(grown, policy.by, policy.above, lambda label: _free_name(catalog, identity, label))
-    changes = [_Change(identity.cold_table, newest, grown)]
+    changes.append(_Change(identity.cold_table, newest, grown))
     changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
-    for name, (there, ids) in late.items():
-        assert there.location is not None and there.metadata is not None
-        joined = cold_metadata.add_late(live, there.metadata, there.location, ids, identity, placing)
-        changes.append(_Change(name, there, joined))
     return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def _joint(live: dict[str, Any], added: Collection[int], cold: dict[str, Any], there: Collection[int]) -> Joint | None:
+    """The name mapping for a cold table's snapshots and those `added` to it; None where no one does for both."""
+    if not added or not there:
+        return Joint(mapping_of(cold) if there else mapping_of(live))
+    return joint(mapping_of(cold), mapping_of(live), fields_read(cold, there), fields_read(live, added))
 
 
 def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:

@@ -27,11 +27,14 @@ from artemis_lifecycle.cold_tier.evolution import (
     AlwaysUnsorted,
     Ids,
     content,
+    field_ids,
     same_ids,
     unreadable_fields,
 )
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, CopiedFile, Ledger, handoff_ledger
+from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, joint, names_its_fields
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
@@ -264,9 +267,48 @@ def _live_ids(
                 f"The live table has columns of another type under the ids {', '.join(map(str, fields))}: the "
                 "snapshot's values cannot be read as those"
             )
+        _require_mapping(context, source, json.loads(then), cold, live, refusal)
     schemas = same_ids(cold.schemas, live.schemas, SCHEMAS)
     # Whatever order a file is in, it may be called unsorted.
     return Ids(schemas, specs, AlwaysUnsorted())
+
+
+def _require_mapping(
+    context: RestoreContext,
+    source: Snapshot,
+    schema: dict[str, Any],
+    cold: TableMetadata,
+    live: TableMetadata,
+    refusal: Callable[[str], RestoreFailed],
+) -> None:
+    """Raise where a file of the snapshot has no field ids, and live's name mapping would read it otherwise."""
+    read = set(field_ids(schema))
+    then, now = (metadata.properties.get(NAME_MAPPING) for metadata in (cold, live))
+    if joint(then, now, read, read) is not None:
+        return
+    files: dict[str, str] = {}
+    for entry in avro.manifests_of(context.cold_stores, source).entries:
+        batch = avro.live_entries(context.cold_stores, entry)
+        files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
+    look = _Named(context.cold_stores, files)
+    bare = [path for path, named in each_file(context.spark, look, sorted(files)) if not named]
+    if bare:
+        raise refusal(
+            f"{len(bare)} of the snapshot's files have no field ids (such as {bare[0]}), and the live table's "
+            f"{NAME_MAPPING} would read their columns otherwise than the snapshot did"
+        )
+
+
+class _Named(FileWork):
+    schema = "path string, named boolean"
+
+    def __init__(self, stores: Stores, formats: Mapping[str, str]) -> None:
+        super().__init__(stores)
+        self._formats = formats
+
+    def one(self, path: str) -> tuple[str, bool]:
+        with self.stores.open(path) as file:
+            return path, names_its_fields(file, self._formats[path], path)
 
 
 # --- copying --------------------------------------------------------------------------------------------------------

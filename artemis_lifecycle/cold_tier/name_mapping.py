@@ -1,0 +1,131 @@
+"""The mapping of names to field ids by which files are read that have no ids of their own (`add_files`). A table has
+one at a time, for all its files; an archive has files that were read by different ones. No store, no Spark.
+Source: format/spec.md, "Name Mapping Serialization", "Column Projection".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from artemis_lifecycle.cold_tier.cold_split import Json
+from artemis_lifecycle.cold_tier.evolution import field_ids
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.containers import open_container
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME_MAPPING = "schema.name-mapping.default"
+"""The table property."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A mapping by which the snapshots of two tables read as each did by its own; None is no mapping at all."""
+
+    mapping: str | None
+
+
+NO_MAPPING = Joint(None)
+
+
+def mapping_of(metadata: Json) -> str | None:
+    found = (metadata.get("properties") or {}).get(NAME_MAPPING)
+    return None if found is None else str(found)
+
+
+def fields_read(metadata: Json, snapshot_ids: Collection[int]) -> set[int]:
+    """The field ids that the schemas of these snapshots have; those of every schema for a snapshot that names none."""
+    named = {each.get("schema-id") for each in metadata.get("snapshots") or () if each["snapshot-id"] in snapshot_ids}
+    schemas = {item["schema-id"]: item for item in metadata.get("schemas") or ()}
+    if not named <= set(schemas):
+        named = set(schemas)
+    return {number for each in named for number in field_ids(schemas[each])}
+
+
+def joint(one: str | None, other: str | None, read_by_one: set[int], read_by_other: set[int]) -> Joint | None:
+    """One mapping for what is read by `one` and what is read by `other`; None where there is none. `read_by_…` are the
+    fields that each has in its schemas.
+
+    A file's column that only one of them names may be read by the field that is named, and by no field of the other.
+    Without any mapping such files are read by the order of their columns: that goes with no mapping.
+    """
+    if one == other:
+        return Joint(one)
+    if one is None or other is None:
+        return None
+    try:
+        first, second = json.loads(one), json.loads(other)
+        names, others = dict(_paths(first)), dict(_paths(second))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    if any(others.get(path, number) != number for path, number in names.items()):
+        return None
+    if {number for path, number in others.items() if path not in names} & read_by_one:
+        return None
+    if {number for path, number in names.items() if path not in others} & read_by_other:
+        return None
+    return Joint(json.dumps(_merged(first, second)))
+
+
+def _paths(fields: list[Json], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int | None]]:
+    """Each name of each field, with the names that it is nested in, and the field's id."""
+    for each in fields:
+        for name in each["names"]:
+            yield (*above, name), each.get("field-id")
+            yield from _paths(each.get("fields") or [], (*above, name))
+
+
+def _merged(first: list[Json], second: list[Json]) -> list[Json]:
+    merged = [dict(each) for each in first]
+    known: Mapping[int | None, Json] = {each.get("field-id"): each for each in merged if "field-id" in each}
+    for each in second:
+        there = known.get(each.get("field-id")) if "field-id" in each else None
+        if there is None:
+            merged.append(each)
+            continue
+        there["names"] = list(dict.fromkeys([*there["names"], *each["names"]]))
+        nested = _merged(there.get("fields") or [], each.get("fields") or [])
+        if nested:
+            there["fields"] = nested
+    return merged
+
+
+def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
+    """Whether a data or delete file has field ids of its own, so that no mapping is asked.
+
+    Raises UnreadableMetadata for one that is not of that format.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import orc
+
+    try:
+        match file_format.lower():
+            case "parquet":
+                return _any_id(pq.ParquetFile(file).schema_arrow, b"PARQUET:field_id")
+            case "orc":
+                return _any_id(pa.schema(list(orc.ORCFile(file).schema)), b"iceberg.id")
+            case "avro":
+                return "field-id" in json.dumps(open_container(file.read(), path).schema)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableMetadata(
+            f"The file is not the {file_format} file that its manifest says: {error}",
+            path=path,
+            untouched="all files",
+            do="see what wrote it; bring it back from a copy of the store",
+        ) from error
+    return True  # Puffin has no columns.
+
+
+def _any_id(schema: pa.Schema, key: bytes) -> bool:
+    waiting = list(schema)
+    while waiting:
+        each = waiting.pop()
+        if key in (each.metadata or {}):
+            return True
+        waiting += [each.type.field(number) for number in range(each.type.num_fields)]
+    return False
