@@ -28,6 +28,7 @@ from artemis_lifecycle.cold_tier.cold_split import (
 from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, Joint
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
+from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
@@ -75,19 +76,23 @@ def build_metadata(
     identity: ColdIdentity,
     mapped: Placing,
     mapping: Joint = NO_MAPPING,
+    tags: Sequence[Meaning] = (),
 ) -> Json:
     """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
     `live`. Where it has closed tables before it, it stays their end (`cold_split`).
 
-    `mapped` gives paths and ids of the archive, `mapping` is for files without ids; what is current in it is for
+    `mapped` gives paths and ids of the archive, `mapping` is for files without ids, `tags` is the history of refs so
+    far, of which the table's own refs are what each meant at last, if the table has that; what is current in it is for
     `evolution.with_current` to say. Raises HandoffFailed.
     """
-    new = _joined(live, cold, cold_location_now, archived, identity, mapped)
+    new = _joined(live, cold, cold_location_now, archived, identity, mapped, tags)
     known_before = 0 if cold is None else complete_until(cold)
     new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or ())
     latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
     new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
     new["properties"] = _properties(live, identity, mapping, max(live["last-updated-ms"], known_before))
+    if tags:
+        new["properties"][TAGS] = written(tags)
     closed = ((cold or {}).get("properties") or {}).get(CLOSED_TABLES)
     if closed is not None:
         new["properties"][CLOSED_TABLES] = closed
@@ -102,10 +107,11 @@ def add_late(
     identity: ColdIdentity,
     mapped: Placing,
     mapping: Joint = NO_MAPPING,
+    tags: Sequence[Meaning] = (),
 ) -> Json:
     """The next metadata of a closed cold table, which is at `location_now`, with snapshots of `live` that expired after
     it was closed. Its log has them already. Raises what `build_metadata` raises."""
-    new = _joined(live, closed, location_now, archived, identity, mapped)
+    new = _joined(live, closed, location_now, archived, identity, mapped, tags)
     return {
         **new,
         "table-uuid": closed["table-uuid"],
@@ -122,6 +128,7 @@ def _joined(
     archived: Collection[int],
     identity: ColdIdentity,
     mapped: Placing,
+    tags: Sequence[Meaning],
 ) -> Json:
     """`cold` and the `archived` snapshots of `live`: all but the log, the properties and the time of the change."""
     if cold is not None and cold["format-version"] > live["format-version"]:
@@ -140,7 +147,7 @@ def _joined(
     new["snapshots"] = sorted(snapshots, key=history_order)
     newest = max(snapshots, key=by_commit)["snapshot-id"]
     new["current-snapshot-id"] = newest
-    new["refs"] = _refs(live, cold, newest, snapshot_ids(new))
+    new["refs"] = _refs(cold, tags, newest, snapshot_ids(new))
     new.update(merged(live, cold, mapped.ids))
     for key, number in (("current-schema-id", SCHEMAS), ("default-spec-id", SPECS), ("default-sort-order-id", ORDERS)):
         if key in live:
@@ -166,14 +173,17 @@ def _cold_snapshot(snapshot: Json, mapped: Placing) -> Json:
     return changed
 
 
-def _refs(live: Json, cold: Json | None, newest: int, present: set[int]) -> Json:
-    refs: Json = {} if cold is None else dict(cold.get("refs") or {})
-    for name, ref in (live.get("refs") or {}).items():
-        if name != "main" and ref["snapshot-id"] in present:
-            # Its retention is over; what stays is the name. A branch has no future here, so it is a tag.
-            refs[name] = {"snapshot-id": ref["snapshot-id"], "type": "tag"}
-    refs["main"] = {"snapshot-id": newest, "type": "branch"}
-    return refs
+def _refs(cold: Json | None, tags: Sequence[Meaning], newest: int, present: set[int]) -> Json:
+    """A ref's retention is over; what stays is the name. A branch has no future here, so it is a tag."""
+    known = {each.name: each.snapshot_id for each in tags}
+    # Of those that a handoff left here before histories were kept, nothing else is known.
+    former = {name: ref["snapshot-id"] for name, ref in ((cold or {}).get("refs") or {}).items() if name not in known}
+    refs = {
+        name: {"snapshot-id": snapshot_id, "type": "tag"}
+        for name, snapshot_id in {**former, **known}.items()
+        if name != "main" and snapshot_id in present
+    }
+    return {**refs, "main": {"snapshot-id": newest, "type": "branch"}}
 
 
 def complete_until(cold: Json) -> int:
@@ -187,7 +197,7 @@ def complete_until(cold: Json) -> int:
 
 
 def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until: int) -> dict[str, str]:
-    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING}
+    not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS}
     properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
     # So that no engine's own maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"

@@ -7,10 +7,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL
 from artemis_lifecycle.cold_tier.cold_split import ClosedTable, closed_tables, covering
 from artemis_lifecycle.cold_tier.paths import read_identity
+from artemis_lifecycle.cold_tier.tags import Meaning, history_of
 from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, TableMetadata
@@ -86,8 +89,19 @@ class ColdTables:
         found = self._naming(str(snapshot_id))
         return next((table for table in found if table.metadata.snapshot(snapshot_id) is not None), None)
 
+    @cached_property
+    def tags(self) -> tuple[Meaning, ...]:
+        """What the live table's refs meant, as far as handoffs saw. Raises UnreadableMetadata."""
+        return history_of(self.newest.metadata.properties)
+
+    @property
+    def tags_known_until(self) -> int:
+        """Up to which instant (epoch ms) `tags` tells."""
+        return int(self.newest.metadata.properties.get(COMPLETE_UNTIL, 0))
+
     def tagged(self, tag: str) -> tuple[int, str] | None:
-        """A tag's snapshot, and the name of the table that has it; the newest one, where two have the tag."""
+        """A tag's snapshot, and the name of the table that has it; the newest one, where two have the tag. For tags
+        from before their history was kept."""
         for table in (self.newest, *self._naming(json.dumps(tag, ensure_ascii=False))):
             ref = table.metadata.refs.get(tag)
             if ref is not None and not ref.is_branch:

@@ -28,6 +28,7 @@ from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
+from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, refs_of
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.config import LifecycleConfig
@@ -466,6 +467,7 @@ def _changes(
             untouched="the cold catalog",
             do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
         )
+    tags = _tags(context, live, newest.metadata)
     changes = []
     for name, (table, ids) in late.items():
         assert table.location is not None and table.metadata is not None
@@ -473,7 +475,7 @@ def _changes(
         if mapping is None:
             own |= ids
         else:
-            joined = cold_metadata.add_late(live, table.metadata, table.location, ids, identity, placing, mapping)
+            joined = cold_metadata.add_late(live, table.metadata, table.location, ids, identity, placing, mapping, tags)
             changes.append(_Change(name, table, joined))
     before, mapping = newest.metadata, Joint(mapping_of(live))
     if before is not None:
@@ -485,7 +487,7 @@ def _changes(
         changes.append(_Change(name, _Current(), piece))
         mapping = Joint(mapping_of(live))
     assert mapping is not None
-    grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping)
+    grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping, tags)
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, dict[str, Any]] = {}
     if policy.by != "never":
@@ -493,6 +495,19 @@ def _changes(
     changes.append(_Change(identity.cold_table, newest, grown))
     changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
     return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def _tags(context: HandoffContext, live: dict[str, Any], cold: dict[str, Any] | None) -> tuple[Meaning, ...]:
+    """The history of the live table's refs, up to `live`. Where nobody has ever tagged, no metadata file is read."""
+    known = history_of((cold or {}).get("properties"))
+    base = parse_table_metadata(cold_metadata.to_bytes(live), "the plan's base")
+    if not known and not refs_of(base):
+        return ()
+    until = 0 if cold is None else cold_metadata.complete_until(cold)
+    if base.last_updated_ms <= until:
+        return known  # An older plan, or a second try.
+    states = list(former_states(context.live_stores, base, until))[::-1]
+    return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
 
 
 def _joint(live: dict[str, Any], added: Collection[int], cold: dict[str, Any], there: Collection[int]) -> Joint | None:

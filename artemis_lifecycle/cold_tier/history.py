@@ -53,9 +53,9 @@ def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> Col
     found: list[ColdSnapshot] = []
     for each in reversed(list(cold)):
         tags: dict[int, list[str]] = {}
-        for name, ref in sorted(each.metadata.refs.items()):
-            if name != MAIN_BRANCH:
-                tags.setdefault(ref.snapshot_id, []).append(name)
+        named = {(name, ref.snapshot_id) for name, ref in each.metadata.refs.items() if name != MAIN_BRANCH}
+        for name, snapshot_id in sorted(named | {(meaning.name, meaning.snapshot_id) for meaning in cold.tags}):
+            tags.setdefault(snapshot_id, []).append(name)
         found += [
             ColdSnapshot(
                 snapshot_id=snapshot.snapshot_id,

@@ -457,8 +457,9 @@ class _Asked:
         else:
             selector = Selector(as_of=_instant(self.spark, clause) if relation.timed else self.as_of)
         route = self.tables.route(table, selector)
-        # A name of digits would be read as an id, and an instant is answered from more of the log than Spark has.
-        spelled = literal(version) if by_name and version and not version.isdigit() else str(route.snapshot_id)
+        # A name of digits would be read as an id, an instant is answered from more of the log than Spark has, and what
+        # a tag meant at its end may have no such name any more.
+        spelled = literal(route.ref) if route.ref and not route.ref.isdigit() else str(route.snapshot_id)
         said = self._as_written(clause) if clause or self.as_of is None else f"as of {self.as_of.isoformat()}"
         source = Source.of(_within(table, inside), route, said)
         return self._from_tier(relation, source, table, inside, qualified, spelled), source

@@ -5,7 +5,7 @@ answered by an older snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from shlex import quote
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.cold_metadata import continued_log, snapshot_at
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selector:
-    """Which state of a table is asked for: one of three, or none for the live table as it is now.
+    """Which state of a table is asked for: one of three, or none for the live table as it is now; a tag `as_of` an
+    instant is what it meant then.
 
-    Raises BadInput for two at once, NaiveDatetime for an instant without a time zone.
+    Raises BadInput for two others at once, NaiveDatetime for an instant without a time zone.
     """
 
     as_of: datetime | None = None
@@ -35,7 +37,7 @@ class Selector:
 
     def __post_init__(self) -> None:
         given = [name for name in ("as_of", "snapshot_id", "tag") if getattr(self, name) is not None]
-        if len(given) > 1:
+        if len(given) > 1 and given != ["as_of", "tag"]:
             raise BadInput(
                 f"Two selectors at once: {' and '.join(given)}", untouched="everything", do="give one of them"
             )
@@ -47,17 +49,15 @@ class Selector:
             )
 
     def __str__(self) -> str:
-        for name in ("as_of", "snapshot_id", "tag"):
-            value = getattr(self, name)
-            if value is not None:
-                return f"{name} {value}"
-        return "now"
+        given = {"tag": self.tag and repr(self.tag), "snapshot_id": self.snapshot_id, "as_of": self.as_of}
+        return " ".join(f"{name} {value}" for name, value in given.items() if value is not None) or "now"
 
 
 @dataclass(frozen=True)
 class Route:
     """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet; `cold_table` is the name in
-    the cold catalog of the table that has it, None in the live tier. What the configuration says of the tier, its
+    the cold catalog of the table that has it, None in the live tier. `ref` is the live table's ref that it was asked
+    by, which engines may read by another schema than its snapshot. What the configuration says of the tier, its
     storage class and how soon it answers, comes with it.
 
     In the deep archive nothing can be read before a thaw: `readable_in` is how long that is expected to take from its
@@ -67,6 +67,7 @@ class Route:
     tier: Literal["live", "cold", "deep-archive"]
     snapshot_id: int | None
     cold_table: str | None = field(default=None, compare=False)
+    ref: str | None = field(default=None, compare=False)
     storage_class: str | None = field(default=None, compare=False)
     expected_latency: timedelta | None = field(default=None, compare=False)
     readable_in: timedelta | None = field(default=None, compare=False)
@@ -78,16 +79,28 @@ class Route:
         return 0.0 if self.readable_in is None else self.readable_in / timedelta(hours=1)
 
 
-def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Selector) -> Route:
+States = Callable[[int], Iterable[tuple[int, Refs]]]
+"""`tags.former_states` of the live table."""
+
+
+def route(
+    table: str, live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States = lambda after: ()
+) -> Route:
     """The tier and the snapshot that answer `selector`; the live tier where both could.
 
-    `cold` is None for a table that has no cold one. Raises NoSuchSnapshot when neither tier has the
-    snapshot, naming the snapshot that was current where the log knows it.
+    `cold` is None for a table that has no cold one; `states` tells what tags meant since the last handoff. Raises
+    NoSuchSnapshot when neither tier has the snapshot, naming the snapshot that was current, or meant, where that is
+    known.
     """
     if selector.tag is not None:
-        return _of_tag(table, live, cold, selector.tag)
-    if selector.snapshot_id is not None:
-        wanted: int | None = selector.snapshot_id
+        if selector.as_of is None and selector.tag in live.refs:
+            return Route("live", live.refs[selector.tag].snapshot_id, ref=selector.tag)
+        wanted: int | None = _meant(live, cold, selector, states)
+        former = None if wanted is not None or cold is None or selector.as_of is not None else cold.tagged(selector.tag)
+        if former is not None:
+            return Route("cold", *former)
+    elif selector.snapshot_id is not None:
+        wanted = selector.snapshot_id
     elif selector.as_of is not None:
         wanted = _current_at(live, cold, milliseconds(selector.as_of))
     else:
@@ -97,9 +110,13 @@ def route(table: str, live: TableMetadata, cold: ColdTables | None, selector: Se
     found = None if wanted is None or cold is None else cold.holding(wanted)
     if found is not None:
         return Route("cold", wanted, found.name)
-    known = f"; snapshot {wanted} was current then" if selector.as_of is not None and wanted else ""
+    known = ""
+    if wanted and selector.tag is not None:
+        known = f"; it meant snapshot {wanted}"
+    elif wanted and selector.as_of is not None:
+        known = f"; snapshot {wanted} was current then"
     raise NoSuchSnapshot(
-        f"Neither tier has the table {selector}{known}",
+        f"Neither tier has the table {selector}{known}" if known or selector.tag is None else f"No tier has a {selector}",
         table=table,
         untouched="everything",
         do=f"see what there is with: artemis history {quote(table)}",
@@ -123,18 +140,20 @@ def _entries(log: Sequence[LogEntry]) -> list[dict[str, int]]:
     return [{"timestamp-ms": entry.timestamp_ms, "snapshot-id": entry.snapshot_id} for entry in log]
 
 
-def _of_tag(table: str, live: TableMetadata, cold: ColdTables | None, tag: str) -> Route:
-    if tag in live.refs:
-        return Route("live", live.refs[tag].snapshot_id)
-    found = None if cold is None else cold.tagged(tag)
-    if found is not None:
-        return Route("cold", *found)
-    raise NoSuchSnapshot(
-        f"Neither tier has a tag {tag!r}",
-        table=table,
-        untouched="everything",
-        do=f"see what there is with: artemis history {quote(table)}",
-    )
+def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States) -> int | None:
+    """The snapshot that a tag meant at its end, or at an instant; by the live table's own metadata files as far back as
+    the last handoff, then by the history in cold."""
+    tag, at_ms = str(selector.tag), None if selector.as_of is None else milliseconds(selector.as_of)
+    known_until = 0 if cold is None else cold.tags_known_until
+    if at_ms is None or at_ms > known_until:
+        since = [(live.last_updated_ms, refs_of(live)), *states(known_until)]
+        for begins, refs in since:
+            if at_ms is None and tag in refs:
+                return refs[tag]
+            if at_ms is not None and begins <= at_ms:
+                return refs.get(tag)
+    history = () if cold is None else cold.tags
+    return last(history, tag) if at_ms is None else at(history, tag, at_ms)
 
 
 def read(spark: SparkSession, catalog: str, table: str, found: Route) -> DataFrame:

@@ -16,6 +16,7 @@ from artemis_lifecycle.cold_tier.paths import no_cold_table
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
+from artemis_lifecycle.cold_tier.tags import former_states
 from artemis_lifecycle.errors import InDeepArchive
 from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -55,14 +56,22 @@ class Reading(Base):
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
-        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could.
+        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could. A tag
+        answers what it means, or meant at its end; with `as_of`, what it meant then.
 
         A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
         selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
         """
         selector = Selector(as_of, snapshot_id, tag)
         live = self._look(table).metadata
-        return self._told(live.table_uuid, find_route(table, live, self.cold_tables(live.table_uuid), selector))
+        found = find_route(
+            table,
+            live,
+            self.cold_tables(live.table_uuid),
+            selector,
+            lambda after: former_states(self.live_stores, live, after),
+        )
+        return self._told(live.table_uuid, found)
 
     def _told(self, table_uuid: str, found: Route) -> Route:
         """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""

@@ -4,6 +4,7 @@ of the archive after it, by every way that there is. A test for each finding of 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.queries import TRAVELLING
-from artemis_lifecycle.errors import BadInput, RestoreFailed
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -345,3 +346,67 @@ def test_finding_3_a_mapping_that_grows_by_new_columns_is_one(make_place: Callab
     place.same(first, truth)
     place.same(second, after)
     assert {found.cold_table for found in place.lifecycle.cold_history(place.table).snapshots} == {place.table}
+
+
+def test_finding_7_a_tag_answers_its_last_meaning_and_the_one_of_then(make_place: Callable[[str], Place]) -> None:
+    place = make_place("f7")
+    lifecycle = place.lifecycle
+    place.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    ids: list[int] = []
+    instants: dict[str, datetime] = {}
+
+    def commit() -> int:
+        place.sql(f"INSERT OVERWRITE {{t}} VALUES ({len(ids) + 1})")
+        ids.append(place.current())
+        return ids[-1]
+
+    def change(statement: str, name: str) -> None:
+        place.sql(f"ALTER TABLE {{t}} {statement}")
+        time.sleep(0.01)
+        instants[name] = datetime.now(UTC)
+        time.sleep(0.01)
+
+    def meant(tag: str, name: str | None = None) -> Rows:
+        found = lifecycle.read(place.table, tag=tag, as_of=None if name is None else instants[name])
+        return [tuple(row) for row in found.collect()]
+
+    # `a` is dropped on one snapshot and set on another, between two nights; `b` moves while its first snapshot is in
+    # both tiers; `c` lives between two nights only.
+    change(f"CREATE TAG a AS OF VERSION {commit()}", "a on 1")
+    change(f"CREATE TAG b AS OF VERSION {ids[0]}", "b on 1")
+    commit()
+    change("DROP TAG a", "no a")
+    lifecycle.expire(place.table)  # The first stays: b holds it.
+    change(f"CREATE OR REPLACE TAG b AS OF VERSION {commit()}", "b on 3")
+    change(f"CREATE TAG a AS OF VERSION {ids[2]}", "a on 3")
+    change(f"CREATE TAG c AS OF VERSION {ids[2]}", "c on 3")
+    change("DROP TAG c", "no c")
+    commit()
+    lifecycle.expire(place.table)
+    change(f"CREATE OR REPLACE TAG b AS OF VERSION {ids[3]}", "b on 4")
+    change("DROP TAG a", "no a again")
+    commit()
+    for _ in range(2):
+        assert (meant("a"), meant("b"), meant("c")) == ([(3,)], [(4,)], [(3,)])
+        change("DROP TAG IF EXISTS b", "no b")
+        commit()
+        lifecycle.expire(place.table)
+    for tag, name, row in (
+        ("a", "a on 1", 1),
+        ("b", "b on 1", 1),
+        ("b", "no a", 1),
+        ("b", "b on 3", 3),
+        ("b", "no c", 3),
+        ("b", "b on 4", 4),
+        ("a", "a on 3", 3),
+        ("c", "c on 3", 3),
+    ):
+        assert meant(tag, name) == [(row,)], (tag, name)
+    for tag, name in (("a", "no a"), ("c", "no c"), ("a", "no a again"), ("b", "no b"), ("c", "b on 1")):
+        with pytest.raises(NoSuchSnapshot):
+            meant(tag, name)
+    # Engines on the cold catalog see the last meaning, or none.
+    assert place.sql("SELECT * FROM {c} VERSION AS OF 'a'") == [(3,)]
+    assert place.sql("SELECT * FROM {c} VERSION AS OF 'b'") == [(4,)]
+    rows = place.lifecycle.query(f"SELECT * FROM {place.table} FOR TAG 'b'").collect()
+    assert [tuple(row) for row in rows] == [(4,)]

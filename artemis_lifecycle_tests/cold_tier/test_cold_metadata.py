@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.cold_metadata import (
 )
 from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
+from artemis_lifecycle.cold_tier.tags import TAGS, at, continued, history_of, last, written
 from artemis_lifecycle.storage.location import LocationRules
 
 IDENTITY: ColdIdentity = place(
@@ -106,14 +107,39 @@ def test_refs_of_archived_snapshots_become_tags_and_stay() -> None:
         "audit": {"snapshot-id": 2, "type": "branch"},
         "later": {"snapshot-id": 3, "type": "tag"},
     }
-    first = build_metadata(live([1, 2, 3], refs=refs), None, None, {1, 2}, IDENTITY, MAPPED)
+    named = {name: ref["snapshot-id"] for name, ref in refs.items() if name != "main"}
+    tags = continued((), [(30, named)])
+    first = build_metadata(live([1, 2, 3], refs=refs), None, None, {1, 2}, IDENTITY, MAPPED, tags=tags)
     assert first["refs"] == {
         "main": {"snapshot-id": 2, "type": "branch"},
         "incident": {"snapshot-id": 1, "type": "tag"},
         "audit": {"snapshot-id": 2, "type": "tag"},
     }
-    second = build_metadata(live([3, 4]), first, "s3://cold/a.json", {3}, IDENTITY, MAPPED)
-    assert second["refs"] == {**first["refs"], "main": {"snapshot-id": 3, "type": "branch"}}
+    assert history_of(first["properties"]) == tags
+    # `later` is gone when its snapshot comes, and `incident` has moved to one that is not there: its name says neither.
+    tags = continued(tags, [(35, {**named, "incident": 4}), (40, {})])
+    second = build_metadata(live([3, 4]), first, "s3://cold/a.json", {3}, IDENTITY, MAPPED, tags=tags)
+    assert second["refs"] == {
+        "main": {"snapshot-id": 3, "type": "branch"},
+        "audit": {"snapshot-id": 2, "type": "tag"},
+        "later": {"snapshot-id": 3, "type": "tag"},
+    }
+
+
+steps = st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4), max_size=3), max_size=8)
+
+
+@given(steps, st.integers(0, 8))
+def test_a_history_of_tags_answers_as_the_refs_did(states: list[dict[str, int]], cut: int) -> None:
+    timed = [(number * 10, refs) for number, refs in enumerate(states)]
+    # Continued at any place it is the same.
+    history = continued(continued((), timed[:cut]), timed[cut:])
+    assert history == continued((), timed) == history_of({TAGS: written(history)})
+    for name in "abc":
+        held = [refs[name] for refs in states if name in refs]
+        assert last(history, name) == (held[-1] if held else None)
+        for instant in range(-1, 10 * len(states)):
+            assert at(history, name, instant) == (states[instant // 10].get(name) if instant >= 0 else None)
 
 
 def test_schemas_that_the_live_table_dropped_stay_in_cold() -> None:

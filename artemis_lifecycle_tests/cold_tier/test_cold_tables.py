@@ -227,7 +227,7 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
         assert rows[0]["n"] == 4
         history = lifecycle.cold_history(table)
         assert [each.snapshot_id for each in history.snapshots] == ids[:-1]
-        assert [each.tags for each in history.snapshots if each.tags] == [("flood",)]
+        assert [each.tags for each in history.snapshots if each.tags] == [("incident",), ("flood",)]
 
         # Nothing lies about, the copies read back.
         assert lifecycle.scan_cold(table).unknown_files == 0

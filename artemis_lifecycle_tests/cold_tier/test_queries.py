@@ -234,7 +234,7 @@ def test_what_expired_is_read_from_the_cold_catalog(lifecycle: Lifecycle, spark:
     assert lifecycle.expire("db.t").failed == 0
     assert ids_of(lifecycle, "db.t") == ids[1:]
     for clause, spelled in (
-        ("FOR TAG 'old'", "'old'"),
+        ("FOR TAG 'old'", str(ids[0])),
         ("FOR TAG '12'", str(ids[0])),
         (f"FOR VERSION AS OF {ids[0]}", str(ids[0])),
         (f"FOR TIMESTAMP AS OF '{before.isoformat()}'", str(ids[0])),

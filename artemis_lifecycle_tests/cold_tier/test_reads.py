@@ -101,8 +101,10 @@ def test_without_a_cold_table_the_live_one_answers_alone() -> None:
 
 
 def test_two_selectors_and_naive_instants_are_errors() -> None:
-    with pytest.raises(BadInput, match="as_of and tag"):
-        Selector(as_of=datetime(2024, 1, 1, tzinfo=UTC), tag="x")
+    with pytest.raises(BadInput, match="snapshot_id and tag"):
+        Selector(snapshot_id=1, tag="x")
+    with pytest.raises(BadInput, match="as_of and snapshot_id"):
+        Selector(as_of=datetime(2024, 1, 1, tzinfo=UTC), snapshot_id=1)
     with pytest.raises(NaiveDatetime):
         Selector(as_of=datetime(2024, 1, 1))
 
