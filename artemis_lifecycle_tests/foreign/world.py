@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config import LifecycleConfig, Operations
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.guardian import on_disk
+from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 
 NAMES = ("a", "b", "c", "q", "x.y")
 """Table names; `q` has its files moved to quarantine, and the last one has a dot."""
@@ -471,6 +471,7 @@ class World:
         path.write_bytes(data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if keeps_size else data[:-1])
         if keeps_size:
             self.flipped.add(str(path))
+            GUARDIAN.flipped.add(str(path))
 
     def _cold_file(self, which: int) -> Path:
         found = sorted(path for path in self.cold_warehouse.rglob("*.parquet") if path.is_file())
