@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from artemis_lifecycle.cold_tier.cold_split import (
+    CLOCK_TOLERANCE,
     CLOSED_TABLES,
     Json,
     begins_at,
@@ -235,26 +236,48 @@ def continued_log(cold: Json | None, live_log: Sequence[Json]) -> list[Json]:
     return merge_logs(cold.get("snapshot-log") or (), log_between(live_log, since, None), complete_until(cold))
 
 
-def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -> list[Json]:
-    """The log `older`, continued by `newer`, whose beginning the live table may have cut.
+class Diverged(Exception):  # noqa: N818  (handled in this room)
+    """Two logs are not one history: what `at_ms` on, the two tables of one uuid went apart."""
 
-    Where they do not overlap, something between is lost: from `known_until` (or the older's last entry) on the log
-    then names UNKNOWN_SNAPSHOT, until `newer` begins.
+    def __init__(self, at_ms: int) -> None:
+        super().__init__(f"the two logs differ from {at_ms} on")
+        self.at_ms = at_ms
+
+
+def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -> list[Json]:
+    """The log `older`, which is whole up to `known_until`, continued by `newer`, whose beginning the live table may
+    have cut.
+
+    Where they do not overlap, something between is lost: there the log names UNKNOWN_SNAPSHOT, until `newer` begins.
+    What is lost may have been committed by a clock that was up to a minute behind, as Iceberg allows. Raises Diverged
+    where `newer` is not what follows on `older`: the table was registered under two names that went apart, or put back
+    in time.
     """
     first, second = [_entry(item) for item in older], [_entry(item) for item in newer]
     if not first or not second:
         return [*older, *newer]
-    for start in range(max(0, len(first) - len(second)), len(first)):
-        overlap = len(first) - start
-        if first[start:] == second[:overlap]:
+    for start in range(len(first)):
+        overlap = min(len(first) - start, len(second))
+        # Where the newer one ends first, nothing of it is news.
+        if first[start] == second[0] and first[start : start + overlap] == second[:overlap]:
             return [*older, *newer[overlap:]]
-    # The newer log may also be older than what was merged before: nothing of it is news then.
-    for start in range(len(first) - len(second) + 1):
-        if first[start : start + len(second)] == second:
-            return list(older)
-    begin = max(first[-1][0], known_until) + 1
-    gap = [{"timestamp-ms": begin, "snapshot-id": UNKNOWN_SNAPSHOT}] if begin < second[0][0] else []
-    return [*older, *gap, *(item for item in newer if item["timestamp-ms"] > first[-1][0])]
+    shared = set(first) & set(second)
+    if shared:
+        apart = [at for at, _ in (*(set(first) - set(second)), *(set(second) - set(first))) if at >= min(shared)[0]]
+        raise Diverged(min(apart, default=second[0][0]))
+    if second[0][0] < known_until - CLOCK_TOLERANCE:
+        raise Diverged(second[0][0])
+    return [*older, *_unknown(first, known_until, second[0][0]), *newer]
+
+
+def _unknown(first: Sequence[tuple[int, int]], known_until: int, until: int) -> list[Json]:
+    """Entries that say from when on nothing is known, between those that are, in order of time. An instant is answered
+    by the entry with the latest time before it."""
+    whole_until = max(known_until, *(at for at, _ in first))
+    begins = whole_until - CLOCK_TOLERANCE + 1
+    known = {at for at, _ in first}
+    times = {begins, *(at + 1 for at in known if at >= begins), whole_until + 1}
+    return [{"timestamp-ms": at, "snapshot-id": UNKNOWN_SNAPSHOT} for at in sorted(times - known) if at < until]
 
 
 def _entry(item: Json) -> tuple[int, int]:

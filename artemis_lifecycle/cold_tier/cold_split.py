@@ -24,6 +24,9 @@ Period = Literal["year", "month"]
 CLOSED_TABLES = "artemis.cold-tables"
 """The newest cold table's property: the closed ones in order of time, as JSON `[[name, until-ms], …]`."""
 
+CLOCK_TOLERANCE = 60_000
+"""By how many milliseconds Iceberg lets a commit be earlier than the one before it."""
+
 _LABELS: Mapping[Period, str] = {"year": "%Y", "month": "%Y_%m"}
 
 
@@ -68,9 +71,12 @@ def log_between(log: Sequence[Json], since: int | None, until: int | None) -> li
     return [{"timestamp-ms": since, "snapshot-id": current["snapshot-id"]}, *inside]
 
 
-def split(newest: Json, by: Period, above: int, name_for: Callable[[str], str]) -> tuple[Json, dict[str, Json]]:
+def split(
+    newest: Json, by: Period, above: int, known_until: int, name_for: Callable[[str], str]
+) -> tuple[Json, dict[str, Json]]:
     """The newest cold table without the periods before its last one, and the metadata of a new table for each of those,
-    by name; `newest` as it is while it has at most `above` snapshots, or all are of one period (UTC).
+    by name; `newest` as it is while it has at most `above` snapshots, or all are of one period (UTC), or its log, which
+    is whole up to `known_until`, may still get an entry of the periods before.
 
     `name_for` gives a free name to a period's label, `2024` or `2024_05`. A period without snapshots belongs to the
     table before it.
@@ -78,7 +84,7 @@ def split(newest: Json, by: Period, above: int, name_for: Callable[[str], str]) 
     closed = list(closed_tables(newest.get("properties")))
     begins = begins_at(closed) or 0
     starts = {_start(max(snapshot["timestamp-ms"], begins), by) for snapshot in newest["snapshots"]}
-    if len(newest["snapshots"]) <= above or len(starts) < 2:
+    if len(newest["snapshots"]) <= above or len(starts) < 2 or max(starts) > known_until - CLOCK_TOLERANCE:
         return newest, {}
     pieces: dict[str, Json] = {}
     for start, until in pairwise(sorted(starts)):
@@ -97,25 +103,19 @@ def split(newest: Json, by: Period, above: int, name_for: Callable[[str], str]) 
 
 
 def close(newest: Json, name: str) -> tuple[Json, Json]:
-    """(The newest cold table without any snapshot, the metadata of a table `name` that has all of them.) What it gets
-    from here on is later than what it had, or was committed before and could not go with it."""
-    closed = list(closed_tables(newest.get("properties")))
-    until = max(snapshot["timestamp-ms"] for snapshot in newest["snapshots"]) + 1
-    properties = {key: value for key, value in newest["properties"].items() if key != CLOSED_TABLES}
+    """(The newest cold table without any snapshot, the metadata of a table `name` that has all of them.) That one
+    covers no time: whatever the newest table gets from here on, it covers what it did."""
+    closed = closed_tables(newest.get("properties"))
     piece = {
-        **_piece(newest, begins_at(closed), until),
+        **newest,
         "table-uuid": str(uuid.uuid5(uuid.UUID(newest["table-uuid"]), name)),
         "metadata-log": [],
-        "properties": properties,
+        "properties": {key: value for key, value in newest["properties"].items() if key != CLOSED_TABLES},
     }
-    listed = json.dumps([[table.name, table.until_ms] for table in (*closed, ClosedTable(name, until))])
-    rest = {
-        **newest,
-        "snapshots": [],
-        "refs": {},
-        "snapshot-log": log_between(newest["snapshot-log"], until, None),
-        "properties": {**newest["properties"], CLOSED_TABLES: listed},
-    }
+    listed = json.dumps(
+        [[table.name, table.until_ms] for table in (*closed, ClosedTable(name, begins_at(closed) or 0))]
+    )
+    rest = {**newest, "snapshots": [], "refs": {}, "properties": {**newest["properties"], CLOSED_TABLES: listed}}
     return {**rest, **{key: [] for key in ("statistics", "partition-statistics") if key in newest}}, piece
 
 

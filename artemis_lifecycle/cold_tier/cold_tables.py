@@ -121,9 +121,15 @@ class ColdTables:
             return self.newest.metadata
         return replace(
             self.newest.metadata,
-            snapshots=tuple(snapshot for table in tables for snapshot in table.snapshots),
+            snapshots=tuple(
+                sorted(
+                    (snapshot for table in tables for snapshot in table.snapshots),
+                    key=lambda each: (each.sequence_number, each.timestamp_ms, each.snapshot_id),
+                )
+            ),
             refs={name: ref for table in tables for name, ref in table.refs.items()},
-            snapshot_log=tuple(entry for table in tables for entry in table.snapshot_log),
+            # A table that was closed for its name mapping has the log of the one that it was closed from.
+            snapshot_log=tuple(dict.fromkeys(entry for table in tables for entry in table.snapshot_log)),
             statistics=tuple(file for table in tables for file in table.statistics),
             metadata_log=tuple(
                 entry

@@ -45,6 +45,7 @@ from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refu
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.journal import HandoffBatches
+from artemis_lifecycle.storage.instants import of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -487,11 +488,26 @@ def _changes(
         changes.append(_Change(name, _Current(), piece))
         mapping = Joint(mapping_of(live))
     assert mapping is not None
-    grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping, tags)
+    try:
+        grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping, tags)
+    except cold_metadata.Diverged as apart:
+        raise HandoffFailed(
+            "The table's history is another one than the archive's from "
+            f"{of_milliseconds(apart.at_ms).isoformat()} on: it is registered under two names that both commit, or its "
+            "catalog was put back in time",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog; the plan stays open and holds its files",
+            do="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
+            "SELECT), or set cold_tier.enabled to false for it",
+        ) from apart
     policy = context.config.policy(plan.table).cold_tier.split
     pieces: dict[str, dict[str, Any]] = {}
     if policy.by != "never":
-        grown, pieces = split(grown, policy.by, policy.above, lambda label: _free_name(catalog, identity, label))
+        known_until = cold_metadata.complete_until(grown)
+        grown, pieces = split(
+            grown, policy.by, policy.above, known_until, lambda label: _free_name(catalog, identity, label)
+        )
     changes.append(_Change(identity.cold_table, newest, grown))
     changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
     return newest, [_bound_to_current(context, change) for change in changes]

@@ -69,4 +69,5 @@ def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> Col
             )
             for snapshot in each.metadata.snapshots
         ]
+    found.sort(key=lambda each: each.committed_at)
     return ColdHistory(table, cold.newest.metadata.metadata_location, tuple(found))

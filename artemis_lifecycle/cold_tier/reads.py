@@ -12,7 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.cold_tier.cold_metadata import continued_log, snapshot_at
+from artemis_lifecycle.cold_tier.cold_metadata import UNKNOWN_SNAPSHOT, Diverged, continued_log, snapshot_at
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.tags import Refs, at, last, refs_of
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
@@ -116,7 +116,7 @@ def route(
     elif wanted and selector.as_of is not None:
         known = f"; snapshot {wanted} was current then"
     raise NoSuchSnapshot(
-        f"Neither tier has the table {selector}{known}" if known or selector.tag is None else f"No tier has a {selector}",
+        f"Neither tier has {'a' if selector.tag and not known else 'the table'} {selector}{known}",
         table=table,
         untouched="everything",
         do=f"see what there is with: artemis history {quote(table)}",
@@ -132,7 +132,16 @@ def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int
         return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in closed], at_ms)
     newest = cold.newest.metadata
     former = {"snapshot-log": _entries(newest.snapshot_log), "properties": newest.properties}
-    log = continued_log(former, _entries(live.snapshot_log))
+    own = [(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log]
+    try:
+        log = continued_log(former, _entries(live.snapshot_log))
+    except Diverged as apart:
+        # The archive continues another table's history: this one's own log is what counts, as far as it goes.
+        if own and own[0][0] <= at_ms:
+            return snapshot_at(own, at_ms)
+        if at_ms < apart.at_ms:
+            return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in newest.snapshot_log], at_ms)
+        return UNKNOWN_SNAPSHOT
     return snapshot_at([(entry["timestamp-ms"], entry["snapshot-id"]) for entry in log], at_ms)
 
 

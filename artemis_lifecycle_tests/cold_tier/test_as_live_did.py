@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.cold_tier.queries import TRAVELLING
-from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.errors import BadInput, HandoffFailed, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -410,3 +410,45 @@ def test_finding_7_a_tag_answers_its_last_meaning_and_the_one_of_then(make_place
     assert place.sql("SELECT * FROM {c} VERSION AS OF 'b'") == [(4,)]
     rows = place.lifecycle.query(f"SELECT * FROM {place.table} FOR TAG 'b'").collect()
     assert [tuple(row) for row in rows] == [(4,)]
+
+
+def test_finding_5_of_two_names_that_went_apart_each_answers_for_itself(make_place: Callable[[str], Place]) -> None:
+    one = make_place("f5")
+    lifecycle = one.lifecycle
+    other = Place(lifecycle, "f5_other")
+    one.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    one.sql("INSERT INTO {t} VALUES (1)")
+    shared = one.current()
+    location = lifecycle.snapshot_history(one.table).metadata_location
+    one.sql(f"CALL {{catalog}}.system.register_table(table => '{other.table}', metadata_file => '{location}')")
+    at: list[datetime] = [datetime.now(UTC)]
+    for number in (2, 3):
+        one.sql(f"INSERT OVERWRITE {{t}} VALUES ({number})")
+        other.sql(f"INSERT OVERWRITE {{t}} VALUES ({number * 10})")
+        at.append(datetime.now(UTC))
+    one.sql("INSERT OVERWRITE {t} VALUES (4)")
+
+    def rows(place: Place, as_of: datetime) -> Rows:
+        return [tuple(row) for row in lifecycle.read(place.table, as_of=as_of).collect()]
+
+    expected = {one.name: [[(1,)], [(2,)], [(3,)]], other.name: [[(1,)], [(20,)], [(30,)]]}
+    for step in (lambda: None, lambda: lifecycle.expire(one.table)):
+        step()
+        for place in (one, other):
+            assert [rows(place, instant) for instant in at] == expected[place.name], place.name
+    # The second one's history cannot go into the first one's archive.
+    other.sql("INSERT OVERWRITE {t} VALUES (40)")
+    with pytest.raises(HandoffFailed, match="registered under two names") as refused:
+        lifecycle.expire(other.table)
+    assert "cold_tier.enabled" in str(refused.value)
+    # A tool that cuts its log: what it says of itself is asked for, and never answered by the other's rows.
+    one.sql(
+        f"CALL {{catalog}}.system.expire_snapshots(table => '{other.table}', retain_last => 1, "
+        f"older_than => TIMESTAMP '{datetime.now(UTC):%Y-%m-%d %H:%M:%S.%f}')"
+    )
+    assert rows(other, datetime.now(UTC)) == [(40,)]
+    assert rows(one, at[2]) == [(3,)] and rows(one, at[0]) == [(1,)]
+    for instant in at[1:]:
+        with pytest.raises(NoSuchSnapshot):
+            rows(other, instant)
+    assert one.asked_of_cold(shared, "true") == [(1,)]

@@ -13,9 +13,10 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.cold_tier.cold_metadata import add_late, build_metadata, snapshot_at, to_bytes
+from artemis_lifecycle.cold_tier.cold_metadata import add_late, build_metadata, complete_until, snapshot_at, to_bytes
 from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_tables, covering, log_between, split
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
+from artemis_lifecycle.cold_tier.tags import Meaning, continued
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
@@ -66,6 +67,7 @@ def test_divided_tables_answer_as_the_undivided_one(data: st.DataObject) -> None
     gone: set[int] = set()
     refs: dict[str, dict[str, Any]] = {}
     undivided: Json | None = None
+    tags: tuple[Meaning, ...] = ()
     tables: dict[str, Json] = {}
     cut, nights = 0, data.draw(st.integers(1, 6))
     quarter = 1
@@ -87,7 +89,8 @@ def test_divided_tables_answer_as_the_undivided_one(data: st.DataObject) -> None
         gone |= archived
         if not archived:
             continue
-        undivided = build_metadata(now, undivided, "s3://cold/before", archived, IDENTITY, MAPPED)
+        tags = continued(tags, [(now["last-updated-ms"], {name: ref["snapshot-id"] for name, ref in refs.items()})])
+        undivided = build_metadata(now, undivided, "s3://cold/before", archived, IDENTITY, MAPPED, tags=tags)
         by, above = data.draw(st.sampled_from(["year", "month"])), data.draw(st.integers(1, 6))
         before = dict(tables)
         closed = closed_tables(before.get("ns.t", {}).get("properties"))
@@ -97,12 +100,12 @@ def test_divided_tables_answer_as_the_undivided_one(data: st.DataObject) -> None
             if covers is not None:
                 late.setdefault(covers.name, set()).add(each)
         own = archived.difference(*late.values()) if late else archived
-        grown = build_metadata(now, before.get("ns.t"), "s3://cold/before", own, IDENTITY, MAPPED)
-        tables["ns.t"], pieces = split(grown, by, above, f"ns.t_{{}}_{night}".format)
+        grown = build_metadata(now, before.get("ns.t"), "s3://cold/before", own, IDENTITY, MAPPED, tags=tags)
+        tables["ns.t"], pieces = split(grown, by, above, complete_until(grown), f"ns.t_{{}}_{night}".format)
         assert not pieces.keys() & tables.keys()
         tables |= pieces
         for name, some in late.items():
-            tables[name] = add_late(now, before[name], f"s3://cold/{name}", some, IDENTITY, MAPPED)
+            tables[name] = add_late(now, before[name], f"s3://cold/{name}", some, IDENTITY, MAPPED, tags=tags)
         assert all(tables[name] == metadata for name, metadata in before.items() if name not in {*late, "ns.t"})
         # What the commit leaves: the log begins with the newest entry or before, and names no snapshot that is gone.
         cut = data.draw(st.integers(cut, len(history) - 1))
