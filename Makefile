@@ -72,6 +72,9 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: nightly
+nightly: soak  ## All that takes too long for `make test`.
+
 .PHONY: soak
 soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).
 	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
@@ -79,6 +82,7 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 	@ARTEMIS_SOAK=10 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_index_life.py \
 		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=60 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_random_histories.py -o timeout=0 $(ARGS)
+	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_questions.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
 		artemis_lifecycle_tests/integration/test_two_machines.py artemis_lifecycle_tests/integration/test_dropped.py \
 		artemis_lifecycle_tests/integration/test_leaking_month.py -o timeout=0 $(ARGS)
