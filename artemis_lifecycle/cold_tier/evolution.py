@@ -59,6 +59,19 @@ def content(item: Json, key: str) -> Any:
     return shape({name: value for name, value in item.items() if name != ID_KEYS[key]})
 
 
+def with_lists(metadata: Json) -> Json:
+    """`metadata` with the lists of schemas and partition specs that writers of format version 1 may leave out."""
+    new = dict(metadata)
+    if SCHEMAS not in new and isinstance(new.get("schema"), dict):
+        number = new["schema"].get("schema-id") or 0
+        new[SCHEMAS] = [{**new["schema"], "schema-id": number}]
+        new.setdefault("current-schema-id", number)
+    if SPECS not in new and isinstance(new.get("partition-spec"), list):
+        new[SPECS] = [{"spec-id": 0, "fields": new["partition-spec"]}]
+        new.setdefault("default-spec-id", 0)
+    return new
+
+
 def archive_ids(live: Json, cold: Json | None) -> Ids:
     """What the ids of `live` are in the archive, whose newest table is `cold`; None before the first handoff."""
     found = {key: _new_ids(live.get(key) or (), (cold or {}).get(key) or (), key) for key in ID_KEYS}

@@ -24,7 +24,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.cold_split import close, closed_tables, covering, split
-from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current
+from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
@@ -154,7 +154,7 @@ def hand_off(
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         return _recorded(context, none)
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
-    live = cold_metadata.load_json(base, plan.base_metadata_location)
+    live = with_lists(cold_metadata.load_json(base, plan.base_metadata_location))
     demand, placing = _demand(context, plan, base, live)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
@@ -381,7 +381,7 @@ def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Cu
         location = catalog.entry(table).metadata_location
     except NoSuchTable:
         return _Current()
-    return _Current(location, cold_metadata.load_json(context.cold_stores.read(location), location))
+    return _Current(location, with_lists(cold_metadata.load_json(context.cold_stores.read(location), location)))
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,12 @@ from artemis_lifecycle.cold_tier.cold_metadata import (
     merge_logs,
     metadata_path,
     snapshot_at,
+    to_bytes,
 )
-from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids
+from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
 from artemis_lifecycle.cold_tier.tags import TAGS, at, continued, history_of, last, written
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.storage.location import LocationRules
 
 IDENTITY: ColdIdentity = place(
@@ -170,6 +172,16 @@ def test_of_two_meanings_of_one_id_both_stay() -> None:
     assert second["snapshots"][-1]["schema-id"] == second["current-schema-id"] == number
     # At the next handoff it is the same one.
     assert archive_ids(base, second) == ids
+
+
+def test_version_1_without_lists_has_a_schema_and_a_spec_like_any_other() -> None:
+    old = live([1, 2], **{"format-version": 1, "schema": {"type": "struct", "fields": []}, "partition-spec": []})
+    for key in ("schemas", "partition-specs", "current-schema-id", "default-spec-id", "sort-orders"):
+        del old[key]
+    made = with_current(build_metadata(with_lists(old), None, None, {1}, IDENTITY, MAPPED), lambda snapshot: [0])
+    assert (made["current-schema-id"], made["default-spec-id"]) == (0, 0)
+    assert made["schemas"] == [{**old["schema"], "schema-id": 0}] and made["schema"]["fields"] == []
+    assert parse_table_metadata(to_bytes(made), "s3://cold/a.json").default_spec_id == 0
 
 
 def test_a_cut_live_log_continues_the_cold_one() -> None:
