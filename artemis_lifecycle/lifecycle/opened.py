@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 _CLOCKS_SEEN_FOR = 60.0
-"""Seconds for which clocks that agreed are not compared again."""
+"""Seconds for which a store whose clock agreed is not asked again."""
 
 
 class Opened:
@@ -183,7 +183,8 @@ class Opened:
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
-        of `location` and (`cold`) of the cold warehouse agree on the time. Asked at most once a minute."""
+        of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are asked each time,
+        for a clock may step at any; a store, which costs a file, once a minute."""
         tiers = self.config.catalogs
         folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
         if cold and tiers.cold.warehouse:
@@ -191,10 +192,13 @@ class Opened:
         # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
         asked = {folder.clock: folder for folder in reversed(folders)}
         now = elapsed()
-        if all(now - self._clocks_seen_at.get(clock, float("-inf")) <= _CLOCKS_SEEN_FOR for clock in asked):
-            return
-        require_agreement(self._operations.clock.now, asked.values(), self.config.clocks.max_difference)
-        self._clocks_seen_at |= dict.fromkeys(asked, now)
+        due = {
+            clock: folder
+            for clock, folder in asked.items()
+            if now - self._clocks_seen_at.get(clock, float("-inf")) > _CLOCKS_SEEN_FOR
+        }
+        require_agreement(self._operations.clock.now, due.values(), self.config.clocks.max_difference)
+        self._clocks_seen_at |= dict.fromkeys(due, now)
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
         return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)

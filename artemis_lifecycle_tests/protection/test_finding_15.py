@@ -4,10 +4,11 @@ the clocks of Postgres, this host and the store agree."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -112,6 +113,21 @@ def test_while_postgres_clock_is_a_month_off_nothing_is_judged_by_age(
     assert not list(Path(str(config.home)).rglob(f"{clocks.PROBE}*"))
 
 
+def test_a_clock_that_steps_a_moment_after_it_was_right_is_noticed(
+    config: LifecycleConfig, spark: SparkSession
+) -> None:
+    _set_postgres_clock(str(config.operations.uri), timedelta(0))
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t", 2)
+        assert lifecycle.scan_orphans(table).summary.orphan_files == 0
+        for ahead in (MONTH, -MONTH):
+            _set_postgres_clock(str(config.operations.uri), ahead)
+            with pytest.raises(ClocksDisagree, match="Postgres says"):
+                lifecycle.scan_orphans(table)
+        _set_postgres_clock(str(config.operations.uri), timedelta(0))
+        lifecycle.scan_orphans(table)
+
+
 def test_a_host_whose_clock_is_off_stops_and_within_the_bound_it_goes_on(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,15 +170,16 @@ def test_a_store_whose_clock_is_off_stops(
         lifecycle.scan_orphans(table)
 
 
-def test_clocks_are_compared_once_a_minute_and_again_in_a_long_step(
+def test_stores_are_asked_once_a_minute_and_again_in_a_long_step(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared: list[int] = []
+    asked: list[object] = []
     compare = opened.require_agreement
 
-    def counted(*arguments: object) -> None:
-        compared.append(1)
-        compare(*arguments)  # type: ignore[arg-type]
+    def counted(now: Any, folders: Iterable[Any], most: timedelta) -> None:
+        folders = list(folders)
+        asked.extend(folders)
+        compare(now, folders, most)
 
     monkeypatch.setattr(opened, "require_agreement", counted)
     passed = 0.0
@@ -171,11 +188,13 @@ def test_clocks_are_compared_once_a_minute_and_again_in_a_long_step(
         table = make_table(lifecycle, "t", 2)
         for _ in range(3):
             lifecycle.plan_expiration(table)
-        assert len(compared) == 1
+        assert len(asked) == 1
         with lifecycle._step(lifecycle._look(table), "listing") as step:
             step.check()
-            assert len(compared) == 1
+            assert len(asked) == 1
             passed = 61.0
+            step.check()
+            assert len(asked) == 2
             truth = clocks.host_now
             monkeypatch.setattr(clocks, "host_now", lambda: truth() + MONTH)
             with pytest.raises(ClocksDisagree):
