@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,9 +69,49 @@ def format_duration(duration: timedelta) -> str:
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, return_type=str)]
 
 
+SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey", re.IGNORECASE)
+"""What is in the name of a setting whose value nobody is to see."""
+
+_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
+
+_HIDDEN = "***"
+
+
+def masked(name: str, value: Any) -> Any:
+    """A setting's value as it may be shown: without what it logs in with."""
+    if isinstance(value, Mapping):
+        return {key: masked(str(key), each) for key, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    if SECRET.search(name):
+        return _HIDDEN
+    scheme, between, rest = value.partition("://")
+    address, asked, _ = rest.partition("?")
+    if between and "@" in address:
+        # libpq takes a password in the query, too.
+        return f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if asked else ''}"
+    return value
+
+
+def _address(value: str | None) -> str | None:
+    """Refuse an address whose parts would be taken for others, without saying it."""
+    if value is not None and "://" in value:
+        login, _, _ = value.partition("://")[2].partition("?")[0].rpartition("@")
+        if "@" in login:
+            raise ValueError("the user or the password of the address has an @: write it as %40")
+        if login.count(":") > 1:
+            raise ValueError("the user or the password of the address has a colon: write it as %3A")
+        if "/" in login:
+            raise ValueError("the user or the password of the address has a slash: write it as %2F")
+    return value
+
+
 class _Model(BaseModel):
     # Inputs have passwords in them, and an error is shown with what led to it.
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [(name, masked(name or "", value)) for name, value in super().__repr_args__()]
 
 
 class Catalog(_Model):
@@ -91,6 +131,8 @@ class Catalog(_Model):
     properties: dict[str, str] = {}
     roots: tuple[str, ...] = ()
     isolated: tuple[str, ...] = ()
+
+    _plain_address = field_validator("uri")(_address)
 
     def is_isolated(self, table: str) -> bool:
         """Whether a person vouches that the table reads no files of other tables."""
@@ -129,6 +171,8 @@ class Operations(_Model):
 
     uri: str | None = None
     root: str | None = None
+
+    _plain_address = field_validator("uri")(_address)
 
     @field_validator("root")
     @classmethod
@@ -625,10 +669,11 @@ def _build(
         where = [str(part) for part in first["loc"]]
         message = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            message = f"unknown key {where[-1]!r}"
+            message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
         line = _line_of(node, where or message.partition(":")[0].split(".", 1))
         prefix = f"{name} line {line}" if line else (name or "the environment")
-        key = ".".join(where)
+        # What stands in the place of a key may be what belongs behind it.
+        key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
         raise ConfigError(
             f"{prefix}: {key + ': ' if key else ''}{message}",
             untouched="everything",

@@ -94,3 +94,38 @@ def test_a_catalog_keeps_the_defaults_of_its_tier_that_the_file_does_not_speak_o
     assert catalogs.live.expected_latency == timedelta(seconds=1)
     none = {"catalogs": {"cold": {"storage_class": None}}}
     assert LifecycleConfig.model_validate(none).catalogs.cold.storage_class is None
+
+
+SECRETS = {
+    "catalogs": {
+        "live": {
+            "uri": "postgresql+psycopg2://me:topsecret@host:5432/db?password=topsecret",
+            "properties": {"s3.secret-access-key": "topsecret", "s3.endpoint": "http://store"},
+        }
+    },
+    "spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "topsecret"}},
+}
+
+
+def test_a_configuration_shows_no_secret_of_its_own() -> None:
+    config = LifecycleConfig.model_validate(SECRETS)
+    for shown in (repr(config), str(config), f"{config.catalogs.live}"):
+        assert ("topsecret" not in shown and "http://store" in shown) or shown == repr(config.spark)
+    assert "host:5432/db" in repr(config.catalogs.live)
+
+
+@pytest.mark.parametrize("password", ["top@secret", "top/sec@ret", "top:secret"])
+def test_an_address_that_is_not_escaped_is_refused_and_not_said(password: str, tmp_path: Path) -> None:
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text(f"catalogs:\n  live:\n    uri: postgresql+psycopg2://me:{password}@host/db\n")
+    with pytest.raises(ConfigError, match=r"line 3.*write it as %") as refused:
+        load_config(path, {})
+    assert "sec" not in str(refused.value) and "ret@" not in str(refused.value)
+
+
+def test_what_stands_in_the_place_of_a_key_is_not_said(tmp_path: Path) -> None:
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text("catalogs:\n  live:\n    postgresql://me:topsecret@host/db:\n")
+    with pytest.raises(ConfigError, match="unknown key") as refused:
+        load_config(path, {})
+    assert "topsecret" not in str(refused.value)

@@ -167,8 +167,8 @@ def without_secrets(uri: str | None) -> str:
     """The host, port and path of an address; nothing of who logs in, and no options."""
     if uri is None:
         return ""
-    parts = urlsplit(uri)
-    return f"{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/").lower()
+    parts = urlsplit(f"//{uri.partition('://')[2].partition('?')[0].rpartition('@')[2]}")
+    return f"{parts.netloc}{parts.path}".rstrip("/").lower()
 
 
 def in_one_database(one: config.Catalog, other: config.Catalog) -> bool:

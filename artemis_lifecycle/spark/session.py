@@ -7,12 +7,15 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config import SECRET, LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.local.jars import ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.local.java import export_java
@@ -24,6 +27,9 @@ WORKER_DAEMON = "artemis_lifecycle.worker_daemon"
 """What Spark forks Python workers from in a session on this machine; a session of one's own may be given it too."""
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_SUBMIT = "PYSPARK_SUBMIT_ARGS"
+_PROPERTIES = "--properties-file"
 
 _log = logging.getLogger(__name__)
 
@@ -125,17 +131,76 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder
     for key, value in conf.items():
-        builder = builder.config(key, value)
+        if not _is_private(key):
+            builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        with _quietly(), _private_properties({key: value for key, value in conf.items() if _is_private(key)}):
+            spark = builder.getOrCreate()
     except PySparkException as error:
         raise EnvironmentMissing(
             f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
         ) from error
     require_iceberg(spark)
+    if _PROPERTIES in os.environ.get(_SUBMIT, ""):
+        # Spark reads one such file, and that is the user's own.
+        add_catalogs(spark, conf)
     for key in conf.keys() - _with_its_classes(spark, conf).keys():
         spark.conf.unset(key)
     return spark
+
+
+def _is_private(key: str) -> bool:
+    """Whether a setting is kept off Spark's command line, which every user of the machine can read."""
+    return key.startswith("spark.sql.catalog.") or SECRET.search(key) is not None
+
+
+@contextmanager
+def _private_properties(conf: Mapping[str, str]) -> Iterator[None]:
+    """Have Spark read these settings from a file that only this user can read, and that is gone when it has."""
+    with tempfile.TemporaryDirectory(prefix="artemis-spark-") as folder:  # 0700
+        file = Path(folder) / "private.properties"
+        file.touch(0o600)
+        file.write_text("".join(f"{_property(key)}={_property(value)}\n" for key, value in conf.items()), "ascii")
+        before = os.environ.get(_SUBMIT)
+        given = before or "pyspark-shell"
+        os.environ[_SUBMIT] = f"{_PROPERTIES} {shlex.quote(str(file))} --load-spark-defaults {given}"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_SUBMIT]
+            else:
+                os.environ[_SUBMIT] = before
+
+
+def _property(text: str) -> str:
+    """As java.util.Properties reads it."""
+    escaped = text.encode("unicode_escape").decode("ascii")
+    units = re.sub(r"\\U([0-9a-f]{8})", lambda found: _pair(int(found[1], 16)), escaped)
+    units = re.sub(r"\\x([0-9a-f]{2})", r"\\u00\1", units)
+    return re.sub(r"([=:#! ])", r"\\\1", units)
+
+
+def _pair(code: int) -> str:
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep py4j, which logs all that it sends at DEBUG, from logging what is sent meanwhile."""
+
+    def drop(record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+    loggers = [logging.getLogger(f"py4j.{name}") for name in ("java_gateway", "clientserver")]
+    for logger in loggers:
+        logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(drop)
 
 
 def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
@@ -144,9 +209,10 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
     A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` raises.
     """
     require_iceberg(spark)
-    for key, value in _with_its_classes(spark, conf).items():
-        if key.startswith("spark.sql.catalog."):
-            spark.conf.set(key, value)
+    with _quietly():
+        for key, value in _with_its_classes(spark, conf).items():
+            if key.startswith("spark.sql.catalog."):
+                spark.conf.set(key, value)
 
 
 def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:

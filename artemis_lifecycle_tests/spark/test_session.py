@@ -135,3 +135,42 @@ def test_another_threads_session_is_seen_and_left_running(spark: SparkSession, m
         seen, found = pool.submit(work).result()
     assert seen is spark and found == 3
     assert spark.range(3).count() == 3
+
+
+_WITH_SECRETS = """
+import logging, os, subprocess, sys
+from pathlib import Path
+from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.spark.session import add_catalogs, open_session
+
+logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])
+jars = ",".join(map(str, resolve(Path(sys.argv[1]))))
+odd = "p=a:s#s !w\\\\\u00f6\U0001f600 topsecret1"
+given = {"spark.sql.catalog.c.jdbc.password": odd, "spark.hadoop.fs.s3a.secret.key": "topsecret2"}
+own = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.ui.enabled": "false", "spark.jars": jars}
+spark = open_session({**own, **given, "spark.sql.catalog.c": "org.apache.iceberg.spark.SparkCatalog"})
+# Who runs as root asks as another user of the machine.
+asking = {"user": "nobody"} if os.getuid() == 0 else {}
+seen = subprocess.run(["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True, **asking).stdout
+assert any("SparkSubmit" in line for line in seen.splitlines()) and "topsecret" not in seen, seen
+assert not [path for path in Path(os.environ["TMPDIR"]).glob("artemis-spark-*")]
+add_catalogs(spark, {"spark.sql.catalog.d.jdbc.password": "topsecret3"})
+logged = Path(sys.argv[2]).read_text()
+assert "py4j" in logged and "topsecret" not in logged
+assert spark.conf.get("spark.sql.catalog.c.jdbc.password") == odd
+assert spark.conf.get("spark.sql.catalog.d.jdbc.password") == "topsecret3"
+assert spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.secret.key") == "topsecret2"
+spark.stop()
+"""
+
+
+def test_no_secret_is_on_sparks_command_line_nor_in_a_log(spark: SparkSession, tmp_path: Path) -> None:
+    jars = Path(str(spark.conf.get("spark.jars")).partition(",")[0]).parent.parent
+    (tmp_path / "script.py").write_text(_WITH_SECRETS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "script.py"), str(jars), str(tmp_path / "log")],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
