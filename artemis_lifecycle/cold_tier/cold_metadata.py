@@ -25,6 +25,7 @@ from artemis_lifecycle.cold_tier.cold_split import (
     closed_tables,
     history_order,
     log_between,
+    refs_of_closed,
 )
 from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, Joint
@@ -115,6 +116,7 @@ def add_late(
     new = _joined(live, closed, location_now, archived, identity, mapped, tags)
     return {
         **new,
+        "refs": refs_of_closed(new["refs"], tags),
         "table-uuid": closed["table-uuid"],
         "snapshot-log": closed["snapshot-log"],
         "last-updated-ms": closed["last-updated-ms"] + 1,
@@ -142,7 +144,9 @@ def _joined(
     new = dict(live)
     new["location"] = identity.cold_location
     before = snapshot_ids(cold)
-    added = [_cold_snapshot(snapshot, mapped) for snapshot in live["snapshots"] if snapshot["snapshot-id"] in archived]
+    added = [
+        _cold_snapshot(snapshot, live, mapped) for snapshot in live["snapshots"] if snapshot["snapshot-id"] in archived
+    ]
     kept = [] if cold is None else list(cold["snapshots"])
     snapshots = kept + [snapshot for snapshot in added if snapshot["snapshot-id"] not in before]
     new["snapshots"] = sorted(snapshots, key=history_order)
@@ -163,10 +167,13 @@ def _joined(
     return new
 
 
-def _cold_snapshot(snapshot: Json, mapped: Placing) -> Json:
+def _cold_snapshot(snapshot: Json, live: Json, mapped: Placing) -> Json:
     changed = dict(snapshot)
-    if changed.get("schema-id") is not None:
-        changed["schema-id"] = mapped.ids.schemas.get(changed["schema-id"], changed["schema-id"])
+    # One that names no schema is read by the table's current one, which here will be another.
+    schema_id = changed.get("schema-id")
+    schema_id = live.get("current-schema-id") if schema_id is None else schema_id
+    if schema_id is not None:
+        changed["schema-id"] = mapped.ids.schemas.get(schema_id, schema_id)
     if changed.get("manifest-list") is not None:
         changed["manifest-list"] = mapped(changed["manifest-list"])
     if changed.get("manifests") is not None:
@@ -256,17 +263,18 @@ def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -
     first, second = [_entry(item) for item in older], [_entry(item) for item in newer]
     if not first or not second:
         return [*older, *newer]
-    for start in range(len(first)):
-        overlap = min(len(first) - start, len(second))
-        # Where the newer one ends first, nothing of it is news.
-        if first[start] == second[0] and first[start : start + overlap] == second[:overlap]:
-            return [*older, *newer[overlap:]]
-    shared = set(first) & set(second)
-    if shared:
-        apart = [at for at, _ in (*(set(first) - set(second)), *(set(second) - set(first))) if at >= min(shared)[0]]
+    places = {entry: number for number, entry in enumerate(first)}
+    shared = [number for number, entry in enumerate(second) if entry in places]
+    # Of what was committed while `older` is whole, `newer` may lack some (pyiceberg takes expired snapshots out of the
+    # middle), and has nothing else; nor in another order.
+    strange = [at for at, _ in (second[number] for number in set(range(len(second))).difference(shared))]
+    begins = (shared[-1] if shared else -1) + 1
+    apart = [at for at, _ in second[: max(begins - 1, 0)] if at in strange]
+    apart += [at for at in strange if at < known_until - CLOCK_TOLERANCE]
+    if apart or [places[second[number]] for number in shared] != sorted(places[second[number]] for number in shared):
         raise Diverged(min(apart, default=second[0][0]))
-    if second[0][0] < known_until - CLOCK_TOLERANCE:
-        raise Diverged(second[0][0])
+    if shared:
+        return [*older, *newer[begins:]]
     return [*older, *_unknown(first, known_until, second[0][0]), *newer]
 
 

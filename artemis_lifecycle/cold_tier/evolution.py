@@ -44,14 +44,18 @@ class AlwaysUnsorted(dict[int, int]):
         return 0
 
 
-def shape(item: Any) -> Any:
+_TYPES = frozenset({"type", "element", "key", "value", "transform"})
+"""Where the text is a type or a transform, in which writers put blanks or not."""
+
+
+def shape(item: Any, key: str = "") -> Any:
     """What an item says, however its writer spelt it: Iceberg, pyiceberg and their versions differ in empty fields."""
     if isinstance(item, dict):
-        shaped = {key: shape(value) for key, value in item.items()}
-        return {key: value for key, value in shaped.items() if value is not None and value != []}
+        shaped = {name: shape(value, name) for name, value in item.items()}
+        return {name: value for name, value in shaped.items() if value is not None and value != []}
     if isinstance(item, list):
         return [shape(value) for value in item]
-    return item.replace(" ", "") if isinstance(item, str) else item
+    return item.replace(" ", "") if isinstance(item, str) and key in _TYPES else item
 
 
 def content(item: Json, key: str) -> Any:
@@ -69,7 +73,16 @@ def with_lists(metadata: Json) -> Json:
     if SPECS not in new and isinstance(new.get("partition-spec"), list):
         new[SPECS] = [{"spec-id": 0, "fields": new["partition-spec"]}]
         new.setdefault("default-spec-id", 0)
+    if any("field-id" not in each for spec in new.get(SPECS) or () for each in spec.get("fields") or ()):
+        new[SPECS] = [{**spec, "fields": _numbered(spec["fields"])} for spec in new[SPECS]]
+        numbers = [each["field-id"] for spec in new[SPECS] for each in spec["fields"]]
+        new["last-partition-id"] = max(new.get("last-partition-id") or 0, *numbers)
     return new
+
+
+def _numbered(fields: Sequence[Json]) -> list[Json]:
+    """Partition fields with the ids that Iceberg gives to those of a spec that has none."""
+    return [{**each, "field-id": each.get("field-id", 1000 + place)} for place, each in enumerate(fields)]
 
 
 def archive_ids(live: Json, cold: Json | None) -> Ids:
@@ -208,7 +221,7 @@ def unreadable_fields(then: Json, now: Json) -> list[int]:
 def _reads(then: Any, now: Any) -> bool:
     if isinstance(then, dict) or isinstance(now, dict):
         return isinstance(then, dict) and isinstance(now, dict) and then["type"] == now["type"]
-    one, other = shape(then), shape(now)
+    one, other = shape(then, "type"), shape(now, "type")
     if one == other or (one, other) in _PROMOTIONS:
         return True
     decimals = [each.removeprefix("decimal(").removesuffix(")").split(",") for each in (one, other)]

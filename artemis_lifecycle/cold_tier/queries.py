@@ -215,6 +215,8 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     mark = _mark(sql)
     text = _with_versions(sql[: cut[-1].end], cut, mark)
     plan = _parsed(spark, text)
+    if as_of is not None:
+        _require_plain(spark, plan, as_of)
     within = _Asked(spark, tables, as_of, mark, frozenset(_common_tables(spark, plan)))
     # A subquery may be met on two ways; it stands at one place.
     relations = list({(found.start, found.end): found for found in _relations(spark, plan)}.values())
@@ -367,6 +369,42 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
             waiting += [(inner, node) for inner in plans_in(expression)]
 
 
+def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
+    """Raise BadInput for what may read a table that nobody finds in the plan: names that are put together when the
+    query runs, and functions written in SQL."""
+    catalog: Any = spark._jsparkSession.sessionState().catalog()
+    jvm: Any = spark._jvm
+    for node in _nodes(spark, plan):
+        for found in (node, *(inner for each in _each(node.expressions()) for inner in _expressions(each))):
+            kind = found.getClass().getSimpleName()
+            if kind in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
+                raise _not_then("IDENTIFIER(…)", as_of, "what it names is put together when the query runs")
+            if kind in ("UnresolvedFunction", "UnresolvedTableValuedFunction"):
+                named = found.nameParts() if kind == "UnresolvedFunction" else found.name()
+                parts = [str(part) for part in _each(named)]
+                identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(parts[-1])
+                if len(parts) > 1 or (
+                    catalog.isTemporaryFunction(identifier)
+                    and str(catalog.lookupFunctionInfo(identifier).getClassName()).lower().startswith("sqlfunction")
+                ):
+                    raise _not_then(f"{'.'.join(parts)}(…)", as_of, "a function may read tables as they are now")
+
+
+def _expressions(expression: Any) -> Iterator[Any]:
+    yield expression
+    for child in _each(expression.children()):
+        yield from _expressions(child)
+
+
+def _not_then(spelled: str, as_of: datetime, why: str) -> BadInput:
+    return BadInput(
+        f"{spelled} cannot be read as of {as_of.isoformat()}: {why}",
+        untouched="everything",
+        do="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
+        "or TAG of its own, or leave as_of out",
+    )
+
+
 def _common_tables(spark: SparkSession, plan: Any) -> Iterator[str]:
     """The names of the query's common table expressions, in lower case."""
     for node in _nodes(spark, plan):
@@ -400,7 +438,7 @@ class _Asked:
                     do=f"write FROM namespace.{spelled} {self._as_written(clause)}",
                 )
             if parts[0].lower() in self.common:
-                self._require_no_view_of(parts[0])
+                self._require_no_other(parts[0])
             else:
                 self._require_now(spelled, "it may be a view of the session, or a table of the session's namespace")
             return None, None
@@ -429,23 +467,13 @@ class _Asked:
 
     def _require_now(self, spelled: str, why: str) -> None:
         """Raise BadInput where the query asks for an instant."""
-        if self.as_of is None:
-            return
-        raise BadInput(
-            f"{spelled} cannot be read as of {self.as_of.isoformat()}: {why}",
-            untouched="everything",
-            do="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
-            "or TAG of its own, or leave as_of out",
-        )
+        if self.as_of is not None:
+            raise _not_then(spelled, self.as_of, why)
 
-    def _require_no_view_of(self, common: str) -> None:
-        # Outside its own WITH the name is the view's.
-        if self.as_of is not None and self._is_view(common):
-            self._require_now(common, "a view of the session has the name of the common table expression")
-
-    def _is_view(self, text: str) -> bool:
-        catalog: Any = self.spark._jsparkSession.sessionState().catalog()
-        return bool(catalog.getTempView(text).isDefined())
+    def _require_no_other(self, common: str) -> None:
+        # Outside its own WITH, and inside it, the name is the view's or the table's.
+        if self.as_of is not None and self.spark.catalog.tableExists(name(common)):
+            self._require_now(common, "a view or a table of the session's namespace has the common table's name")
 
     def _placed(
         self, relation: _Relation, table: str, inside: str | None, qualified: str, clause: str

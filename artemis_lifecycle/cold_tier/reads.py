@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
@@ -79,7 +80,7 @@ class Route:
         return 0.0 if self.readable_in is None else self.readable_in / timedelta(hours=1)
 
 
-States = Callable[[int], Iterable[tuple[int, Refs]]]
+States = Callable[[int], Iterable[tuple[int, Refs | None]]]
 """`tags.former_states` of the live table."""
 
 
@@ -93,7 +94,15 @@ def route(
     known.
     """
     if selector.tag is not None:
-        if selector.as_of is None and selector.tag in live.refs:
+        ref = live.refs.get(selector.tag)
+        if selector.as_of is not None and ref is not None and ref.is_branch:
+            raise BadInput(
+                f"{selector.tag!r} is a branch: what it had at an instant is not kept",
+                table=table,
+                untouched="everything",
+                do="leave as_of out, or name a snapshot of the branch by its id",
+            )
+        if selector.as_of is None and ref is not None:
             return Route("live", live.refs[selector.tag].snapshot_id, ref=selector.tag)
         wanted: int | None = _meant(live, cold, selector, states)
         former = None if wanted is not None or cold is None or selector.as_of is not None else cold.tagged(selector.tag)
@@ -155,12 +164,11 @@ def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, sta
     tag, at_ms = str(selector.tag), None if selector.as_of is None else milliseconds(selector.as_of)
     known_until = 0 if cold is None else cold.tags_known_until
     if at_ms is None or at_ms > known_until:
-        since = [(live.last_updated_ms, refs_of(live)), *states(known_until)]
-        for begins, refs in since:
-            if at_ms is None and tag in refs:
+        for begins, refs in chain([(live.last_updated_ms, refs_of(live))], states(known_until)):
+            if at_ms is None and refs is not None and tag in refs:
                 return refs[tag]
             if at_ms is not None and begins <= at_ms:
-                return refs.get(tag)
+                return None if refs is None else refs.get(tag)
     history = () if cold is None else cold.tags
     return last(history, tag) if at_ms is None else at(history, tag, at_ms)
 

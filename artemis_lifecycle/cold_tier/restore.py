@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
 from artemis_lifecycle.cold_tier.evolution import (
@@ -26,7 +26,6 @@ from artemis_lifecycle.cold_tier.evolution import (
     SPECS,
     AlwaysUnsorted,
     Ids,
-    content,
     field_ids,
     same_ids,
     unreadable_fields,
@@ -39,7 +38,7 @@ from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata import avro
-from artemis_lifecycle.metadata.table_metadata import refuse_encrypted
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
@@ -164,8 +163,13 @@ def restore(
     refuse_encrypted(cold, request.table)
     ids = _live_ids(context, request, source, cold, live)
     record = _begin(context, request, live)
+    if not _goes_by(context, record, ids):
+        # Manifests that were copied name partition specs by what was theirs then.
+        _abandon(context, record)
+        record = _begin(context, request, live)
+        _goes_by(context, record, ids)
     manifest_list = _bring_back(context, request, record, cold, source, RestoreMapping(identity, record.folder, ids))
-    snapshot_id, result = _commit(context, request, record, source, identity, ids, live.partition_specs, manifest_list)
+    snapshot_id, result = _commit(context, request, record, source, cold, identity, ids, manifest_list)
     return _finished(context, request, record.restore_id, snapshot_id, result.metadata_location, result.attempts)
 
 
@@ -334,8 +338,23 @@ def _begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata
         if record.protected_since == since:
             return record
         # What was copied may have been taken for an orphan, or may be when this looks: none of it is used.
-        restores.abandon(record.restore_id)
-        context.operations.heartbeats.stop(record.table_uuid, _WRITER, session=record.restore_id)
+        _abandon(context, record)
+
+
+def _abandon(context: RestoreContext, record: RestoreRecord) -> None:
+    context.operations.restores.abandon(record.restore_id)
+    context.operations.heartbeats.stop(record.table_uuid, _WRITER, session=record.restore_id)
+
+
+def _goes_by(context: RestoreContext, record: RestoreRecord, ids: Ids) -> bool:
+    """Whether the restore began with these ids of partition specs; written down where nothing is yet."""
+    path = f"{_folder(context, record.restore_id)}/specs.json"
+    said = json.dumps(sorted(ids.specs.items())).encode()
+    if context.live_stores.head(path) is None:
+        with around("restore.specs"):
+            context.live_stores.write(path, said, overwrite=True)
+        return True
+    return context.live_stores.read(path) == said
 
 
 def _protect(context: RestoreContext, record: RestoreRecord) -> datetime:
@@ -430,9 +449,9 @@ def _commit(
     request: RestoreRequest,
     record: RestoreRecord,
     source: Snapshot,
+    cold: TableMetadata,
     identity: ColdIdentity,
     ids: Ids,
-    specs: Mapping[int, str],
     manifest_list: str,
 ) -> tuple[int, CommitResult]:
     made = secrets.randbits(63)
@@ -450,9 +469,19 @@ def _commit(
         while made == 0 or base.metadata.snapshot(made) is not None:
             made = secrets.randbits(63)
         _check_protected(context, record)
-        _require_specs(context, request, base, specs, ids)
+        # The copies took their time: specs, column types and the name mapping are as they are now.
+        now = read_table_metadata(context.live_stores, base.metadata_location)
+        found = _live_ids(context, request, source, cold, now)
+        if found.specs != ids.specs:
+            raise RestoreFailed(
+                "The live table's partition specs got other ids during the restore",
+                table=request.table,
+                path=base.metadata_location,
+                untouched="the live table",
+                do="run the restore again: it begins anew",
+            )
         return Change(
-            add_snapshots={made: _snapshot(request, record, base, made, source, identity, ids, manifest_list)},
+            add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
             set_branches=(BranchChange(request.branch, made),),
         )
 
@@ -503,23 +532,6 @@ def _snapshot(
         snapshot["first-row-id"] = int(metadata.nextRowId())
         snapshot["added-rows"] = 0
     return json.dumps(snapshot)
-
-
-def _require_specs(
-    context: RestoreContext, request: RestoreRequest, base: BaseState, specs: Mapping[int, str], ids: Ids
-) -> None:
-    """Raise RestoreFailed where a partition spec went since it was looked at."""
-    there, jvm = base.metadata.specsById(), cast(Any, context.spark._jvm)
-    for number in set(ids.specs.values()):
-        found = there.get(number)
-        text = None if found is None else jvm.org.apache.iceberg.PartitionSpecParser.toJson(found)
-        if text is None or content(json.loads(text), SPECS) != content(json.loads(specs[number]), SPECS):
-            raise RestoreFailed(
-                f"The live table's partition spec {number} went during the restore",
-                table=request.table,
-                untouched="the live table; what was copied stays protected for a day",
-                do="run the restore again",
-            )
 
 
 def _branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:

@@ -6,13 +6,16 @@ tier has the snapshot that a tag meant.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
-from artemis_lifecycle.errors import MissingFile, UnreadableMetadata
+from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
+
+_log = logging.getLogger(__name__)
 
 TAGS = "artemis.tags"
 """The newest cold table's property: a history, as JSON `[[name, snapshot-id, since-ms, until-ms or null], …]`."""
@@ -48,10 +51,12 @@ def written(history: Sequence[Meaning]) -> str:
     return json.dumps([astuple(each) for each in history], separators=(",", ":"))
 
 
-def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs]]) -> tuple[Meaning, ...]:
-    """The history, continued by what the refs were from each of these instants on (epoch ms, in order of time)."""
+def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs | None]]) -> tuple[Meaning, ...]:
+    """The history, continued by what the refs were from each of these instants on (epoch ms, in order of time); where
+    that is not known (None), no meaning goes on."""
     known = list(history)
-    for at, refs in states:
+    for at, told in states:
+        refs: Refs = {} if told is None else told
         now = {each.name: number for number, each in enumerate(known) if each.until_ms is None}
         for name, number in now.items():
             if refs.get(name) != known[number].snapshot_id:
@@ -84,21 +89,26 @@ def refs_of(metadata: TableMetadata) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in metadata.refs.items() if name != MAIN_BRANCH}
 
 
-def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterator[tuple[int, Refs]]:
-    """The tags as each metadata file of the table's log says that is from later than `after_ms`, the newest first, with
-    the instant from which on it was the table's. One that is gone says nothing; a branch is as it is now.
-
-    Raises UnreadableMetadata, StorageError.
+def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterator[tuple[int, Refs | None]]:
+    """The refs as each metadata file of the table's log says that is from later than `after_ms`, the newest first, with
+    the instant from which on it was the table's; None where no file tells. Of a branch that the table has, only what it
+    is now is told: it moves with each commit.
     """
+    branches = {name for name, ref in live.refs.items() if ref.is_branch}
+    reached = after_ms == 0
     for entry in reversed(live.metadata_log):
         if entry.timestamp_ms <= after_ms:
-            return
+            reached = True
+            break
         try:
             then = read_table_metadata(stores, entry.metadata_file)
-        except UnreadableMetadata as error:
-            if isinstance(error.__cause__, MissingFile):
-                continue
-            raise
-        tags = {name: ref.snapshot_id for name, ref in then.refs.items() if not ref.is_branch}
-        branches = {name: ref.snapshot_id for name, ref in live.refs.items() if ref.is_branch and name != MAIN_BRANCH}
-        yield entry.timestamp_ms, {**{name: branches[name] for name in branches if name in then.refs}, **tags}
+        except (UnreadableMetadata, StorageError) as error:
+            # Gone, or where nobody here reads: a table that was moved names files of its old place.
+            _log.info("What tags meant from %s on is not known: %s", entry.timestamp_ms, error.what)
+            yield entry.timestamp_ms, None
+            continue
+        now = {name: live.refs[name].snapshot_id for name in branches if name in then.refs and name != MAIN_BRANCH}
+        others = {name: each for name, each in refs_of(then).items() if name not in branches}
+        yield entry.timestamp_ms, {**now, **others}
+    if not reached:
+        yield after_ms + 1, None

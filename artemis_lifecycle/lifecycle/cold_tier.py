@@ -76,6 +76,7 @@ class ColdTier(Expiration):
             )
         look = self._look(plan.table)
         with self._step(look, "handoff") as step:
+            self._require_own_archive(plan.table, plan.table_uuid)
             context = HandoffContext(
                 spark=self.spark,
                 live_stores=self.live_stores,
@@ -152,7 +153,7 @@ class ColdTier(Expiration):
         table_uuid = look.metadata.table_uuid
         with self._step(look, "restore", pausable=False) as step:
             # Under the lease: no handoff or expiration changes what is where any more.
-            live, tables = self._look(table).metadata, self.cold_tables(table_uuid)
+            live, tables = self._look(table).metadata, self._own_cold_tables(table, table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)

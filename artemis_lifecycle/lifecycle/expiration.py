@@ -49,11 +49,13 @@ class Expiration(Reading):
 
         If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
         is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
-        commit it, then plan again. Raises PlanStateError then for a call that asks for something else.
+        commit it, then plan again. Raises PlanStateError then for a call that asks for something else; HandoffFailed
+        for a table whose uuid another name has, and whose archive is that one's.
         """
         look = self._look(table)
         instant = self._instant("now", now)
         with self._step(look, "plan") as step:
+            self._require_own_archive(table, look.metadata.table_uuid)
             earlier = self._unfinished(look, asked=(older_than, retain_last, snapshot_ids) != (None, None, None))
             if earlier is not None:
                 step.counts = _counts(earlier)

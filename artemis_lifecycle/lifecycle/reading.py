@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.history import cold_history as archived_history
-from artemis_lifecycle.cold_tier.paths import no_cold_table
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.tags import former_states
-from artemis_lifecycle.errors import InDeepArchive
+from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchTable
 from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawState
@@ -34,6 +34,34 @@ class Reading(Base):
         """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
         handoff. Raises UnreadableMetadata."""
         return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+
+    def _own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
+        """`cold_tables`; None where the archive is another table's: one table-uuid has two names, and it
+        continues the other one."""
+        return None if self._archive_of_other(table, table_uuid) is not None else self.cold_tables(table_uuid)
+
+    def _archive_of_other(self, table: str, table_uuid: str) -> str | None:
+        """The other name of the table-uuid that the archive is of, if the live catalog still has it."""
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        if identity is None or identity.live_table == table:
+            return None
+        try:
+            found = self._look(identity.live_table)
+        except (NoSuchTable, BadInput):
+            return None  # It was renamed.
+        return identity.live_table if found.metadata.table_uuid == table_uuid else None
+
+    def _require_own_archive(self, table: str, table_uuid: str) -> None:
+        """Raise HandoffFailed where the archive of the table's uuid is another table's."""
+        other = self._archive_of_other(table, table_uuid)
+        if other is not None and self.config.policy(table).cold_tier.enabled:
+            raise HandoffFailed(
+                f"The archive of this table-uuid is that of {other}: it is registered under two names",
+                table=table,
+                untouched="both tables and the cold catalog",
+                do=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT), or set "
+                "cold_tier.enabled to false for it",
+            )
 
     def cold_metadata(self, table: str) -> TableMetadata | None:
         """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
@@ -67,7 +95,7 @@ class Reading(Base):
         found = find_route(
             table,
             live,
-            self.cold_tables(live.table_uuid),
+            self._own_cold_tables(table, live.table_uuid),
             selector,
             lambda after: former_states(self.live_stores, live, after),
         )

@@ -18,10 +18,13 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
+from artemis_lifecycle.cold_tier.evolution import SCHEMAS, content
 from artemis_lifecycle.cold_tier.queries import TRAVELLING
 from artemis_lifecycle.errors import BadInput, HandoffFailed, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.policies import AT_ONCE
 
 Rows = list[tuple[Any, ...]]
@@ -438,7 +441,7 @@ def test_finding_5_of_two_names_that_went_apart_each_answers_for_itself(make_pla
             assert [rows(place, instant) for instant in at] == expected[place.name], place.name
     # The second one's history cannot go into the first one's archive.
     other.sql("INSERT OVERWRITE {t} VALUES (40)")
-    with pytest.raises(HandoffFailed, match="registered under two names") as refused:
+    with pytest.raises(HandoffFailed, match="under two names") as refused:
         lifecycle.expire(other.table)
     assert "cold_tier.enabled" in str(refused.value)
     # A tool that cuts its log: what it says of itself is asked for, and never answered by the other's rows.
@@ -452,3 +455,196 @@ def test_finding_5_of_two_names_that_went_apart_each_answers_for_itself(make_pla
         with pytest.raises(NoSuchSnapshot):
             rows(other, instant)
     assert one.asked_of_cold(shared, "true") == [(1,)]
+
+
+# --- what an attack on the finished change found ----------------------------------------------------------------------
+
+
+def test_a_restore_that_was_killed_begins_anew_where_spec_ids_moved_since(make_place: Callable[[str], Place]) -> None:
+    place = make_place("resumed")
+    place.sql(
+        "CREATE TABLE {t} (id int, a string, b string) USING iceberg PARTITIONED BY (a, b) "
+        "TBLPROPERTIES ('format-version'='2')"
+    )
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD b")
+    place.sql("INSERT INTO {t} VALUES (1, 'x', 'q'), (2, 'y', 'q')")
+    first = place.current()
+    place.sql("ALTER TABLE {t} ADD PARTITION FIELD b")
+    for number in (3, 4):
+        place.sql(f"INSERT OVERWRITE {{t}} VALUES ({number}, 'z', 'r')")
+    place.lifecycle.expire(place.table)
+
+    def die(point: str) -> None:
+        if point == "restore.commit:before":
+            raise Killed(point)
+
+    with crash_points.installed(die), pytest.raises(Killed):
+        place.lifecycle.restore(place.table, first, "back")
+    lapse(place.lifecycle, "leases")
+    # Spec 1 goes, and becomes another; the snapshot's own comes back under another id, or not at all.
+    place.sql("CALL {catalog}.system.expire_snapshots(table => '" + place.table + "', clean_expired_metadata => true)")
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD a")
+    place.sql("ALTER TABLE {t} ADD PARTITION FIELD a")
+    place.sql("ALTER TABLE {t} DROP PARTITION FIELD b")
+    try:
+        place.lifecycle.restore(place.table, first, "back")
+    except RestoreFailed:
+        return
+    for where, ids in (("b = 'q'", [1, 2]), ("a = 'x'", [1]), ("id = 2", [2])):
+        assert place.sql(f"SELECT id FROM {{t}} VERSION AS OF 'back' WHERE {where}") == [(each,) for each in ids], where
+
+
+@pytest.mark.parametrize("change", ["mapping", "type"])
+def test_what_changes_while_a_restore_copies_is_seen_at_its_commit(
+    make_place: Callable[[str], Place], change: str
+) -> None:
+    place = make_place(f"race_{change}")
+    place.sql("CREATE TABLE {t} (a int, b int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    _taken_in(place, "b", "a")
+    first = place.current()
+    place.sql("INSERT OVERWRITE {t} VALUES (9, 9)")
+    place.lifecycle.expire(place.table)
+    swapped = json.dumps([{"field-id": 1, "names": ["b"]}, {"field-id": 2, "names": ["a"]}])
+
+    def meanwhile(point: str) -> None:
+        if point == "restore.commit:before":
+            if change == "mapping":
+                place.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{_MAPPING}'='{swapped}')")
+            else:
+                place.sql("CREATE OR REPLACE TABLE {t} (a string, b int) USING iceberg")
+
+    expected = "have no field ids" if change == "mapping" else "another type|another table"
+    with crash_points.installed(meanwhile), pytest.raises((RestoreFailed, NoSuchSnapshot), match=expected):
+        place.lifecycle.restore(place.table, first, "back")
+
+
+def test_nothing_of_a_fork_is_the_other_ones(make_place: Callable[[str], Place]) -> None:
+    one = make_place("fork_one")
+    lifecycle, other = one.lifecycle, Place(one.lifecycle, "fork_two")
+    one.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    one.sql("INSERT INTO {t} VALUES (1)")
+    location = lifecycle.snapshot_history(one.table).metadata_location
+    one.sql(f"CALL {{catalog}}.system.register_table(table => '{other.table}', metadata_file => '{location}')")
+    one.sql("ALTER TABLE {t} ADD COLUMN price int")
+    other.sql("ALTER TABLE {t} ADD COLUMN weight int")
+    one.sql("INSERT OVERWRITE {t} VALUES (2, 999)")
+    mine = one.current()
+    one.sql("ALTER TABLE {t} CREATE TAG y RETAIN 1 DAYS")
+    other.sql("INSERT OVERWRITE {t} VALUES (20, 5)")
+    one.sql("ALTER TABLE {t} DROP TAG y")
+    one.sql("INSERT OVERWRITE {t} VALUES (3, 1)")
+    lifecycle.expire(one.table)
+    assert [tuple(row) for row in lifecycle.read(one.table, snapshot_id=mine).collect()] == [(2, 999)]
+    for ask in (
+        lambda: lifecycle.restore(other.table, mine, "back"),
+        lambda: lifecycle.read(other.table, snapshot_id=mine),
+        lambda: lifecycle.read(other.table, tag="y"),
+        lambda: lifecycle.query(f"SELECT * FROM {other.table} FOR TAG 'y'"),
+    ):
+        with pytest.raises(NoSuchSnapshot):
+            ask()
+    other.sql("INSERT OVERWRITE {t} VALUES (30, 5)")
+    for _ in range(2):
+        with pytest.raises(HandoffFailed, match="under two names"):
+            lifecycle.expire(other.table)
+        # The rightful one goes on.
+        one.sql("INSERT OVERWRITE {t} VALUES (4, 1)")
+        assert lifecycle.expire(one.table).failed == 0
+
+
+def test_a_log_that_pyiceberg_made_holes_in_stops_nothing(make_place: Callable[[str], Place]) -> None:
+    place = make_place("holes")
+    lifecycle, live = place.lifecycle, place.lifecycle.config.catalogs.live
+    place.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    at: list[datetime] = []
+    for number in range(1, 5):
+        place.sql(f"INSERT OVERWRITE {{t}} VALUES ({number})")
+        at.append(datetime.now(UTC))
+        if number == 2:
+            place.sql("ALTER TABLE {t} CREATE TAG keep")
+    lifecycle.expire(place.table)
+    place.sql("INSERT OVERWRITE {t} VALUES (5)")
+    lifecycle.expire(place.table)
+    with load_catalog(live.name, **pyiceberg_properties(live)) as catalog:
+        table = catalog.load_table(place.table)
+        table.maintenance.expire_snapshots().older_than(datetime.now()).commit()
+    place.spark.sql(f"REFRESH TABLE {live.name}.{place.table}")
+    place.sql("INSERT OVERWRITE {t} VALUES (6)")
+    assert lifecycle.expire(place.table).failed == 0
+    found = [lifecycle.read(place.table, as_of=each).collect() for each in at]
+    assert [[tuple(row) for row in rows] for rows in found] == [[(1,)], [(2,)], [(3,)], [(4,)]]
+
+
+def test_no_way_around_as_of(make_place: Callable[[str], Place]) -> None:
+    place = make_place("around")
+    lifecycle, spark = place.lifecycle, place.spark
+    live = lifecycle.config.catalogs.live.name
+    place.sql("CREATE TABLE {t} (id int) USING iceberg")
+    place.sql("INSERT INTO {t} VALUES (1)")
+    then = datetime.now(UTC)
+    place.sql("INSERT INTO {t} VALUES (2)")
+    full = f"{live}.{place.table}"
+    spark.sql(f"CREATE TEMPORARY FUNCTION newest() RETURNS INT RETURN SELECT max(id) FROM {full}")
+    spark.sql(f"CREATE TEMPORARY FUNCTION newests() RETURNS TABLE(id INT) RETURN SELECT id FROM {full}")
+    before = spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
+    spark.sql(f"USE {live}.db")
+    try:
+        for sql in (
+            f"SELECT id FROM IDENTIFIER('{full}')",
+            f"SELECT (SELECT max(id) FROM IDENTIFIER('{full}'))",
+            "WITH around AS (SELECT id FROM around) SELECT * FROM around",
+            "WITH a AS (SELECT id FROM around), around AS (SELECT 1) SELECT * FROM a",
+            f"SELECT newest() FROM {place.table}",
+            "SELECT * FROM newests()",
+            "SELECT * FROM around",
+        ):
+            with pytest.raises(BadInput, match="cannot be read as of"):
+                lifecycle.query(sql, as_of=then)
+        common = f"WITH c AS (SELECT max(abs(id)) AS id FROM {place.table}) SELECT * FROM c"
+        assert [tuple(row) for row in lifecycle.query(common, as_of=then).collect()] == [(1,)]
+    finally:
+        spark.catalog.setCurrentCatalog(before[0])
+        spark.catalog.setCurrentDatabase(before[1])
+        spark.sql("DROP TEMPORARY FUNCTION newest")
+        spark.sql("DROP TEMPORARY FUNCTION newests")
+
+
+def test_a_name_with_a_blank_is_another_name() -> None:
+    one = {"schema-id": 1, "type": "struct", "fields": [{"id": 1, "name": "a b", "type": "decimal(9, 2)"}]}
+    blanks = {**one, "fields": [{"id": 1, "name": "a b", "type": "decimal(9,2)"}]}
+    other = {**one, "fields": [{"id": 1, "name": "ab", "type": "decimal(9,2)"}]}
+    assert content(one, SCHEMAS) == content(blanks, SCHEMAS) != content(other, SCHEMAS)
+
+
+def test_a_branch_at_an_instant_and_a_log_that_cannot_be_read(make_place: Callable[[str], Place]) -> None:
+    place = make_place("meant")
+    lifecycle = place.lifecycle
+    place.sql("CREATE TABLE {t} (id int) USING iceberg TBLPROPERTIES ('format-version'='2')")
+    place.sql("INSERT INTO {t} VALUES (1)")
+    place.sql("ALTER TABLE {t} CREATE BRANCH b")
+    then = datetime.now(UTC)
+    place.sql("INSERT INTO {t}.branch_b VALUES (99)")
+    with pytest.raises(BadInput, match="is a branch"):
+        lifecycle.read(place.table, tag="b", as_of=then)
+    place.sql("ALTER TABLE {t} CREATE TAG x")
+    on_one = datetime.now(UTC)
+    place.sql("INSERT OVERWRITE {t} VALUES (2)")
+    lifecycle.expire(place.table)
+    place.sql("ALTER TABLE {t} CREATE OR REPLACE TAG x")
+    on_two = datetime.now(UTC)
+    unread = lifecycle.snapshot_history(place.table).metadata_location
+    time.sleep(0.01)
+    place.sql("ALTER TABLE {t} DROP BRANCH b")
+    place.sql("INSERT OVERWRITE {t} VALUES (3)")
+    place.sql("ALTER TABLE {t} CREATE OR REPLACE TAG x")
+    # A file of the log is damaged: what x meant by it is not known, and nothing older is said for it.
+    Path(unread.removeprefix("file:").removeprefix("//")).write_bytes(b"")
+    for _ in range(2):
+        with pytest.raises(NoSuchSnapshot):
+            lifecycle.read(place.table, tag="x", as_of=on_two)
+        assert [tuple(row) for row in lifecycle.read(place.table, tag="x", as_of=on_one).collect()] == [(1,)]
+        assert [tuple(row) for row in lifecycle.read(place.table, tag="x").collect()] == [(3,)]
+        # What the branch had at its end.
+        assert sorted(tuple(row) for row in lifecycle.read(place.table, tag="b").collect()) == [(1,), (99,)]
+        place.sql("INSERT OVERWRITE {t} VALUES (4)")
+        assert lifecycle.expire(place.table).failed == 0
