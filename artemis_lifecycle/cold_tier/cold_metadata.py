@@ -14,6 +14,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from artemis_lifecycle.cold_tier.cold_split import (
@@ -89,7 +90,7 @@ def build_metadata(
     """
     new = _joined(live, cold, cold_location_now, archived, identity, mapped, tags)
     known_before = 0 if cold is None else complete_until(cold)
-    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or ())
+    new["snapshot-log"] = continued_log(cold, live.get("snapshot-log") or (), lineage_of(cold, live))
     latest = max((entry["timestamp-ms"] for entry in new["snapshot-log"]), default=0)
     new["last-updated-ms"] = max(live["last-updated-ms"], latest, 0 if cold is None else cold["last-updated-ms"] + 1)
     new["properties"] = _properties(live, identity, mapping, max(live["last-updated-ms"], known_before))
@@ -235,12 +236,49 @@ def _metadata_log(cold: Json | None, location: str | None) -> list[Json]:
     return log[-_METADATA_LOG_ENTRIES:]
 
 
-def continued_log(cold: Json | None, live_log: Sequence[Json]) -> list[Json]:
-    """The newest cold table's log, continued by the live table's; of both what is after its closed tables."""
+Lineage = Mapping[int, tuple[int | None, int]]
+"""The parent and the sequence number (0: unknown) of snapshots, by id."""
+
+
+def lineage_of(*tables: Json | None) -> Lineage:
+    return {
+        each["snapshot-id"]: (each.get("parent-snapshot-id"), each.get("sequence-number") or 0)
+        for table in tables
+        for each in (table or {}).get("snapshots") or ()
+    }
+
+
+def continued_log(cold: Json | None, live_log: Sequence[Json], lineage: Lineage = MappingProxyType({})) -> list[Json]:
+    """The newest cold table's log, continued by the live table's; of both what is after its closed tables. `lineage` is
+    that of their snapshots. Raises Diverged."""
     if cold is None:
-        return list(live_log)
+        return _with_holes(live_log, lineage)
     since = begins_at(closed_tables(cold.get("properties")))
-    return merge_logs(cold.get("snapshot-log") or (), log_between(live_log, since, None), complete_until(cold))
+    merged = merge_logs(cold.get("snapshot-log") or (), log_between(live_log, since, None), complete_until(cold))
+    return _with_holes(merged, lineage)
+
+
+def _with_holes(log: Sequence[Json], lineage: Lineage) -> list[Json]:
+    """`log`, saying UNKNOWN_SNAPSHOT before each entry whose snapshot came after one that the log does not name:
+    pyiceberg takes an expired snapshot out of the middle, and out of what its children say of their parent."""
+    named = {entry["snapshot-id"] for entry in log} | set(lineage)
+    whole: list[Json] = []
+    before: set[int] = set()
+    for entry in log:
+        snapshot_id, last = entry["snapshot-id"], whole[-1] if whole else None
+        parent, number = lineage.get(snapshot_id, (None, 0))
+        lost = parent is not None and parent not in named
+        if parent is None and number and last is not None and snapshot_id not in before:
+            # The first of all, one of a table that was replaced, or one whose parent was taken away.
+            _, former = lineage.get(last["snapshot-id"], (None, 0))
+            lost = 0 < former < number - 1
+        if lost and last is not None and last["snapshot-id"] != UNKNOWN_SNAPSHOT:
+            after = last["timestamp-ms"] + 1
+            if after < entry["timestamp-ms"]:
+                whole.append({"timestamp-ms": after, "snapshot-id": UNKNOWN_SNAPSHOT})
+        whole.append(entry)
+        before.add(snapshot_id)
+    return whole
 
 
 class Diverged(Exception):  # noqa: N818  (handled in this room)

@@ -143,7 +143,9 @@ def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int
     former = {"snapshot-log": _entries(newest.snapshot_log), "properties": newest.properties}
     own = [(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log]
     try:
-        log = continued_log(former, _entries(live.snapshot_log))
+        snapshots = (*newest.snapshots, *live.snapshots)
+        lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in snapshots}
+        log = continued_log(former, _entries(live.snapshot_log), lineage)
     except Diverged as apart:
         # The archive continues another table's history: this one's own log is what counts, as far as it goes.
         if own and own[0][0] <= at_ms:

@@ -573,6 +573,22 @@ def test_a_log_that_pyiceberg_made_holes_in_stops_nothing(make_place: Callable[[
     assert lifecycle.expire(place.table).failed == 0
     found = [lifecycle.read(place.table, as_of=each).collect() for each in at]
     assert [[tuple(row) for row in rows] for rows in found] == [[(1,)], [(2,)], [(3,)], [(4,)]]
+    # One that no handoff had seen: nobody knows what was there, and nothing else is said for it.
+    lost = []
+    for number in range(7, 10):
+        place.sql(f"INSERT OVERWRITE {{t}} VALUES ({number})")
+        lost.append(datetime.now(UTC))
+        if number == 7:
+            place.sql("ALTER TABLE {t} CREATE TAG seven")
+    with load_catalog(live.name, **pyiceberg_properties(live)) as catalog:
+        catalog.load_table(place.table).maintenance.expire_snapshots().older_than(datetime.now()).commit()
+    place.spark.sql(f"REFRESH TABLE {live.name}.{place.table}")
+    for _ in range(2):
+        for instant in lost[:2]:
+            with pytest.raises(NoSuchSnapshot):
+                lifecycle.read(place.table, as_of=instant)
+        assert [tuple(row) for row in lifecycle.read(place.table, as_of=lost[2]).collect()] == [(9,)]
+        lifecycle.expire(place.table)
 
 
 def test_no_way_around_as_of(make_place: Callable[[str], Place]) -> None:
