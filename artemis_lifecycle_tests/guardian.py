@@ -181,9 +181,8 @@ class Guardian:
         self.steps = self.snapshots = self.compared = self.checked = 0
         self.seconds = 0.0
         self.losses: list[str] = []
-        self.flipped: set[str] = set()
-        """Files of which a test says that somebody changed them and left them their size: what is read of them is not
-        the lifecycle's."""
+        self.damaged: set[str] = set()
+        """Files of which a test says that somebody else damaged them: what is read of them is not the lifecycle's."""
         self._worlds: dict[str, World] = {}
         self._chance = random.Random(os.environ.get("ARTEMIS_SEED"))
         self._cross_checked = cross_checked
@@ -471,8 +470,8 @@ class Guardian:
             for seen in self._answering(before, after, key, snapshot):
                 was, reads = before.tables[key], seen.reads[snapshot]
                 unchanged = seen.location == was.location and before.stamp_of(reads) == after.stamp_of(reads)
-                flipped = self.flipped and not self.flipped.isdisjoint(str(on_disk(path)) for path in reads.files)
-                if unchanged or flipped or not after.is_whole(reads):
+                damaged = self.damaged and not self.damaged.isdisjoint(str(on_disk(path)) for path in reads.files)
+                if unchanged or damaged or not after.is_whole(reads):
                     continue
                 self.compared += 1
                 now = self._rows(world, after, seen, snapshot, rows[0])

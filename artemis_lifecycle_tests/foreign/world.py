@@ -471,7 +471,7 @@ class World:
         path.write_bytes(data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :] if keeps_size else data[:-1])
         if keeps_size:
             self.flipped.add(str(path))
-            GUARDIAN.flipped.add(str(path))
+        GUARDIAN.damaged.add(str(path))
 
     def _cold_file(self, which: int) -> Path:
         found = sorted(path for path in self.cold_warehouse.rglob("*.parquet") if path.is_file())
