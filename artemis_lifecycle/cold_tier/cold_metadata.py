@@ -26,7 +26,6 @@ from artemis_lifecycle.cold_tier.cold_split import (
     closed_tables,
     history_order,
     log_between,
-    refs_of_closed,
 )
 from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, Joint
@@ -117,12 +116,21 @@ def add_late(
     new = _joined(live, closed, location_now, archived, identity, mapped, tags)
     return {
         **new,
-        "refs": refs_of_closed(new["refs"], tags),
         "table-uuid": closed["table-uuid"],
         "snapshot-log": closed["snapshot-log"],
         "last-updated-ms": closed["last-updated-ms"] + 1,
         "properties": _properties(live, identity, mapping, complete_until(closed)),
     }
+
+
+def without_moved_refs(closed: Json, location_now: str | None, tags: Sequence[Meaning]) -> Json | None:
+    """The next metadata of a closed cold table of which some refs mean another snapshot by now; None where none do."""
+    means, named = {each.name: each.snapshot_id for each in tags}, closed.get("refs") or {}
+    refs = {name: ref for name, ref in named.items() if means.get(name, ref["snapshot-id"]) == ref["snapshot-id"]}
+    if refs == named:
+        return None
+    later = {**closed, "refs": refs, "last-updated-ms": closed["last-updated-ms"] + 1}
+    return later if location_now is None else {**later, "metadata-log": _metadata_log(closed, location_now)}
 
 
 def _joined(
@@ -252,27 +260,25 @@ def continued_log(cold: Json | None, live_log: Sequence[Json], lineage: Lineage 
     """The newest cold table's log, continued by the live table's; of both what is after its closed tables. `lineage` is
     that of their snapshots. Raises Diverged."""
     if cold is None:
-        return _with_holes(live_log, lineage)
+        return _with_holes(live_log, lineage, 0)
+    older = cold.get("snapshot-log") or ()
     since = begins_at(closed_tables(cold.get("properties")))
-    merged = merge_logs(cold.get("snapshot-log") or (), log_between(live_log, since, None), complete_until(cold))
-    return _with_holes(merged, lineage)
+    merged = merge_logs(older, log_between(live_log, since, None), complete_until(cold))
+    return _with_holes(merged, lineage, len(older))
 
 
-def _with_holes(log: Sequence[Json], lineage: Lineage) -> list[Json]:
-    """`log`, saying UNKNOWN_SNAPSHOT before each entry whose snapshot came after one that the log does not name:
+def _with_holes(log: Sequence[Json], lineage: Lineage, begins: int) -> list[Json]:
+    """`log`, saying UNKNOWN_SNAPSHOT before each entry from `begins` on that came after one which is not there:
     pyiceberg takes an expired snapshot out of the middle, and out of what its children say of their parent."""
-    named = {entry["snapshot-id"] for entry in log} | set(lineage)
-    whole: list[Json] = []
-    before: set[int] = set()
-    for entry in log:
+    whole = list(log[:begins])
+    before = {entry["snapshot-id"] for entry in whole}
+    for entry in log[begins:]:
         snapshot_id, last = entry["snapshot-id"], whole[-1] if whole else None
         parent, number = lineage.get(snapshot_id, (None, 0))
-        lost = parent is not None and parent not in named
-        if parent is None and number and last is not None and snapshot_id not in before:
-            # The first of all, one of a table that was replaced, or one whose parent was taken away.
-            _, former = lineage.get(last["snapshot-id"], (None, 0))
-            lost = 0 < former < number - 1
-        if lost and last is not None and last["snapshot-id"] != UNKNOWN_SNAPSHOT:
+        _, former = lineage.get(last["snapshot-id"], (None, 0)) if last is not None else (None, 0)
+        # Without a parent it is the first of all, one of a table that was replaced, or one whose parent was taken away;
+        # each commit has the sequence number that follows on the one before.
+        if last is not None and parent is None and snapshot_id not in before and 0 < former < number - 1:
             after = last["timestamp-ms"] + 1
             if after < entry["timestamp-ms"]:
                 whole.append({"timestamp-ms": after, "snapshot-id": UNKNOWN_SNAPSHOT})

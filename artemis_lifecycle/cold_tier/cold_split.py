@@ -18,8 +18,6 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
-from artemis_lifecycle.cold_tier.tags import Meaning, history_of
-
 Json = dict[str, Any]
 Period = Literal["year", "month"]
 
@@ -112,7 +110,6 @@ def close(newest: Json, name: str) -> tuple[Json, Json]:
         **newest,
         "table-uuid": str(uuid.uuid5(uuid.UUID(newest["table-uuid"]), name)),
         "metadata-log": [],
-        "refs": refs_of_closed(newest["refs"], history_of(newest.get("properties"))),
         "properties": {key: value for key, value in newest["properties"].items() if key != CLOSED_TABLES},
     }
     listed = json.dumps(
@@ -120,12 +117,6 @@ def close(newest: Json, name: str) -> tuple[Json, Json]:
     )
     rest = {**newest, "snapshots": [], "refs": {}, "properties": {**newest["properties"], CLOSED_TABLES: listed}}
     return {**rest, **{key: [] for key in ("statistics", "partition-statistics") if key in newest}}, piece
-
-
-def refs_of_closed(refs: Json, tags: Sequence[Meaning]) -> Json:
-    """Of the refs of a table that will not be written again: no tag whose history is kept, for its meaning may move."""
-    known = {each.name for each in tags}
-    return {name: ref for name, ref in refs.items() if name not in known}
 
 
 def _start(at_ms: int, by: Period) -> int:
@@ -148,8 +139,6 @@ def _piece(whole: Json, since: int | None, until: int | None) -> Json:
     newest = max(snapshots, key=by_commit)["snapshot-id"]
     refs = {name: ref for name, ref in whole["refs"].items() if name != "main" and ref["snapshot-id"] in ids}
     refs["main"] = {"snapshot-id": newest, "type": "branch"}
-    if until is not None:
-        refs = refs_of_closed(refs, history_of(whole.get("properties")))
     statistics: Json = {
         key: [entry for entry in whole[key] if entry["snapshot-id"] in ids]
         for key in ("statistics", "partition-statistics")

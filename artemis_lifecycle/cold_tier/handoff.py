@@ -28,7 +28,7 @@ from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current, wit
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
-from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, refs_of
+from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.config import LifecycleConfig
@@ -485,6 +485,7 @@ def _changes(
         # Files without ids are read by another mapping there: what is archived stays with its own.
         name = _free_name(catalog, identity, f"mapping_{len(closed) + 1}")
         before, piece = close(before, name)
+        piece = cold_metadata.without_moved_refs(piece, None, tags) or piece
         changes.append(_Change(name, _Current(), piece))
         mapping = Joint(mapping_of(live))
     assert mapping is not None
@@ -509,8 +510,32 @@ def _changes(
             grown, policy.by, policy.above, known_until, lambda label: _free_name(catalog, identity, label)
         )
     changes.append(_Change(identity.cold_table, newest, grown))
+    changes += _without_moved_refs(context, catalog, plan, newest, tags, {change.table for change in changes})
     changes += [_Change(name, _Current(), piece) for name, piece in pieces.items()]
     return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def _without_moved_refs(
+    context: HandoffContext,
+    catalog: CatalogReader,
+    plan: HandoffInput,
+    newest: _Current,
+    tags: Sequence[Meaning],
+    changed: Collection[str],
+) -> Iterator[_Change]:
+    """The closed tables whose tags mean something else since the last handoff. They are read only if any does."""
+    properties = (newest.metadata or {}).get("properties")
+    before = history_of(properties)
+    if all(last(tags, each.name) == last(before, each.name) for each in before):
+        return
+    for closed in closed_tables(properties):
+        if closed.name in changed:
+            continue
+        table = _closed(context, catalog, plan, closed.name)
+        assert table.metadata is not None
+        pruned = cold_metadata.without_moved_refs(table.metadata, table.location, tags)
+        if pruned is not None:
+            yield _Change(closed.name, table, pruned)
 
 
 def _tags(context: HandoffContext, live: dict[str, Any], cold: dict[str, Any] | None) -> tuple[Meaning, ...]:

@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.cold_metadata import (
     metadata_path,
     snapshot_at,
     to_bytes,
+    without_moved_refs,
 )
 from artemis_lifecycle.cold_tier.evolution import Ids, archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place
@@ -128,6 +129,15 @@ def test_refs_of_archived_snapshots_become_tags_and_stay() -> None:
         "audit": {"snapshot-id": 2, "type": "tag"},
         "later": {"snapshot-id": 3, "type": "tag"},
     }
+
+
+def test_a_closed_table_keeps_no_tag_that_means_another_snapshot_by_now() -> None:
+    tags = continued((), [(10, {"stays": 1, "moves": 1})])
+    closed = build_metadata(live([1, 2, 3]), None, None, {1, 2}, IDENTITY, MAPPED, tags=tags)
+    assert without_moved_refs(closed, "s3://cold/a.json", tags) is None
+    later = without_moved_refs(closed, "s3://cold/a.json", continued(tags, [(20, {"moves": 3})]))
+    assert later is not None and later["refs"] == {name: closed["refs"][name] for name in ("stays", "main")}
+    assert later["metadata-log"][-1]["metadata-file"] == "s3://cold/a.json"
 
 
 steps = st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(1, 4), max_size=3), max_size=8)

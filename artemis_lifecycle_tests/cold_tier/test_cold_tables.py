@@ -42,6 +42,7 @@ def past(ids: list[int], history: list[tuple[int, int]], **more: Any) -> Json:
     metadata = live(ids, [(at(when), snapshot) for when, snapshot in history], **more)
     for snapshot in metadata["snapshots"]:
         snapshot["timestamp-ms"] = at(snapshot["snapshot-id"])
+        snapshot["parent-snapshot-id"] = snapshot["snapshot-id"] - 1
     return {**metadata, "last-updated-ms": at(max([*ids, *(when for when, _ in history)]))}
 
 

@@ -28,7 +28,7 @@ def metadata(
         last_updated_ms=0,
         last_sequence_number=9,
         current_snapshot_id=ids[-1],
-        snapshots=tuple(Snapshot(n, None, n, n * 10, f"l{n}") for n in ids),
+        snapshots=tuple(Snapshot(n, n - 1 or None, n, n * 10, f"l{n}") for n in ids),
         refs={name: Ref(name, snapshot_id, "tag") for name, snapshot_id in (refs or {}).items()},
         snapshot_log=tuple(LogEntry(at, snapshot_id) for at, snapshot_id in log),
         metadata_log=(),
