@@ -507,11 +507,13 @@ class Protection:
         folders = Folders(rules)
         in_flight: list[str] = []
         held: list[str] = []
+        reads = {other.table: self.neighbors.reads(other) for other in self._found} if self._heartbeats else {}
         for state in (self._own, *self._others.values()):
             assert state.metadata is not None
             live = [heartbeat for heartbeat in self._heartbeats if heartbeat.table_uuid == state.table_uuid]
             had = context.operations.table_locations.of_table(state.table_uuid) if live else ()
-            former = (*had, *(self._own_roots if state is self._own else ()))
+            # A writer of a table that reads from here may have a file of here at hand.
+            former = (*had, *(self._own_roots if state is self._own else reads.get(state.table, ())))
             in_flight += covered(live, state.metadata, rules, context.stores, former)
         on_hold = {hold.table_uuid for hold in context.operations.holds.active()} if self._found else set()
         for other in self._found:

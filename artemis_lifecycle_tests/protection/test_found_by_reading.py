@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,22 @@ def test_a_neighbors_hold_keeps_what_it_covers(around: Any, spark: SparkSession)
         assert outcomes(done)[str(shared)] == ("kept", "held") and done.pending == 1
         lifecycle.release(hold.hold_id)
         assert outcomes(lifecycle.delete_files(done.job_id))[str(shared)][0] == "deleted"
+
+
+def test_a_writer_of_a_table_that_reads_here_holds_up_what_it_may_have_at_hand(at_once: Lifecycle) -> None:
+    make_table(at_once, "source", 1)
+    make_table(at_once, "reader", 1)
+    folder = place(at_once, "db.source")
+    take_up(at_once, "db.reader", folder / "data")
+    lost = stray(folder, "data/stray.parquet")
+    scan = at_once.scan_orphans("db.source")
+    uuid = at_once.snapshot_history("db.reader").table_uuid
+    at_once.operations.heartbeats.beat(uuid, "db.reader", "writer", None, timedelta(hours=1))
+    done = at_once.scan_orphans("db.source")
+    assert (done.summary.orphan_files, done.summary.live_writers) == (0, 1)
+    assert at_once.delete_orphans(scan).kept == 1 and lost.exists()
+    at_once.operations.heartbeats.stop(uuid, "writer")
+    assert at_once.delete_orphans(at_once.scan_orphans("db.source")).deleted == 1
 
 
 def test_what_a_neighbor_undeleted_stays_until_that_is_closed(make_config: MakeConfig, spark: SparkSession) -> None:
