@@ -194,6 +194,21 @@ def test_version_1_without_lists_has_a_schema_and_a_spec_like_any_other() -> Non
     assert parse_table_metadata(to_bytes(made), "s3://cold/a.json").default_spec_id == 0
 
 
+def test_a_snapshot_that_names_no_schema_keeps_the_one_it_was_read_by() -> None:
+    first = build_metadata(live([1, 2]), None, None, {1}, IDENTITY, MAPPED)
+    later = live([2, 3], schemas=[{"schema-id": 4, "type": "struct", "fields": []}], **{"current-schema-id": 4})
+    second = build_metadata(later, first, "s3://cold/a.json", {2}, IDENTITY, MAPPED)
+    assert [snapshot["schema-id"] for snapshot in second["snapshots"]] == [0, 4]
+
+
+def test_partition_fields_of_old_writers_get_the_ids_that_iceberg_gives_them() -> None:
+    fields = [{"name": name, "transform": "identity", "source-id": number} for number, name in enumerate("ab", start=1)]
+    old = {"schema": {"type": "struct", "fields": []}, "partition-spec": fields}
+    made = with_lists(old)
+    assert [each["field-id"] for each in made["partition-specs"][0]["fields"]] == [1000, 1001]
+    assert made["last-partition-id"] == 1001 and with_lists(made) == made
+
+
 def test_a_cut_live_log_continues_the_cold_one() -> None:
     whole = log((10, 1), (20, 2), (30, 3))
     assert merge_logs(whole, log((30, 3), (40, 4)), 35) == log((10, 1), (20, 2), (30, 3), (40, 4))
