@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from artemis_lifecycle.catalogs.live import CatalogEntry, CatalogReader
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
@@ -36,7 +36,9 @@ class ColdSide:
 
     def current(self) -> TableMetadata:
         """All of the table's cold tables as one; the same object as long as their rows in the catalog are the same."""
-        rows = self._catalog.pointers()
+        return self._as_of(self._catalog.pointers())
+
+    def _as_of(self, rows: Mapping[str, CatalogEntry]) -> TableMetadata:
         if self._whole is None or any(rows.get(name) != row for name, row in self._rows.items()):
             tables = self._open()
             if tables is None:
@@ -59,5 +61,6 @@ class ColdSide:
         return self._catalog.entry(table)
 
     def pointers(self) -> dict[str, CatalogEntry]:
-        self.current()
-        return {name: row for name, row in self._catalog.pointers().items() if name not in self._rows}
+        rows = self._catalog.pointers()
+        self._as_of(rows)
+        return {name: row for name, row in rows.items() if name not in self._rows}

@@ -37,6 +37,9 @@ class Ids:
         return {SCHEMAS: self.schemas, SPECS: self.specs, ORDERS: self.orders}[key]
 
 
+SAME_IDS = Ids()
+
+
 class AlwaysUnsorted(dict[int, int]):
     """Calls every sort order the unsorted one."""
 
@@ -159,8 +162,6 @@ def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
 def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> Json:
     """`metadata`, its current schema, default spec and default order being those of its current snapshot: engines bind
     filters to them. `specs_of` are the specs by which a snapshot's files are partitioned, those that it wrote first.
-
-    A snapshot of an old writer names no schema: it is read by the current one, here as in live.
     """
     current = next(
         (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata.get("current-snapshot-id")), None

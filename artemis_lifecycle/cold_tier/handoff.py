@@ -23,7 +23,7 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
-from artemis_lifecycle.cold_tier.cold_split import close, closed_tables, covering, split
+from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
 from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
@@ -42,6 +42,7 @@ from artemis_lifecycle.errors import (
 )
 from artemis_lifecycle.metadata import avro
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.journal import HandoffBatches
@@ -174,7 +175,8 @@ def hand_off(
         on_progress=context.on_progress,
     ).run()
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
-    location, attempts = _publish(context, plan, placing, live, archived)
+    what = _Publication(plan, placing, demand.metadata, live, frozenset(archived))
+    location, attempts = _publish(context, what)
     # What an earlier run sealed counts: a change of policy since then is the next plan's.
     asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
     out = asked.difference(archived)
@@ -269,9 +271,7 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
     return settle(context.live_stores, context.root, table_uuid, choose)
 
 
-def _demand(
-    context: HandoffContext, plan: HandoffInput, base: bytes, live: dict[str, Any]
-) -> tuple[Demand, PathMapping]:
+def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json) -> tuple[Demand, PathMapping]:
     metadata = parse_table_metadata(base, plan.base_metadata_location)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -361,7 +361,18 @@ class _Current:
     """The cold table as its catalog has it; both None before its first handoff."""
 
     location: str | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Json | None = None
+
+
+@dataclass(frozen=True)
+class _Publication:
+    """What is to be published: `archived` snapshots of the plan's base, which is `base`, and `live` as JSON."""
+
+    plan: HandoffInput
+    placing: PathMapping
+    base: TableMetadata
+    live: Json
+    archived: frozenset[int]
 
 
 @contextmanager
@@ -390,22 +401,20 @@ class _Change:
 
     table: str
     before: _Current
-    metadata: dict[str, Any]
+    metadata: Json
 
 
-def _publish(
-    context: HandoffContext, plan: HandoffInput, placing: PathMapping, live: dict[str, Any], archived: Collection[int]
-) -> tuple[str | None, int]:
+def _publish(context: HandoffContext, what: _Publication) -> tuple[str | None, int]:
     """One commit of the cold tables; (the newest one's metadata location, attempts), 0 attempts when they have all of
-    `archived`."""
-    identity = placing.identity
+    the snapshots."""
+    plan, identity = what.plan, what.placing.identity
     engine = connect(require_uri(context.config.catalogs.cold))
     cold = context.config.catalogs.cold.name
     try:
         with _cold_catalog(context.config) as catalog:
             ensure_guard(engine, cold, context.config.catalogs.live.name)
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
-                current, changes = _changes(context, catalog, plan, placing, live, set(archived))
+                current, changes = _changes(context, catalog, what)
                 if not changes:
                     return current.location, attempt - 1
                 written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
@@ -435,16 +444,10 @@ def _publish(
         engine.dispose()
 
 
-def _changes(
-    context: HandoffContext,
-    catalog: CatalogReader,
-    plan: HandoffInput,
-    placing: PathMapping,
-    live: dict[str, Any],
-    archived: Collection[int],
-) -> tuple[_Current, list[_Change]]:
-    """The newest cold table as it is, and what has to change so that the cold tables have `archived` snapshots of
-    `live`: the newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
+def _changes(context: HandoffContext, catalog: CatalogReader, what: _Publication) -> tuple[_Current, list[_Change]]:
+    """The newest cold table as it is, and what has to change so that the cold tables have the archived snapshots: the
+    newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
+    plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
     identity = placing.identity
     newest = _newest(context, catalog, plan, identity)
     there = _ids(newest)
@@ -468,7 +471,7 @@ def _changes(
             untouched="the cold catalog",
             do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
         )
-    tags = _tags(context, live, newest.metadata)
+    tags = _tags(context, what.base, newest.metadata)
     changes = []
     for name, (table, ids) in late.items():
         assert table.location is not None and table.metadata is not None
@@ -503,7 +506,7 @@ def _changes(
             "SELECT), or set cold_tier.enabled to false for it",
         ) from apart
     policy = context.config.policy(plan.table).cold_tier.split
-    pieces: dict[str, dict[str, Any]] = {}
+    pieces: dict[str, Json] = {}
     if policy.by != "never":
         known_until = cold_metadata.complete_until(grown)
         grown, pieces = split(
@@ -538,10 +541,9 @@ def _without_moved_refs(
             yield _Change(closed.name, table, pruned)
 
 
-def _tags(context: HandoffContext, live: dict[str, Any], cold: dict[str, Any] | None) -> tuple[Meaning, ...]:
-    """The history of the live table's refs, up to `live`. Where nobody has ever tagged, no metadata file is read."""
+def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tuple[Meaning, ...]:
+    """The history of the live table's refs, up to `base`. Where nobody has ever tagged, no metadata file is read."""
     known = history_of((cold or {}).get("properties"))
-    base = parse_table_metadata(cold_metadata.to_bytes(live), "the plan's base")
     if not known and not refs_of(base):
         return ()
     until = 0 if cold is None else cold_metadata.complete_until(cold)
@@ -551,7 +553,7 @@ def _tags(context: HandoffContext, live: dict[str, Any], cold: dict[str, Any] | 
     return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
 
 
-def _joint(live: dict[str, Any], added: Collection[int], cold: dict[str, Any], there: Collection[int]) -> Joint | None:
+def _joint(live: Json, added: Collection[int], cold: Json, there: Collection[int]) -> Joint | None:
     """The name mapping for a cold table's snapshots and those `added` to it; None where no one does for both."""
     if not added or not there:
         return Joint(mapping_of(cold) if there else mapping_of(live))
@@ -559,7 +561,7 @@ def _joint(live: dict[str, Any], added: Collection[int], cold: dict[str, Any], t
 
 
 def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
-    def specs_of(snapshot: dict[str, Any]) -> list[int]:
+    def specs_of(snapshot: Json) -> list[int]:
         if snapshot.get("manifest-list") is None:
             return []
         entries = avro.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries

@@ -24,7 +24,7 @@ NAME_MAPPING = "schema.name-mapping.default"
 
 @dataclass(frozen=True)
 class Joint:
-    """A mapping by which the snapshots of two tables read as each did by its own; None is no mapping at all."""
+    """A mapping under which the snapshots of two tables read as they did under their own; None means no mapping."""
 
     mapping: str | None
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.cold_tier.evolution import Ids
+from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
@@ -85,7 +85,7 @@ class PathMapping:
     Raises HandoffFailed for a relative path, and for one with `.` or `..` that cannot be mirrored.
     """
 
-    def __init__(self, identity: ColdIdentity, ids: Ids = Ids()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, identity: ColdIdentity, ids: Ids = SAME_IDS) -> None:
         self.identity = identity
         self.ids = ids
         self._root = (identity.live_warehouse if identity.mirrored else identity.live_location).rstrip("/")

@@ -353,20 +353,13 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     with_plan = loader.loadClass("org.apache.spark.sql.catalyst.expressions.PlanExpression")
 
-    def plans_in(expression: Any) -> Iterator[Any]:
-        if with_plan.isInstance(expression):
-            yield expression.plan()
-        for child in _each(expression.children()):
-            yield from plans_in(child)
-
     waiting: list[tuple[Any, Any | None]] = [(plan, None)]
     while waiting:
         node, parent = waiting.pop()
         yield node, parent
         waiting += [(child, node) for child in _each(node.children())]
         waiting += [(child, node) for child in _each(node.innerChildren())]
-        for expression in _each(node.expressions()):
-            waiting += [(inner, node) for inner in plans_in(expression)]
+        waiting += [(inner.plan(), node) for inner in _expressions(node) if with_plan.isInstance(inner)]
 
 
 def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
@@ -375,7 +368,7 @@ def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
     catalog: Any = spark._jsparkSession.sessionState().catalog()
     jvm: Any = spark._jvm
     for node in _nodes(spark, plan):
-        for found in (node, *(inner for each in _each(node.expressions()) for inner in _expressions(each))):
+        for found in (node, *_expressions(node)):
             kind = found.getClass().getSimpleName()
             if kind in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
                 raise _not_then("IDENTIFIER(…)", as_of, "what it names is put together when the query runs")
@@ -390,10 +383,13 @@ def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
                     raise _not_then(f"{'.'.join(parts)}(…)", as_of, "a function may read tables as they are now")
 
 
-def _expressions(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in _each(expression.children()):
-        yield from _expressions(child)
+def _expressions(node: Any) -> Iterator[Any]:
+    """Every expression of a node of the plan, those inside others too."""
+    waiting = list(_each(node.expressions()))
+    while waiting:
+        expression = waiting.pop()
+        yield expression
+        waiting += _each(expression.children())
 
 
 def _not_then(spelled: str, as_of: datetime, why: str) -> BadInput:

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.evolution import Ids
+from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import encoded_long, open_container
 
@@ -42,8 +42,6 @@ Mapped = Callable[[str], str]
 DELETE_FILE_PATH = 2147483546
 DELETE_POS = 2147483545
 """Field ids that the spec reserves for the columns of position-delete files."""
-
-SAME_IDS = Ids()
 
 _BLOCK = 64 * 1024
 _SPEC_ID = b"partition-spec-id"

@@ -91,8 +91,8 @@ def refs_of(metadata: TableMetadata) -> dict[str, int]:
 
 def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterator[tuple[int, Refs | None]]:
     """The refs as each metadata file of the table's log says that is from later than `after_ms`, the newest first, with
-    the instant from which on it was the table's; None where no file tells. Of a branch that the table has, only what it
-    is now is told: it moves with each commit.
+    the instant from which on it was the table's; None where no file tells. A branch that the table still has is
+    given as it is now, because it moves with each commit.
     """
     branches = {name for name, ref in live.refs.items() if ref.is_branch}
     reached = after_ms == 0

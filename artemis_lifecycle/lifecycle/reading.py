@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.cold_tier.cold_metadata import ARCHIVE_OF
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.history import cold_history as archived_history
@@ -36,25 +37,28 @@ class Reading(Base):
         return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
 
     def _own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
-        """`cold_tables`; None where the archive is another table's: one table-uuid has two names, and it
-        continues the other one."""
-        return None if self._archive_of_other(table, table_uuid) is not None else self.cold_tables(table_uuid)
+        """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
+        tables = self.cold_tables(table_uuid)
+        of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
+        return None if self._other_name(table, table_uuid, of) is not None else tables
 
-    def _archive_of_other(self, table: str, table_uuid: str) -> str | None:
+    def _other_name(self, table: str, table_uuid: str, archived_as: str | None) -> str | None:
         """The other name of the table-uuid that the archive is of, if the live catalog still has it."""
-        identity = read_identity(self.live_stores, self.root, table_uuid)
-        if identity is None or identity.live_table == table:
+        if archived_as is None or archived_as == table:
             return None
         try:
-            found = self._look(identity.live_table)
+            found = self._look(archived_as)
         except (NoSuchTable, BadInput):
             return None  # It was renamed.
-        return identity.live_table if found.metadata.table_uuid == table_uuid else None
+        return archived_as if found.metadata.table_uuid == table_uuid else None
 
     def _require_own_archive(self, table: str, table_uuid: str) -> None:
         """Raise HandoffFailed where the archive of the table's uuid is another table's."""
-        other = self._archive_of_other(table, table_uuid)
-        if other is not None and self.config.policy(table).cold_tier.enabled:
+        if not self.config.policy(table).cold_tier.enabled:
+            return
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        other = self._other_name(table, table_uuid, None if identity is None else identity.live_table)
+        if other is not None:
             raise HandoffFailed(
                 f"The archive of this table-uuid is that of {other}: it is registered under two names",
                 table=table,

@@ -141,9 +141,6 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
             f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
         ) from error
     require_iceberg(spark)
-    if _PROPERTIES in os.environ.get(_SUBMIT, ""):
-        # Spark reads one such file, and that is the user's own.
-        add_catalogs(spark, conf)
     for key in conf.keys() - _with_its_classes(spark, conf).keys():
         spark.conf.unset(key)
     return spark
@@ -160,10 +157,19 @@ def _private_properties(conf: Mapping[str, str]) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="artemis-spark-") as folder:  # 0700
         file = Path(folder) / "private.properties"
         file.touch(0o600)
-        file.write_text("".join(f"{_property(key)}={_property(value)}\n" for key, value in conf.items()), "ascii")
         before = os.environ.get(_SUBMIT)
-        given = before or "pyspark-shell"
-        os.environ[_SUBMIT] = f"{_PROPERTIES} {shlex.quote(str(file))} --load-spark-defaults {given}"
+        given = shlex.split(before or "pyspark-shell")
+        # Spark reads one such file. Where the user has one, ours is what stands behind it, and wins.
+        theirs = b""
+        if _PROPERTIES in given[:-1]:
+            place = given.index(_PROPERTIES)
+            theirs = Path(given[place + 1]).read_bytes() + b"\n"
+            del given[place : place + 2]
+        else:
+            given.insert(0, "--load-spark-defaults")
+        ours = "".join(f"{_property(key)}={_property(value)}\n" for key, value in conf.items())
+        file.write_bytes(theirs + ours.encode("ascii"))
+        os.environ[_SUBMIT] = shlex.join([_PROPERTIES, str(file), *given])
         try:
             yield
         finally:

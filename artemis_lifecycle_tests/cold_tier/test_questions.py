@@ -394,7 +394,7 @@ class Asked:
             try:
                 found = table.scan(snapshot_id=self.snapshot_id).to_arrow()
             except ValueError as error:
-                # It reads no file without ids where there is no mapping, and no deletion vector: in live neither.
+                # pyiceberg cannot read these in live either: files without ids and mapping, and deletion vectors.
                 if "field-ids" in str(error) or "PUFFIN" in str(error).upper():
                     return
                 raise
