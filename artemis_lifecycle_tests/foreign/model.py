@@ -28,6 +28,7 @@ from artemis_lifecycle_tests.guardian import (
     Census,
     Print,
     Seen,
+    on_disk,
     rows_by_pyiceberg,
     rows_by_spark,
 )
@@ -185,7 +186,7 @@ class Model:
         return found
 
     def _is_loss(self, step: str, snapshot: int, was: Way, after: Look) -> bool:
-        if self.world.flipped & after.in_cold.get(snapshot, frozenset()):
+        if not self.world.flipped.isdisjoint(str(on_disk(path)) for path in after.in_cold.get(snapshot, ())):
             # Others changed its only copy's bytes, before it was the only one.
             return False
         if was.kind == "plan":
