@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Protocol
 
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
-from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, role_statements
 from artemis_lifecycle.storage.stores import Stores
 
@@ -74,7 +74,7 @@ class DeploymentRecords(Protocol):
 
 def ensure_records(connection: Connection) -> None:
     """Make schema `artemis_live` where it is not, and let nobody else add a record until the transaction ends."""
-    connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-deployments"))))
+    starters_lock(connection, "artemis-deployments")
     if not _is_there(connection):
         for statement in _STATEMENTS:
             connection.exec_driver_sql(statement)

@@ -9,12 +9,12 @@ drop a trigger may drop this one.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Connection, Engine, text
 
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
 VERSION = 2
@@ -127,7 +127,7 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
         if there and (connection.execute(known, names).scalar_one_or_none() or 0) >= VERSION:
             return
     with engine.begin() as connection:
-        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-cold-guard"))))
+        starters_lock(connection, "artemis-cold-guard")
         for statement in _STATEMENTS:
             connection.exec_driver_sql(statement)
         connection.execute(

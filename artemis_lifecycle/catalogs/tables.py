@@ -3,10 +3,10 @@ both know them. They stand in the first schema of the connection's search path, 
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Engine, MetaData, String, Table, func, select, text
+from sqlalchemy import Column, Engine, MetaData, String, Table, text
 from sqlalchemy.schema import CreateTable
 
-from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.locks import starters_lock
 
 _metadata = MetaData()
 
@@ -44,7 +44,7 @@ def ensure_tables(engine: Engine) -> None:
         if connection.execute(probe).scalar_one():
             return
     with engine.begin() as connection:
-        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-catalog-tables"))))
+        starters_lock(connection, "artemis-catalog-tables")
         for table in (iceberg_tables, iceberg_namespace_properties):
             connection.execute(CreateTable(table, if_not_exists=True))
         connection.execute(text("ALTER TABLE iceberg_tables ADD COLUMN IF NOT EXISTS iceberg_type VARCHAR(5)"))

@@ -124,18 +124,42 @@ def pause(
 def resume(
     table: Annotated[str | None, typer.Argument(help="namespace.table; none ends the pause of all.")] = None,
     who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    why: Annotated[str | None, typer.Option(help="Kept on record.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """End a pause. What was stopped goes on with the next run."""
     with opened(config, "resuming") as lifecycle:
-        ended, left = lifecycle.resume(table, who=who or lifecycle.owner), lifecycle.pauses()
+        ended = lifecycle.resume(table, who=lifecycle.owner if who is None else who, why=why)
+        left = lifecycle.pauses()
     if json:
         show_json({"ended": ended, "in_force": left})
         return
     say("\n".join(f"ended: {each}" for each in ended) or "there was no such pause")
     for each in left:
         say(f"still in force: {each}")
+
+
+@app.command()
+def decisions(
+    table: Annotated[str | None, typer.Argument(help="namespace.table; all tables without it", metavar="TABLE")] = None,
+    about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Who approved, closed, held, released, paused, resumed or brought back what, when, why and by which account."""
+    with opened(config, "reading decisions") as lifecycle:
+        found = lifecycle.decisions(table, about=about)
+    show_list(
+        found,
+        json=json,
+        title="Decisions",
+        columns=("when", "decision", "about", "table", "who", "why", "account", "login of Postgres"),
+        row=lambda each: (
+            each.decided_at, each.kind, each.subject, each.table, each.who, each.why, each.account,
+            each.login if each.address is None else f"{each.login} from {each.address}",
+        ),
+    )  # fmt: skip
 
 
 @app.command()

@@ -192,5 +192,9 @@ def keep_dropped(
 ) -> None:
     """Decide that the files of a dropped table stay (say --who and --why); with --undo, that they do not."""
     with opened(config, f"deciding on {table}") as lifecycle:
-        found = lifecycle.unkeep_dropped(table) if undo else lifecycle.keep_dropped(table, who=who, why=why)
+        found = (
+            lifecycle.unkeep_dropped(table, who=who or None)
+            if undo
+            else lifecycle.keep_dropped(table, who=who, why=why)
+        )
     show(found, json=json, title=f"Dropped table {table}")

@@ -146,7 +146,7 @@ def holds(
         found,
         json=json,
         title=f"Holds on {table}",
-        columns=("hold", "kind", "owner", "why", "on", "until", *(["released"] if ended else [])),
+        columns=("hold", "kind", "owner", "why", "on", "until", *(["released", "by", "for"] if ended else [])),
         row=lambda held: (
             held.hold_id,
             held.kind,
@@ -154,7 +154,7 @@ def holds(
             held.reason,
             "\n".join(map(str, held.snapshot_ids)) or "the whole table",
             held.until or "released",
-            *([held.released_at] if ended else []),
+            *([held.released_at, held.released_by, held.released_why] if ended else []),
         ),
     )
 
@@ -184,10 +184,16 @@ def advance(
 
 
 @app.command()
-def release(hold_id: str, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Release a hold."""
+def release(
+    hold_id: str,
+    who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
+    why: Annotated[str | None, typer.Option(help="Kept on record.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Release a hold. Who, when and why are kept."""
     with opened(config, "releasing") as lifecycle:
-        show(lifecycle.release(hold_id), json=json, title=f"Hold {hold_id}")
+        show(lifecycle.release(hold_id, who=who, why=why), json=json, title=f"Hold {hold_id}")
 
 
 @app.command()

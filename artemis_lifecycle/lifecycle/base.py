@@ -4,9 +4,7 @@ around the work. Does not belong here: anything that is one step's own.
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -425,11 +423,6 @@ def paused(table: str, why: str) -> Paused:
         untouched="what was not finished before; it is gone on with by the next run",
         do="let it go on with artemis resume, or wait for the next night",
     )
-
-
-def person() -> str:
-    """Who acts, where nobody is named."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:

@@ -25,10 +25,10 @@ from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
-from artemis_lifecycle.lifecycle.base import person
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.reading import require_readable
 from artemis_lifecycle.metadata.types import NO_SUMMARY
+from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
 from artemis_lifecycle.operations.restores import RestoreRecord
@@ -356,7 +356,6 @@ class ColdTier(Expiration):
             files_location=folder,
             files=files,
             size_in_bytes=size,
-            requested_from=person(),
             approve_within=self.config.deep_archive.approve_within,
         )
 
@@ -365,7 +364,7 @@ class ColdTier(Expiration):
 
         Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
         """
-        thaw = self.operations.thaws.approve(thaw_id, who, why, person())
+        thaw = self.operations.thaws.approve(thaw_id, who, why)
         return self._asked(thaw)
 
     def _asked(self, thaw: ThawRecord) -> ThawRecord:

@@ -21,6 +21,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.lifecycle.base import Look
 from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.metadata.types import CatalogEntry
+from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
@@ -198,10 +199,13 @@ class DroppedTables(Deletion):
         require_said(known.table, who=who, why=why)
         return self._dropped(self.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
 
-    def unkeep_dropped(self, table: str) -> DroppedTable:
-        """End a `keep_dropped`: the time runs from when the table was missed. Raises NoSuchTable, PlanStateError."""
+    def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
+        """End a `keep_dropped`: the time runs from when the table was missed. `who` (default: the account, USER@HOST)
+        is kept. Raises NoSuchTable, PlanStateError."""
         known = self._missing(table)
-        return self._dropped(self.operations.known_tables.unkeep(known.catalog, known.table_uuid))
+        return self._dropped(
+            self.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
+        )
 
     def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> Look:
         """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""

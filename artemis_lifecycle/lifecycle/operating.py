@@ -5,6 +5,7 @@ from __future__ import annotations
 from artemis_lifecycle.catalogs.deployments import DeploymentRecord, take_over
 from artemis_lifecycle.deletion.records import Forgotten, forget
 from artemis_lifecycle.lifecycle.base import Base, paused
+from artemis_lifecycle.operations.decisions import Decision
 from artemis_lifecycle.operations.pauses import Pause
 from artemis_lifecycle.operations.texts import require_said
 
@@ -30,14 +31,21 @@ class Operating(Base):
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
         two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
-        require_said(table or "all tables", who=who, why=why)
         table_uuid = None if table is None else self._look(table).metadata.table_uuid
         return self.operations.pauses.begin(who, why, table_uuid, table)
 
-    def resume(self, table: str | None = None, *, who: str) -> list[Pause]:
+    def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
         """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
-        outlives that of all."""
-        return self.operations.pauses.end(who, None if table is None else self._look(table).metadata.table_uuid)
+        outlives that of all. Raises BadInput where nobody is named."""
+        table_uuid = None if table is None else self._look(table).metadata.table_uuid
+        return self.operations.pauses.end(who, table_uuid, why)
+
+    def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
+        """Who decided what, why and by which account, newest first: of one table or of all; or,
+        oldest first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete what is in it."""
+        if about is not None:
+            return self.operations.decisions.about(about)
+        return self.operations.decisions.of_table(None if table is None else self._look(table).metadata.table_uuid)
 
     def pauses(self) -> list[Pause]:
         """The pauses that are in force."""

@@ -12,9 +12,10 @@ from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, comm
 from artemis_lifecycle.config import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
-from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot, person
+from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.metadata.types import Ref
+from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.locks import table_lock
@@ -207,7 +208,7 @@ class Promises(Reading):
             # Placing waited for commits under way; what they removed, no hold brings back.
             self._require_snapshots(self._look(table), snapshot_ids, kind)
         except BadInput:
-            self.operations.holds.release(placed.hold_id)
+            self.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
         return placed
 
@@ -250,9 +251,10 @@ class Promises(Reading):
             self._require_snapshots(look, [snapshot_id])
             return self.operations.holds.advance(hold_id, snapshot_id)
 
-    def release(self, hold_id: str) -> Hold:
-        """Release a hold. Raises NoSuchPlan for an id that no hold has."""
-        return self.operations.holds.release(hold_id)
+    def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
+        """Release a hold. `who` (default: the account, USER@HOST) and `why` are kept. Raises NoSuchPlan for an id that
+        no hold has; BadInput where nobody is named."""
+        return self.operations.holds.release(hold_id, person() if who is None else who, why)
 
     def writers(self, table: str | None = None) -> list[Heartbeat]:
         """The writers at work, by their heartbeats, of one table or of all, longest at work first."""

@@ -9,19 +9,20 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
 
 from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.decisions import Decisions
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
 from artemis_lifecycle.operations.heartbeats import Heartbeats
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
 from artemis_lifecycle.operations.known_tables import KnownTables
 from artemis_lifecycle.operations.leases import Leases
-from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
 from artemis_lifecycle.operations.quarantines import Quarantines
@@ -107,7 +108,7 @@ def migrate(engine: Engine) -> None:
         if _revision(connection) == head:
             return
     with engine.begin() as connection:
-        connection.execute(select(func.pg_advisory_xact_lock(lock_key("artemis-migrate"))))
+        starters_lock(connection, "artemis-migrate")
         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
         config.attributes["connection"] = connection
         try:
@@ -136,6 +137,7 @@ class Operations:
         self.handoffs = HandoffBatches(engine)
         self.leases = Leases(engine)
         self.holds = Holds(engine)
+        self.decisions = Decisions(engine)
         self.heartbeats = Heartbeats(engine)
         self.steps = Steps(engine)
         self.scans = Scans(engine)

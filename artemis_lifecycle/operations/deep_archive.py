@@ -10,9 +10,12 @@ from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Engine, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_or
+from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import DecisionKind, may_be_one_person, note, person
+from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE, approving
 from artemis_lifecycle.operations.tables import deep_moves, deep_snapshots, thaws, to_record
 from artemis_lifecycle.operations.texts import require_said
 
@@ -49,8 +52,9 @@ class ThawState(StrEnum):
 class ThawRecord:
     """A request to make archived snapshots readable, and what became of it. Sizes in bytes.
 
-    It lapses at `lapses_at` unless a second person approves it before. `requested_from` and `approved_from` are the
-    accounts that the two were at work under. `ended_why`: refused, lapsed, or its days are over.
+    It lapses at `lapses_at` unless a second person approves it before. `requested_from` and `approved_from` are
+    the accounts (USER@HOST) that the two were at work under, as they say; `…_login` theirs of Postgres, as it says.
+    `ended_why`: refused, lapsed, or its days are over.
     """
 
     thaw_id: str
@@ -65,12 +69,14 @@ class ThawRecord:
     files: int
     bytes: int
     requested_from: str
+    requested_login: str | None
     requested_at: datetime
     lapses_at: datetime
     approved_by: str | None
     approved_at: datetime | None
     approved_why: str | None
     approved_from: str | None
+    approved_login: str | None
     asked_at: datetime | None
     readable_at: datetime | None
     readable_until: datetime | None
@@ -196,11 +202,10 @@ class Thaws:
         files_location: str,
         files: int,
         size_in_bytes: int,
-        requested_from: str,
         approve_within: timedelta,
     ) -> ThawRecord:
         """Write a request down. It asks nothing of the store yet. Raises BadInput where something is not said."""
-        require_said(table, case_id=case_id, requester=requester, reason=reason)
+        require_said(table, case_id=case_id)
         with around("thaws.request"), self._engine.begin() as connection:
             row = connection.execute(
                 insert(thaws)
@@ -216,34 +221,55 @@ class Thaws:
                     files_location=files_location,
                     files=files,
                     bytes=size_in_bytes,
-                    requested_from=requested_from,
+                    requested_from=person(),
                     lapses_at=func.clock_timestamp() + approve_within,
                 )
                 .returning(thaws)
             ).one()
+            of = {"table_uuid": table_uuid, "table": table}
+            note(connection, "request-thaw", thaw_id, who=requester, why=reason, **of)
         return to_record(ThawRecord, row)
 
-    def approve(self, thaw_id: str, who: str, why: str, approved_from: str) -> ThawRecord:
-        """A second person's approval. Raises Refused for the requester's own, for a thaw that has lapsed or ended;
-        BadInput for nobody's; NoSuchPlan. Approving twice changes nothing."""
+    def approve(self, thaw_id: str, who: str, why: str) -> ThawRecord:
+        """A second person's approval, from a second account: another login of Postgres, or another user of the
+        operating system.
+
+        Raises Refused for a name that may be the requester's, for the account that asked, for a login that may not
+        approve, and for a thaw that has lapsed or ended; BadInput for nobody's; NoSuchPlan. Approving twice changes
+        nothing.
+        """
         thaw = self.get(thaw_id)
         require_said(thaw.table, who=who)
-        if _same(who, thaw.requester):
+        if may_be_one_person(who, thaw.requester):
             raise Refused(
-                f"{who.strip()} asked for this thaw, and cannot approve it",
+                f"{who.strip()} asked for this thaw (as {thaw.requester}), and cannot approve it",
                 table=thaw.table,
                 untouched="the thaw, and all files",
                 do="let a second person run: artemis approve-thaw",
             )
         open_to_approval = (thaws.c.approved_at.is_(None), thaws.c.lapses_at > func.clock_timestamp())
-        done = self._set(
-            thaw_id,
-            *open_to_approval,
-            approved_by=who.strip(),
-            approved_at=func.clock_timestamp(),
-            approved_why=why.strip() or None,
-            approved_from=approved_from,
-        )
+        try:
+            with approving(thaw_id):
+                done = self._set(
+                    thaw_id,
+                    *open_to_approval,
+                    decision=("approve-thaw", who, None if not why.strip() else why),
+                    approved_by=who.strip(),
+                    approved_at=func.clock_timestamp(),
+                    approved_why=why.strip() or None,
+                    approved_from=person(),
+                )
+        except IntegrityError as error:
+            if "thaws_second_" not in str(error.orig):
+                raise
+            raise Refused(
+                f"The account that asked for this thaw ({thaw.requested_from}, login "
+                f"{thaw.requested_login or 'unknown'} of Postgres) cannot approve it, whatever the name",
+                table=thaw.table,
+                untouched="the thaw, and all files",
+                do="let a second person approve from an account of their own: CREATE ROLE … LOGIN PASSWORD '…' "
+                f"IN ROLE {LIFECYCLE}, {APPROVER}, and that login in their operations.uri (docs/security.md)",
+            ) from None
         if done is not None:
             return done
         thaw = self.get(thaw_id)
@@ -269,7 +295,8 @@ class Thaws:
 
     def end(self, thaw_id: str, who: str | None, why: str) -> ThawRecord:
         """End a thaw. One that has ended stays as it was. Raises NoSuchPlan."""
-        done = self._set(thaw_id, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
+        ended: tuple[DecisionKind, str, str] | None = None if who is None else ("end-thaw", who, why)
+        done = self._set(thaw_id, decision=ended, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
         return done or self.get(thaw_id)
 
     def get(self, thaw_id: str) -> ThawRecord:
@@ -292,7 +319,13 @@ class Thaws:
         with self._engine.connect() as connection:
             return [to_record(ThawRecord, row) for row in connection.execute(query)]
 
-    def _set(self, thaw_id: str, *conditions: ColumnElement[bool], **values: object) -> ThawRecord | None:
+    def _set(
+        self,
+        thaw_id: str,
+        *conditions: ColumnElement[bool],
+        decision: tuple[DecisionKind, str, str | None] | None = None,
+        **values: object,
+    ) -> ThawRecord | None:
         """None when it has ended, or a condition does not hold."""
         with around("thaws.record"), self._engine.begin() as connection:
             row = connection.execute(
@@ -301,12 +334,11 @@ class Thaws:
                 .values(**values)
                 .returning(thaws)
             ).first()
+            if row is not None and decision is not None:
+                kind, who, why = decision
+                note(connection, kind, thaw_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
         return None if row is None else to_record(ThawRecord, row)
 
 
 def new_id(kind: str) -> str:
     return f"{kind}-{uuid.uuid4().hex}"
-
-
-def _same(one: str, other: str) -> bool:
-    return one.strip().casefold() == other.strip().casefold()

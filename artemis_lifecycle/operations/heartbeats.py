@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.tables import heartbeats, to_record
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ class Heartbeats:
         """Begin or go on: protected until `ttl` from now. `session` tells apart processes of one writer id (host and
         pid when None).
 
-        The first beat, and one after a lapse, takes the table's lock: no deletion batch is between its last look and
-        its deletes. Raises Busy when that lock is not free within `timeout` seconds.
+        The first beat, and one after a lapse, takes the table's lock (by a trigger): no deletion batch is between its
+        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds.
         """
         key = session or _this_process()
         with self._engine.begin() as connection:
@@ -103,9 +103,9 @@ class Heartbeats:
         if row is not None:
             return to_record(Heartbeat, row)
         with (
-            table_lock(self._engine, table_uuid, timeout, table=table),
             around("heartbeats.enter"),
             self._engine.begin() as connection,
+            busy_after(connection, timeout, table_uuid, table),
         ):
             connection.execute(delete(heartbeats).where(heartbeats.c.expires_at < func.clock_timestamp() - _HISTORY))
             statement = upsert(heartbeats).values(

@@ -12,8 +12,10 @@ from sqlalchemy import Engine, func, insert, or_, select, update
 
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.tables import holds, to_record
+from artemis_lifecycle.operations.texts import require_said
 
 HoldKind = Literal["legal", "lease", "consumer"]
 
@@ -36,6 +38,8 @@ class Hold:
     created_at: datetime
     until: datetime | None
     released_at: datetime | None
+    released_by: str | None = None
+    released_why: str | None = None
 
 
 class Holds:
@@ -55,7 +59,8 @@ class Holds:
         ttl: timedelta | None = None,
         timeout: float = 30.0,
     ) -> Hold:
-        """Place a hold, under the table's lock: no deletion batch is between its last look and its deletes.
+        """Place a hold, under the table's lock (a trigger takes it): no deletion batch is between its last look and its
+        deletes.
 
         `ttl` counts by Postgres' clock, and stands for `until`. Raises Busy when that lock is not free within `timeout`
         seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
@@ -69,9 +74,9 @@ class Holds:
                 do="pass an aware one",
             )
         with (
-            table_lock(self._engine, table_uuid, timeout, table=table),
             around("holds.place"),
             self._engine.begin() as connection,
+            busy_after(connection, timeout, table_uuid, table),
         ):
             row = connection.execute(
                 insert(holds)
@@ -88,6 +93,9 @@ class Holds:
                 .returning(holds)
             ).one()
             hold = to_record(Hold, row)
+            require_said(table, owner=owner, reason=reason)
+            if kind == "legal":
+                note(connection, "hold", hold.hold_id, who=owner, why=reason, table_uuid=table_uuid, table=table)
             if until is not None and until <= hold.created_at:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",
@@ -97,18 +105,23 @@ class Holds:
                 )
         return hold
 
-    def release(self, hold_id: str) -> Hold:
-        """End a hold; releasing it again changes nothing. Raises NoSuchPlan."""
+    def release(self, hold_id: str, who: str, why: str | None = None) -> Hold:
+        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput where nobody is named."""
         with around("holds.release"), self._engine.begin() as connection:
             row = connection.execute(
                 update(holds)
-                .where(holds.c.hold_id == hold_id)
-                .values(released_at=func.coalesce(holds.c.released_at, func.clock_timestamp()))
+                .where(holds.c.hold_id == hold_id, holds.c.released_at.is_(None))
+                .values(released_at=func.clock_timestamp(), released_by=who, released_why=why)
                 .returning(holds)
             ).first()
-        if row is None:
-            raise _no_such(hold_id)
-        return to_record(Hold, row)
+            if row is not None:
+                hold = to_record(Hold, row)
+                require_said(hold.table, who=who)
+                if hold.kind == "legal":
+                    of = {"table_uuid": hold.table_uuid, "table": hold.table}
+                    note(connection, "release", hold_id, who=who, why=why, **of)
+                return hold
+        return self.get(hold_id)
 
     def renew(self, hold_id: str, ttl: timedelta) -> Hold:
         """Let a reader's lease last until `ttl` from now, and never less long than it would.

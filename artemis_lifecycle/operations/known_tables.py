@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import DecisionKind, note
 from artemis_lifecycle.operations.tables import known_tables, to_record
 
 _SEEN_EVERY = timedelta(hours=1)
@@ -99,12 +100,14 @@ class KnownTables:
         """Decide that a dropped table's files stay. Raises PlanStateError when it is not missing, or gone."""
         return self._decide(
             catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
-            kept_why=why,
+            kept_why=why, decision=("keep-dropped", who, why),
         )  # fmt: skip
 
-    def unkeep(self, catalog: str, table_uuid: str) -> KnownTable:
+    def unkeep(self, catalog: str, table_uuid: str, who: str) -> KnownTable:
         """Let a dropped table's time run on from when it was missed. Raises PlanStateError."""
-        return self._decide(catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None)
+        return self._decide(
+            catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=("unkeep-dropped", who, None)
+        )
 
     def back(self, catalog: str, table_uuid: str) -> KnownTable:
         """Write that a dropped table's files are about to stand at their paths again. Raises PlanStateError."""
@@ -116,7 +119,15 @@ class KnownTables:
             catalog, table_uuid, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()), again=True
         )
 
-    def _decide(self, catalog: str, table_uuid: str, *, again: bool = False, **values: object) -> KnownTable:
+    def _decide(
+        self,
+        catalog: str,
+        table_uuid: str,
+        *,
+        again: bool = False,
+        decision: tuple[DecisionKind, str, str | None] | None = None,
+        **values: object,
+    ) -> KnownTable:
         missing = known_tables.c.missing_since.is_not(None)
         only: ColumnElement[bool] = missing if again else and_(missing, known_tables.c.gone_at.is_(None))
         with around("known_tables.decide"), self._engine.begin() as connection:
@@ -126,6 +137,9 @@ class KnownTables:
                 .values(**values)
                 .returning(known_tables)
             ).first()
+            if row is not None and decision is not None:
+                kind, who, why = decision
+                note(connection, kind, table_uuid, who=who, why=why, table_uuid=table_uuid, table=row.table_name)
         if row is None:
             found = self.get(catalog, table_uuid)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"

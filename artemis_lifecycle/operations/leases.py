@@ -19,8 +19,8 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.locks import LOCK_VERSION, lock_row
 from artemis_lifecycle.operations.locks import TableLock as TableLock
-from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.locks import table_lock as table_lock
 from artemis_lifecycle.operations.processes import is_over
 from artemis_lifecycle.operations.tables import SCHEMA, lease_token, leases, to_record
@@ -279,7 +279,7 @@ class Leases:
     ) -> LeaseRecord:
         with around("leases.acquire"), self._engine.begin() as connection:
             # Held for this short transaction only; a live lease is refused, never waited for.
-            connection.execute(select(func.pg_advisory_xact_lock(lock_key(f"artemis-lease:{table_uuid}"))))
+            lock_row(connection, f"lease:{table_uuid}")
             current = connection.execute(
                 select(leases, (leases.c.expires_at > func.clock_timestamp()).label("live"))
                 .where(
@@ -323,6 +323,7 @@ class Leases:
                     owner=owner,
                     run_id=run_id,
                     process=process,
+                    lock_version=LOCK_VERSION,
                     expires_at=func.clock_timestamp() + ttl,
                 )
                 .returning(leases)

@@ -1,29 +1,41 @@
-"""Advisory locks of Postgres: one lock per table, shared by whoever makes files alive and whoever deletes them."""
+"""Locks in Postgres: one lock per table, shared by whoever makes files alive and whoever deletes them.
+
+A lock is a row of `lifecycle.locks`, locked while a transaction is open. Advisory locks would do, were it not that
+every login of the server can take them. Heartbeats and holds take the table's lock by triggers.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 
-from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from artemis_lifecycle.errors import Busy, OperationsUnavailable
+from artemis_lifecycle.operations.tables import locks
+
+LOCK_VERSION = 2
+"""How tables are locked: 1 was by advisory locks. Leases say it."""
+
+STARTERS_WAIT = 60.0
+"""Seconds for which a starter waits for another."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 
-
-def lock_key(name: str) -> int:
-    """The signed 64-bit key of an advisory lock, the same in every process and version."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+_HOLDER = """
+    SELECT activity.pid, activity.usename, activity.application_name, host(activity.client_addr), activity.xact_start
+    FROM pg_locks JOIN pg_stat_activity AS activity USING (pid) WHERE pg_locks.granted AND
+"""
 
 
 @dataclass(frozen=True)
 class TableLock:
-    """The lock, held while its session lives."""
+    """The lock, held while its transaction lives."""
 
     table_uuid: str
     table: str | None
@@ -47,40 +59,99 @@ def table_lock(
     engine: Engine, table_uuid: str, timeout: float | timedelta = 30.0, *, table: str | None = None
 ) -> Iterator[TableLock]:
     """Hold the table's lock on a session of its own. Waits in Postgres' queue for `timeout` (seconds), then raises
-    Busy. It is a session lock: a pooler between here and Postgres must not change sessions under a client.
-    """
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    key = lock_key(f"artemis:{table_uuid}")
-    with engine.connect() as pooled:
-        connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
-        connection.execute(
-            text("SELECT set_config('lock_timeout', :wait, false)"), {"wait": str(max(1, int(seconds * 1000)))}
-        )
+    Busy, which names who has it."""
+    with engine.connect() as connection:
         try:
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
-        except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
-                raise
-            raise Busy(
-                f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
-                "a writer's start or a restore has it",
-                table=table,
-                untouched="everything",
-                do="try again",
-            ) from error
-        finally:
-            _quietly(connection, "SELECT set_config('lock_timeout', '0', false)")
-        try:
+            # Committed by itself, so that others see whose lock it is that they wait for.
+            with busy_after(connection, timeout, table_uuid, table):
+                connection.execute(insert(locks).values(name=f"table:{table_uuid}").on_conflict_do_nothing())
+            connection.commit()
+            with busy_after(connection, timeout, table_uuid, table):
+                # The server may be set to end transactions that take long, or do nothing; this one waits on purpose.
+                connection.execute(
+                    text(
+                        "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN "
+                        "('idle_in_transaction_session_timeout', 'transaction_timeout', 'idle_session_timeout')"
+                    )
+                )
+                lock_row(connection, f"table:{table_uuid}")
             yield TableLock(table_uuid, table, connection)
         finally:
-            _quietly(connection, f"SELECT pg_advisory_unlock({key})")
+            # A session that is gone has let it go already, and the error on the way out must stay the caller's own.
+            with suppress(SQLAlchemyError, OperationsUnavailable):
+                connection.commit()
 
 
-def _quietly(connection: Connection, statement: str) -> None:
-    """Run it, or drop the session, which ends what the session held."""
-    if connection.invalidated:
-        return
+def lock_row(connection: Connection, name: str) -> None:
+    """Hold the lock `name` until the connection's transaction ends; waits for it."""
+    connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
+    connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update())
+
+
+@contextmanager
+def busy_after(
+    connection: Connection, timeout: float | timedelta, table_uuid: str, table: str | None = None
+) -> Iterator[None]:
+    """Let no statement of the block wait for a lock longer than `timeout` (seconds): raise Busy, which says who has the
+    table's lock. The transaction is to be rolled back then."""
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    _wait_at_most(connection, seconds)
     try:
-        connection.execute(text(statement))
-    except (DBAPIError, OperationsUnavailable):
-        connection.invalidate()
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise Busy(
+            f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
+            f"a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
+            table=table,
+            untouched="everything",
+            do="try again; a session that never ends is ended with: SELECT pg_terminate_backend(PID)",
+        ) from error
+    _wait_at_most(connection, 0)
+
+
+def starters_lock(connection: Connection, name: str) -> None:
+    """Hold an advisory lock until the transaction ends, for what is made once: schemas, tables and triggers, before
+    there is a row to lock. Every login can take it; raises Busy after STARTERS_WAIT, and names who has it."""
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+    _wait_at_most(connection, STARTERS_WAIT)
+    try:
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        condition = "locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = :key"
+        raise Busy(
+            f"Another session has had the lock {name} for {STARTERS_WAIT:g} s"
+            f"{_holder(connection.engine, condition, key=key)}",
+            untouched="everything",
+            do="wait until it has started, or end it with: SELECT pg_terminate_backend(PID)",
+        ) from error
+    _wait_at_most(connection, 0)
+
+
+def _wait_at_most(connection: Connection, seconds: float) -> None:
+    """0 is for ever, as in Postgres."""
+    milliseconds = max(1, int(seconds * 1000)) if seconds else 0
+    connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
+
+
+def _holder_of_row(engine: Engine, name: str) -> str:
+    condition = (
+        "locktype = 'transactionid' AND pg_locks.transactionid = (SELECT xmax FROM lifecycle.locks WHERE name = :name)"
+    )
+    return _holder(engine, condition, name=name)
+
+
+def _holder(engine: Engine, condition: str, **values: object) -> str:
+    """Which session it is, as far as the server tells."""
+    row = None
+    with suppress(DBAPIError, OperationsUnavailable), engine.connect() as connection:
+        row = connection.execute(text(_HOLDER + condition), values).first()
+    if row is None:
+        return ""
+    pid, login, program, address, since = row
+    where = f" at {address}" if address else ""
+    began = f", since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if since else ""
+    return f" (session {pid} of {login}, {program or 'no name'}{where}{began})"

@@ -13,7 +13,9 @@ from sqlalchemy import Engine, func, insert, select, update
 
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import note
 from artemis_lifecycle.operations.tables import pauses, to_record
+from artemis_lifecycle.operations.texts import require_said
 
 LOOKS_EVERY = 1.0
 """Seconds between two looks of a worker."""
@@ -43,6 +45,7 @@ class Pauses:
 
     def begin(self, who: str, why: str, table_uuid: str | None = None, table: str | None = None) -> Pause:
         """Stop one table's work, or (without one) everybody's. The one that is in force already stays as it is."""
+        require_said(table or "all tables", who=who, why=why)
         with around("pauses.begin"), self._engine.begin() as connection:
             row = connection.execute(
                 select(pauses).where(pauses.c.ended_at.is_(None), pauses.c.table_uuid.is_not_distinct_from(table_uuid))
@@ -59,10 +62,12 @@ class Pauses:
                     )
                     .returning(pauses)
                 ).one()
+                note(connection, "pause", row.pause_id, who=who, why=why, table_uuid=table_uuid, table=table)
         return to_record(Pause, row)
 
-    def end(self, who: str, table_uuid: str | None = None) -> list[Pause]:
-        """Let one table's work, or everybody's, go on; the pauses that this ended."""
+    def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
+        """Let one table's work, or everybody's, go on; the pauses that this ended. Raises BadInput for nobody."""
+        require_said(table_uuid or "all tables", who=who)
         with around("pauses.end"), self._engine.begin() as connection:
             rows = connection.execute(
                 update(pauses)
@@ -70,7 +75,11 @@ class Pauses:
                 .values(ended_at=func.clock_timestamp(), ended_by=who)
                 .returning(pauses)
             ).all()
-        return [to_record(Pause, row) for row in rows]
+            ended = [to_record(Pause, row) for row in rows]
+            for each in ended:
+                of = {"table_uuid": each.table_uuid, "table": each.table}
+                note(connection, "resume", each.pause_id, who=who, why=why, **of)
+        return ended
 
     def in_force(self) -> list[Pause]:
         """Those that are not ended, of all tables first."""

@@ -9,11 +9,13 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, case, func, insert, select, update
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.locks import lock_key
+from artemis_lifecycle.operations.decisions import DecisionKind, note
+from artemis_lifecycle.operations.locks import lock_row
+from artemis_lifecycle.operations.roles import approving
 from artemis_lifecycle.operations.tables import plan_order, plans, to_record
 
 
@@ -111,6 +113,11 @@ _STAMPS = {
 }
 
 
+def _unless_said(column: str, name: str, value: object) -> ColumnElement[Any]:
+    """`value`, or what the first approval left."""
+    return case((plans.c[f"{column}_at"].is_(None), value), else_=plans.c[f"{column}_{name}"])
+
+
 def _record(row: Row[Any]) -> PlanRecord:
     record = to_record(PlanRecord, row)
     return replace(record, status=PlanStatus(record.status))
@@ -130,7 +137,7 @@ class Plans:
         """
         with around("plans.seal"), self._engine.begin() as connection:
             # Serialises seals of one table; the partial unique index would make the loser fail rather than wait.
-            connection.execute(select(func.pg_advisory_xact_lock(lock_key(f"artemis-plans:{record.table_uuid}"))))
+            lock_row(connection, f"plans:{record.table_uuid}")
             known = connection.execute(select(plans).where(plans.c.plan_id == record.plan_id).with_for_update()).first()
             if known is not None:
                 existing = _record(known)
@@ -292,19 +299,27 @@ class Plans:
                 raise self._refusal(connection, plan_id, "cannot be committed", UNCOMMITTED)
 
     def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
-        """Let a plan pass one guard; who, when and why are kept. Raises PlanStateError when it is superseded or over;
-        NoSuchPlan."""
+        """Let a plan pass one guard; who, when and why are kept. The first approval stands; one more is only added to
+        the history of decisions.
+
+        Raises PlanStateError when it is superseded or over; Refused for a login that may not approve; BadInput where
+        nobody is named, or no reason; NoSuchPlan.
+        """
         column = _APPROVALS[what]
-        with around("plans.approve"), self._engine.begin() as connection:
+        said = {"by": who, "why": why, "at": func.clock_timestamp()}
+        with approving(plan_id), around("plans.approve"), self._engine.begin() as connection:
             row = connection.execute(
                 update(plans)
                 .where(plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
-                .values({f"{column}_by": who, f"{column}_why": why, f"{column}_at": func.clock_timestamp()})
+                .values({f"{column}_{name}": _unless_said(column, name, value) for name, value in said.items()})
                 .returning(plans)
             ).first()
             if row is None:
                 raise self._refusal(connection, plan_id, "cannot be approved", HOLDING)
-        return _record(row)
+            record = _record(row)
+            kind: DecisionKind = "approve-large" if what == "large" else "approve-lost"
+            note(connection, kind, plan_id, who=who, why=why, table_uuid=record.table_uuid, table=record.table)
+        return record
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
         """End a plan for good; it no longer holds its files. Closing a closed plan changes nothing.
@@ -321,7 +336,9 @@ class Plans:
                 .values(status=PlanStatus.CLOSED, closed_by=who, closed_why=why, closed_at=func.clock_timestamp())
                 .returning(plans)
             ).first()
-            if row is None:
+            if row is not None:
+                note(connection, "close", plan_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
+            else:
                 row = connection.execute(
                     select(plans).where(plans.c.plan_id == plan_id, plans.c.status == PlanStatus.CLOSED)
                 ).first()

@@ -13,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import DecisionKind, note
 from artemis_lifecycle.operations.tables import quarantines, to_record
 
 
@@ -141,6 +142,7 @@ class Quarantines:
             closed_at=None,
             closed_by=None,
             closed_why=None,
+            decision=("undelete", who, why),
         )
 
     def close(self, job_id: str, who: str, why: str) -> QuarantineRecord:
@@ -151,6 +153,7 @@ class Quarantines:
             closed_at=func.coalesce(quarantines.c.closed_at, func.clock_timestamp()),
             closed_by=who,
             closed_why=why,
+            decision=("close-undelete", who, why),
         )
 
     def purge(self, job_id: str) -> QuarantineRecord:
@@ -168,11 +171,21 @@ class Quarantines:
             job_id, quarantines.c.purging_at.is_not(None), purged_at=func.coalesce(quarantines.c.purged_at, func.now())
         )
 
-    def _set(self, job_id: str, only: ColumnElement[bool], **values: Any) -> QuarantineRecord:
+    def _set(
+        self,
+        job_id: str,
+        only: ColumnElement[bool],
+        *,
+        decision: tuple[DecisionKind, str, str] | None = None,
+        **values: Any,
+    ) -> QuarantineRecord:
         with around("quarantines.record"), self._engine.begin() as connection:
             row = connection.execute(
                 update(quarantines).where(quarantines.c.job_id == job_id, only).values(**values).returning(quarantines)
             ).first()
+            if row is not None and decision is not None:
+                kind, who, why = decision
+                note(connection, kind, job_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
         if row is None:
             found = self.get(job_id)
             raise PlanStateError(

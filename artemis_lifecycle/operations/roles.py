@@ -1,6 +1,7 @@
-"""Three group roles of Postgres, and how rights are given to them: `artemis_ingest` for what writes tables,
-`artemis_lifecycle` for this project, `artemis_analyst` for what only reads. None can log in: a person or a service gets
-one with `GRANT artemis_analyst TO somebody`.
+"""Four group roles of Postgres, and how rights are given to them: `artemis_ingest` for what writes tables,
+`artemis_lifecycle` for this project, `artemis_approver` for people who may approve (beside `artemis_lifecycle`),
+`artemis_analyst` for what only reads. None can log in: a person or a service gets one with
+`GRANT artemis_analyst TO somebody`.
 
 Belongs here: making the roles, and grants that do not fail where nobody could make them. Does not belong: which rights
 (the migrations say that for the operations database, `catalogs/guard.py` for the catalogs').
@@ -9,8 +10,33 @@ Belongs here: making the roles, and grants that do not fail where nobody could m
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy.exc import ProgrammingError
+
+from artemis_lifecycle.errors import Refused
 
 INGEST, LIFECYCLE, ANALYST = "artemis_ingest", "artemis_lifecycle", "artemis_analyst"
+APPROVER = "artemis_approver"
+
+
+_NO_RIGHT = "42501"  # insufficient_privilege
+
+
+@contextmanager
+def approving(what: str) -> Iterator[None]:
+    """Raise Refused where Postgres refuses an approval: the login is neither in APPROVER nor owns the schema."""
+    try:
+        yield
+    except ProgrammingError as error:
+        if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+            raise
+        raise Refused(
+            f"This login of Postgres may not approve {what}: {str(error.orig).splitlines()[0]}",
+            untouched="it, and all files",
+            do=f"approve with a login of somebody who may: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
+            "(docs/roles.md)",
+        ) from None
 
 
 def role_statements(grants: Mapping[str, Sequence[str]]) -> Iterator[str]:

@@ -9,11 +9,13 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any, Literal
 
-from sqlalchemy import Engine, Row, func, select, update
+from sqlalchemy import Engine, Row, case, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.roles import approving
 from artemis_lifecycle.operations.tables import listings, scans, to_record
 
 ScanKind = Literal["orphans", "dropped"]
@@ -129,14 +131,24 @@ class Scans:
         return _scan(row)
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
-        """Let a scan above its table's guards be deleted. Raises PlanStateError when it is done; NoSuchPlan."""
-        with around("scans.approve"), self._engine.begin() as connection:
+        """Let a scan above its table's guards be deleted; the first approval stands, one more is only added to the
+        history of decisions. Raises PlanStateError when it is done; Refused for a login that may not approve; BadInput
+        where nobody is named, or no reason; NoSuchPlan."""
+        first = scans.c.approved_at.is_(None)
+        with approving(scan_id), around("scans.approve"), self._engine.begin() as connection:
             row = connection.execute(
                 update(scans)
                 .where(scans.c.scan_id == scan_id, scans.c.state != ScanState.DONE)
-                .values(approved_by=who, approved_why=why, approved_at=func.clock_timestamp())
+                .values(
+                    approved_by=case((first, who), else_=scans.c.approved_by),
+                    approved_why=case((first, why), else_=scans.c.approved_why),
+                    approved_at=case((first, func.clock_timestamp()), else_=scans.c.approved_at),
+                )
                 .returning(scans)
             ).first()
+            if row is not None:
+                of = {"table_uuid": row.table_uuid, "table": row.table_name}
+                note(connection, "approve-scan", scan_id, who=who, why=why, **of)
         if row is None:
             raise _refusal(self.get(scan_id), "cannot be approved", (ScanState.OPEN, ScanState.DELETING))
         return _scan(row)

@@ -199,6 +199,8 @@ leases = Table(
     _at("released_at"),
     Column("taken_over_by", BigInteger),
     _text("process", nullable=True),
+    # How tables are locked. A version that locks otherwise cannot take a lease: it knows no value for this.
+    Column("lock_version", Integer, nullable=False),
     Index("leases_of_table", "table_uuid", "token"),
     Index("leases_of_run", "run_id", "token"),
     Index(
@@ -222,6 +224,8 @@ holds = Table(
     _at("created_at", nullable=False),
     _at("until"),
     _at("released_at"),
+    _text("released_by", nullable=True),
+    _text("released_why", nullable=True),
     CheckConstraint("kind IN ('legal', 'lease', 'consumer')", name="holds_kind"),
     Index("holds_of_table", "table_uuid"),
 )
@@ -240,7 +244,39 @@ heartbeats = Table(
     _at("started_at", nullable=False),
     _at("last_beat_at", nullable=False),
     Column("expires_at", Utc, nullable=False),
+    # Of Postgres; a trigger says whose, and only that login (and the lifecycle) ends or renews it.
+    _text("login", nullable=True),
+    CheckConstraint(
+        " AND ".join(
+            f"{name} BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-30 00:00:00+00'"
+            for name in ("started_at", "last_beat_at", "expires_at")
+        ),
+        name="heartbeats_times",
+    ),
     Index("heartbeats_expiry", "expires_at"),
+)
+
+# A row for each lock that was ever taken: who has it, has the row locked (`locks.py`).
+locks = Table("locks", metadata, Column("name", Text, primary_key=True))
+
+# Only ever added to. A trigger stamps the login, the address and the time.
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("decision_id", BigInteger, primary_key=True, autoincrement=True),
+    _text("kind"),
+    _text("subject"),
+    _text("table_uuid", nullable=True),
+    _text("table_name", nullable=True),
+    _text("who"),
+    _text("why"),
+    _text("account"),
+    Column("login", Text, nullable=False, server_default=text("session_user")),
+    _text("address", nullable=True),
+    _at("decided_at", nullable=False),
+    CheckConstraint("btrim(who) <> ''", name="decisions_said"),
+    Index("decisions_of_table", "table_uuid", "decision_id"),
+    Index("decisions_of_subject", "subject", "decision_id"),
 )
 
 steps = Table(
@@ -404,12 +440,14 @@ thaws = Table(
     _count("files"),
     _count("bytes"),
     _text("requested_from"),
+    _text("requested_login", nullable=True),
     _at("requested_at", nullable=False),
     Column("lapses_at", Utc, nullable=False),
     _text("approved_by", nullable=True),
     _at("approved_at"),
     _text("approved_why", nullable=True),
     _text("approved_from", nullable=True),
+    _text("approved_login", nullable=True),
     _at("asked_at"),
     _at("readable_at"),
     _at("readable_until"),
@@ -418,6 +456,11 @@ thaws = Table(
     _text("ended_why", nullable=True),
     CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
     CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
+    CheckConstraint(
+        "approved_login <> coalesce(requested_login, approved_login) "
+        "OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1))",
+        name="thaws_second_account",
+    ),
     CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),
     CheckConstraint("days > 0", name="thaws_days"),
     Index("thaws_of_table", "table_uuid", "requested_at"),

@@ -4,7 +4,12 @@ paths may have both.
 
 from __future__ import annotations
 
+import unicodedata
+
 from artemis_lifecycle.errors import BadInput
+
+_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
+"""Letters of no width (Hangul fillers)."""
 
 
 def storable(text: str | None) -> str | None:
@@ -15,9 +20,9 @@ def storable(text: str | None) -> str | None:
 
 
 def require_said(table: str, **said: str) -> None:
-    """Raise BadInput for whatever of `said` is empty."""
+    """Raise BadInput for whatever of `said` says nothing: it has no letter and no digit that can be seen."""
     for name, value in said.items():
-        if not value.strip():
+        if not any(each.isalnum() and each not in _INVISIBLE for each in unicodedata.normalize("NFKC", value)):
             raise BadInput(
                 f"This needs {name.replace('_', ' ')}, and none is given",
                 table=table,

@@ -29,6 +29,7 @@ from artemis_lifecycle.storage.local import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
+from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
 
@@ -122,7 +123,7 @@ def test_there_and_back_again(archive: Archive) -> None:
     with pytest.raises(Refused, match="cannot approve it"):
         lifecycle.approve_thaw(asked.thaw_id, " ann")
     assert archive.readable("t", ids) == [False, True, True, True]
-    lifecycle.approve_thaw(asked.thaw_id, "Bob", "seen the case")
+    approve_thaw(lifecycle, asked.thaw_id, "Bob", "seen the case")
     assert lifecycle.thaws_to_follow() == [lifecycle.operations.thaws.get(asked.thaw_id)]
     followed = lifecycle.follow_thaw(asked.thaw_id)
     assert followed.state is ThawState.READABLE and followed.readable_until is not None
@@ -170,12 +171,12 @@ def test_a_thaw_is_refused_where_something_is_not_said(archive: Archive) -> None
             text(f"UPDATE lifecycle.thaws SET lapses_at = clock_timestamp() WHERE thaw_id = '{asked.thaw_id}'")
         )
     with pytest.raises(Refused, match=LAPSED):
-        lifecycle.approve_thaw(asked.thaw_id, "Bob")
+        approve_thaw(lifecycle, asked.thaw_id)
     assert lifecycle.follow_thaw(asked.thaw_id).ended_why == LAPSED
     other = lifecycle.request_thaw("db.said", [first], case_id="C", requester="Ann", reason="why")
     assert lifecycle.refuse_thaw(other.thaw_id, "Bob", "no such case").ended_by == "Bob"
     with pytest.raises(Refused, match="no such case"):
-        lifecycle.approve_thaw(other.thaw_id, "Bob")
+        approve_thaw(lifecycle, other.thaw_id)
     assert not archive.reads("said", first)
 
 
@@ -325,7 +326,7 @@ def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.Monke
     first, *_ = ids = archive.made("many", ONE, INSTEAD, LAST)
     assert lifecycle.deep_archive("db.many").moved_files == 1
     asked = lifecycle.request_thaw("db.many", [first], case_id="C", requester="Ann", reason="why")
-    lifecycle.approve_thaw(asked.thaw_id, "Bob")
+    approve_thaw(lifecycle, asked.thaw_id)
     followed = lifecycle.follow_thaw(asked.thaw_id)
     assert followed.readable_until is not None
     assert timedelta(days=6) < followed.readable_until - datetime.now(UTC) <= timedelta(days=7)

@@ -20,6 +20,7 @@ from artemis_lifecycle.errors import InDeepArchive, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 
 NIGHTS, COMMITS = 3, 5
@@ -208,7 +209,7 @@ def test_every_archived_snapshot_has_its_rows(make_config: MakeConfig, spark: Sp
             waiting.append(snapshot_id)
     if waiting:
         thaw = lifecycle.request_thaw("ns.t", waiting, case_id="C", requester="Ann", reason="a test")
-        lifecycle.approve_thaw(thaw.thaw_id, "Bob")
+        approve_thaw(lifecycle, thaw.thaw_id)
         lifecycle.follow_thaw(thaw.thaw_id)
     for snapshot_id in waiting:
         assert fingerprint(lifecycle.read("ns.t", snapshot_id=snapshot_id)) == history.known[snapshot_id]

@@ -30,6 +30,7 @@ from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.defs.schedules import schedule_name
 from artemis_lifecycle.defs.sensors import steps_switched_on
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -236,7 +237,7 @@ class TestThaws:
         assert lifecycle.route(ONE, snapshot_id=first).tier == "deep-archive"
         thaw = lifecycle.request_thaw(ONE, [first], case_id="C-1", requester="Ann", reason="the audit")
         assert "wait" in str(tick(project, sensors.thaws_under_way).skip_message)
-        lifecycle.approve_thaw(thaw.thaw_id, "Bob")
+        approve_thaw(lifecycle, thaw.thaw_id)
         (request,) = tick(project, sensors.thaws_under_way).run_requests or ()
         assert (request.job_name, request.partition_key) == ("thaws", ONE)
         assert project.run("thaws", ONE).success

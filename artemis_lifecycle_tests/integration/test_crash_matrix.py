@@ -38,6 +38,7 @@ from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.deletion.world import make_old
 from artemis_lifecycle_tests.durable import When, Write, Writes
 from artemis_lifecycle_tests.integration.crash_world import ARCHIVED, Disk, Saved, plain, rows_of, stamps, state_of
+from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.told import tell_lines
 
@@ -325,7 +326,7 @@ STEPS = [
     Step("restore", _restore),
     Step("untag", lambda it: it.untag("db.t", "audit", who="ann", why="done"), over=(NoSuchSnapshot,)),
     Step("deep archive", lambda it: it.deep_archive("db.t")),
-    Step("thaw approval", lambda it: it.approve_thaw(_thaw(it), "bob"), _requested),
+    Step("thaw approval", lambda it: approve_thaw(it, _thaw(it)), _requested),
     Step("thaw", lambda it: it.follow_thaw(_thaw(it))),
     Step("quarantine", lambda it: it.delete_files(_plan_of(it, "db.q")), _committed, always=_moved),
     Step("undelete", lambda it: it.undelete(_plan_of(it, "db.q"), who="ann", why="case 8"), always=_moved),

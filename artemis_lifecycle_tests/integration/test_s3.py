@@ -18,6 +18,7 @@ from artemis_lifecycle.orphans.inventory import Inventory
 from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.policies import AND_ARCHIVED
 from artemis_lifecycle_tests.storage import s3_server
 from artemis_lifecycle_tests.storage.s3_server import S3Server
@@ -178,7 +179,7 @@ def _to_the_archive_and_back(
     for snapshot_id in set(ids[:-1]).difference(gone):
         assert fingerprint(lifecycle.read("db.t", snapshot_id=snapshot_id)) == prints[snapshot_id]
     thaw = lifecycle.request_thaw("db.t", gone, case_id="C-9", requester="Ann", reason="the audit")
-    lifecycle.approve_thaw(thaw.thaw_id, "Bob")
+    approve_thaw(lifecycle, thaw.thaw_id)
     until = lifecycle.follow_thaw(thaw.thaw_id).readable_until
     assert until is not None and timedelta(days=5) < until - datetime.now(UTC) <= timedelta(days=8)
     for snapshot_id in gone:

@@ -15,9 +15,9 @@ def test_a_hold_is_in_force_until_it_is_released(operations: Operations, table_u
     assert hold.snapshot_ids == (11, 2**62)
     assert operations.holds.active(table_uuid) == (hold,)
     assert operations.holds.get(hold.hold_id) == hold
-    released = operations.holds.release(hold.hold_id)
+    released = operations.holds.release(hold.hold_id, "ada")
     assert released.released_at is not None
-    assert operations.holds.release(hold.hold_id) == released
+    assert operations.holds.release(hold.hold_id, "ada") == released
     assert operations.holds.active(table_uuid) == ()
 
 
@@ -38,7 +38,7 @@ def test_a_hold_that_makes_no_sense_is_refused(operations: Operations, table_uui
         operations.holds.place(table_uuid, "a.b", "legal", "case", until=operations.clock.now() - timedelta(days=1))
     assert operations.holds.active(table_uuid) == ()
     with pytest.raises(NoSuchPlan, match="no-such"):
-        operations.holds.release("no-such")
+        operations.holds.release("no-such", "ada")
 
 
 def test_placing_a_hold_waits_for_the_table_lock(operations: Operations, table_uuid: str) -> None:
@@ -55,7 +55,7 @@ def test_a_hold_is_legal_unless_it_says_otherwise(operations: Operations, table_
     assert lease.until is not None
     assert timedelta(0) <= lease.until - lease.created_at - timedelta(hours=2) < timedelta(seconds=5)
     assert [hold.kind for hold in operations.holds.active(table_uuid)] == ["legal", "lease", "consumer"]
-    operations.holds.release(consumer.hold_id)
+    operations.holds.release(consumer.hold_id, "ada")
     assert [hold.kind for hold in operations.holds.of_table(table_uuid)] == ["legal", "lease", "consumer"]
 
 
@@ -99,6 +99,6 @@ def test_a_lease_is_renewed_while_it_lasts_and_never_shortened(operations: Opera
 def test_a_consumer_moves_on_until_it_is_released(operations: Operations, table_uuid: str) -> None:
     consumer = operations.holds.place(table_uuid, "a.b", "flink", "reads on", (1,), kind="consumer")
     assert operations.holds.advance(consumer.hold_id, 2**62).snapshot_ids == (2**62,)
-    operations.holds.release(consumer.hold_id)
+    operations.holds.release(consumer.hold_id, "ada")
     with pytest.raises(Refused, match="has ended"):
         operations.holds.advance(consumer.hold_id, 3)

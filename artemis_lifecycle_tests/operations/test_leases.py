@@ -292,9 +292,10 @@ def test_a_table_lock_whose_session_died_says_so(operations: Operations, table_u
         with operations.engine.connect() as connection:
             connection.execute(
                 text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND "
-                    "pid <> pg_backend_pid()"
-                )
+                    "SELECT pg_terminate_backend(pid) FROM lifecycle.locks JOIN pg_locks ON granted "
+                    "AND locktype = 'transactionid' AND transactionid = locks.xmax WHERE name = :name"
+                ),
+                {"name": f"table:{table_uuid}"},
             )
         for _ in range(2):
             with pytest.raises(OperationsUnavailable):

@@ -41,6 +41,7 @@ REFUSALS = (
     "must be owner",
     "must be superuser",
     "is the cold tier, which only a handoff writes to",
+    "may not approve",
 )
 
 # --- who may do what --------------------------------------------------------------------------------------------------
@@ -57,6 +58,7 @@ NEEDED: dict[str, set[str]] = {
     "steps": WORKED,
     "alembic_version": READ,
     "identity": READ,
+    "decisions": {"SELECT", "INSERT"},
     # What was seen, and who settled what: never changed.
     "table_locations": {"SELECT", "INSERT"},
     "settled_metadata": {"SELECT", "INSERT"},
@@ -270,6 +272,12 @@ TRIED: tuple[tuple[str, frozenset[str]], ...] = (
     ("SELECT nextval('lifecycle.lease_token')", ONLY_LIFECYCLE),
     ("SELECT setval('lifecycle.lease_token', 1)", NOBODY),
     (BEAT, WRITERS),
+    # Approvals, and what stays.
+    ("UPDATE lifecycle.thaws SET approved_by = 'bob', approved_at = now() WHERE thaw_id = 'kept'", NOBODY),
+    ("UPDATE lifecycle.decisions SET who = 'bob'", NOBODY),
+    ("DELETE FROM lifecycle.decisions", NOBODY),
+    ("SELECT 1 FROM lifecycle.locks FOR UPDATE", ONLY_LIFECYCLE),
+    ("SELECT lifecycle.take_table_lock('u')", NOBODY),
     ("SELECT * FROM lifecycle.holds", WRITERS),
     # The schema and the server.
     ("CREATE TABLE lifecycle.mine (a int)", NOBODY),
@@ -304,10 +312,10 @@ def test_a_role_does_not_become_another(logins: dict[str, Engine], told: Told) -
                 assert refused is not None
 
 
-def test_a_thaw_is_never_approved_by_who_asked_for_it(logins: dict[str, Engine], told: Told) -> None:
+def test_a_thaw_is_never_approved_by_who_asked_for_it(owner: Engine, logins: dict[str, Engine], told: Told) -> None:
     for who in ("ada", "ADA", " ada "):
         statement = f"UPDATE lifecycle.thaws SET approved_by = '{who}', approved_at = now() WHERE thaw_id = 'kept'"
-        with pytest.raises(DBAPIError, match="thaws_second_person"), logins[LIFECYCLE].begin() as connection:
+        with pytest.raises(DBAPIError, match="thaws_second_person"), owner.begin() as connection:
             connection.execute(text(statement))
         told.add("statements", LIFECYCLE, statement, "refused: thaws_second_person")
 

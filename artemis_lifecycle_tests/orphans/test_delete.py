@@ -235,7 +235,7 @@ def test_a_hold_on_the_table_stops_it_and_one_on_snapshots_does_not(world: World
     with pytest.raises(Refused, match=whole.hold_id):
         world.delete_scan(scan)
     assert lost.exists()
-    holds.release(whole.hold_id)
+    holds.release(whole.hold_id, "ada")
     holds.place(scan.table_uuid, table, "legal", "case 2", (world.current_snapshot(table),))
     assert world.delete_scan(scan).deleted == 1
 

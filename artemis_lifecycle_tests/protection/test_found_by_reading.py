@@ -16,7 +16,6 @@ from sqlalchemy import text
 from artemis_lifecycle.errors import LifecycleError, PlanStateError, Refused, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.operations.locks import lock_key
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
@@ -45,14 +44,13 @@ from artemis_lifecycle_tests.protection.foreign import (
 
 def end_the_locks_session(lifecycle: Lifecycle, table_uuid: str) -> int:
     """What a restart of Postgres, or an administrator, does to it."""
-    key = lock_key(f"artemis:{table_uuid}")
     with lifecycle.operations.engine.begin() as connection:
         return connection.execute(
             text(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND granted "
-                "AND classid = :high AND objid = :low"
+                "SELECT count(pg_terminate_backend(pid)) FROM lifecycle.locks JOIN pg_locks ON granted "
+                "AND locktype = 'transactionid' AND transactionid = locks.xmax WHERE name = :name"
             ),
-            {"high": key >> 32 & 0xFFFFFFFF, "low": key & 0xFFFFFFFF},
+            {"name": f"table:{table_uuid}"},
         ).scalar_one()
 
 

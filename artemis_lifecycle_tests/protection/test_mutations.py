@@ -39,7 +39,7 @@ from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
-from artemis_lifecycle.operations.locks import TableLock, lock_key
+from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.protection.identity import Folders
@@ -598,17 +598,16 @@ def the_lock_is_lost_at_the_last_second(stage: Stage) -> None:
     lifecycle = stage.open()
     file = replaced(lifecycle)
     plan = committed(lifecycle)
-    key = lock_key(f"artemis:{plan.table_uuid}")
 
     def act(reached: str) -> None:
         if reached == "deletion.delete_files:before":
             with lifecycle._operations.engine.connect() as connection:
                 ended = connection.execute(
                     text(
-                        "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted "
-                        "AND (classid::bigint << 32 | objid::bigint) = :key"
+                        "SELECT pg_terminate_backend(pid) FROM lifecycle.locks JOIN pg_locks ON granted "
+                        "AND locktype = 'transactionid' AND transactionid = locks.xmax WHERE name = :name"
                     ),
-                    {"key": key},
+                    {"name": f"table:{plan.table_uuid}"},
                 ).all()
             assert ended
             # Whoever waited for the lock is let in.

@@ -1,0 +1,144 @@
+"""Who decided what, when, why and by which account: a history that is only ever added to.
+
+What is decided stands in the record that it is about (a plan, a hold, a pause); a later decision may change that. What
+was decided stays here.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+import unicodedata
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Literal
+
+from sqlalchemy import Connection, Engine, insert, select
+
+from artemis_lifecycle.operations.tables import decisions, to_record
+from artemis_lifecycle.operations.texts import require_said, storable
+
+DecisionKind = Literal[
+    "approve-large",
+    "approve-lost",
+    "approve-scan",
+    "close",
+    "hold",
+    "release",
+    "pause",
+    "resume",
+    "undelete",
+    "close-undelete",
+    "keep-dropped",
+    "unkeep-dropped",
+    "settle-metadata",
+    "request-thaw",
+    "approve-thaw",
+    "end-thaw",
+]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One decision. `subject` is the id of what it is about; `who` is the name that was said; `account` the operating
+    system's user as the client says it (USER@HOST), `login` and `address` Postgres' own account and where it came from
+    (None for a local socket), as the server says them."""
+
+    decision_id: int
+    kind: str
+    subject: str
+    table_uuid: str | None
+    table: str | None
+    who: str
+    why: str
+    account: str
+    login: str
+    address: str | None
+    decided_at: datetime
+
+
+class Decisions:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
+        """The newest `limit` decisions about one table, or about all, newest first."""
+        query = select(decisions).order_by(decisions.c.decision_id.desc()).limit(limit)
+        if table_uuid is not None:
+            query = query.where(decisions.c.table_uuid == table_uuid)
+        with self._engine.connect() as connection:
+            return [to_record(Decision, row) for row in connection.execute(query)]
+
+    def about(self, subject: str) -> list[Decision]:
+        """All decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
+        query = select(decisions).where(decisions.c.subject == subject).order_by(decisions.c.decision_id)
+        with self._engine.connect() as connection:
+            return [to_record(Decision, row) for row in connection.execute(query)]
+
+
+def note(
+    connection: Connection,
+    kind: DecisionKind,
+    subject: str,
+    *,
+    who: str,
+    why: str | None,
+    table_uuid: str | None = None,
+    table: str | None = None,
+) -> None:
+    """Add a decision, in the transaction that carries it out. `why` None: none is asked for.
+
+    Raises BadInput, which ends that transaction, where `who` or `why` says nothing: no letter and no digit.
+    """
+    said = {"who": who} if why is None else {"who": who, "why": why}
+    require_said(table or subject, **said)
+    connection.execute(
+        insert(decisions).values(
+            kind=kind,
+            subject=subject,
+            table_uuid=table_uuid,
+            table_name=table,
+            who=storable(who),
+            why=storable(why or ""),
+            account=person(),
+        )
+    )
+
+
+def person() -> str:
+    """Who acts, where nobody is named: USER@HOST of this process."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def may_be_one_person(one: str, other: str) -> bool:
+    """Whether two names look alike to a reader, or differ in case, marks, spaces, punctuation or the part after `@`.
+
+    By the skeletons of Unicode TR39 (confusable characters), of letters and digits alone.
+    """
+    return _skeleton(one) == _skeleton(other)
+
+
+def _skeleton(name: str) -> str:
+    # The part after @ is where an account is, not who it is: ada@corp and ada@corp. are one.
+    normal = unicodedata.normalize("NFKD", name).casefold()
+    local = "".join(each for each in normal.partition("@")[0] if each.isalnum())
+    whole = local or "".join(each for each in normal if each.isalnum())
+    return "".join(_prototype(each) for each in whole)
+
+
+@cache
+def _prototype(character: str) -> str:
+    """The ASCII text that a character is confused with, or itself."""
+    # 1.6 MB of tables, for those who compare two people.
+    from confusable_homoglyphs.confusables import confusables_data
+
+    if character.isascii():
+        # Unicode confuses these with each other; and so do people.
+        return {"0": "o", "1": "l", "i": "l", "m": "rn"}.get(character, character)
+    alike = sorted(
+        folded
+        for each in confusables_data.get(character, ())
+        if (folded := unicodedata.normalize("NFKD", each["c"]).casefold()).isascii() and folded.isalnum()
+    )
+    return "".join(_prototype(each) for each in alike[0]) if alike else character

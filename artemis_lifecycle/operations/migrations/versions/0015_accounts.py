@@ -1,0 +1,271 @@
+"""Who decides, by which account: an append-only history of decisions, approvals by those who may approve, heartbeats
+that only their owner ends, and table locks that are rows, which only who has rights here can take."""
+
+from __future__ import annotations
+
+from alembic import op
+from sqlalchemy import text
+
+from artemis_lifecycle.errors import Refused
+from artemis_lifecycle.operations.roles import APPROVER, INGEST, LIFECYCLE, role_statements
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+_EARLIEST, _LATEST = "1970-01-01 00:00:00+00", "9999-12-30 00:00:00+00"
+_TIMES = ("started_at", "last_beat_at", "expires_at")
+
+
+def _member(role: str) -> str:
+    """SQL: whether who logged in has `role`; no error where the role is not there."""
+    return f"coalesce(pg_has_role(session_user, to_regrole('{role}'), 'MEMBER'), false)"
+
+
+_OWNS = "pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspname = 'lifecycle'), 'MEMBER')"
+
+_APPROVED = {"plans": ("approved_at", "lost_approved_at"), "scans": ("approved_at",), "thaws": ("approved_at",)}
+
+_LOCKS = (
+    "CREATE TABLE lifecycle.locks (name TEXT NOT NULL PRIMARY KEY)",
+    # For writers and holds, in whatever language they are made: no deletion batch is between its last look and its
+    # deletes when they come into force.
+    """
+    CREATE FUNCTION lifecycle.take_table_lock(table_uuid TEXT) RETURNS void LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        INSERT INTO lifecycle.locks (name) VALUES ('table:' || table_uuid) ON CONFLICT DO NOTHING;
+        PERFORM 1 FROM lifecycle.locks WHERE name = 'table:' || table_uuid FOR UPDATE;
+    END $$
+    """,
+    "REVOKE ALL ON FUNCTION lifecycle.take_table_lock(TEXT) FROM PUBLIC",
+    """
+    CREATE FUNCTION lifecycle.hold_begins() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        PERFORM lifecycle.take_table_lock(NEW.table_uuid);
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER hold_begins BEFORE INSERT ON lifecycle.holds FOR EACH ROW EXECUTE FUNCTION lifecycle.hold_begins()",
+)
+
+_HEARTBEATS = (
+    "ALTER TABLE lifecycle.heartbeats ADD COLUMN login TEXT",
+    *(
+        f"UPDATE lifecycle.heartbeats SET {name} = least(greatest({name}, '{_EARLIEST}'), '{_LATEST}') "
+        f"WHERE {name} NOT BETWEEN '{_EARLIEST}' AND '{_LATEST}'"
+        for name in _TIMES
+    ),
+    # Beyond these years drivers cannot read a time, and one row would stop every step that reads it.
+    "ALTER TABLE lifecycle.heartbeats ADD CONSTRAINT heartbeats_times CHECK ("
+    + " AND ".join(f"{name} BETWEEN '{_EARLIEST}' AND '{_LATEST}'" for name in _TIMES)
+    + ")",
+    """
+    CREATE FUNCTION lifecycle.heartbeat_beats() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        began TIMESTAMPTZ := clock_timestamp();
+        waited INTERVAL;
+        comes_alive BOOLEAN;
+    BEGIN
+        IF TG_OP = 'INSERT' THEN
+            -- INSERT … ON CONFLICT DO UPDATE renews what is there.
+            comes_alive := NOT EXISTS (
+                SELECT FROM lifecycle.heartbeats AS known WHERE known.table_uuid = NEW.table_uuid
+                AND known.writer_id = NEW.writer_id AND known.session = NEW.session
+                AND known.prefix IS NOT DISTINCT FROM NEW.prefix AND known.expires_at > began
+            );
+        ELSE
+            comes_alive := OLD.expires_at <= began OR NEW.prefix IS DISTINCT FROM OLD.prefix
+                OR NEW.table_uuid <> OLD.table_uuid;
+        END IF;
+        IF comes_alive THEN
+            PERFORM lifecycle.take_table_lock(NEW.table_uuid);
+            waited := clock_timestamp() - began;
+            NEW.started_at := least(NEW.started_at + waited, clock_timestamp());
+            NEW.expires_at := NEW.expires_at + waited;
+        END IF;
+        -- For ever, as far as a driver can read it.
+        NEW.expires_at := least(NEW.expires_at, TIMESTAMPTZ '9999-12-30 00:00:00+00');
+        NEW.login := session_user;
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER heartbeat_beats BEFORE INSERT OR UPDATE ON lifecycle.heartbeats FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.heartbeat_beats()",
+    "ALTER TABLE lifecycle.heartbeats ENABLE ROW LEVEL SECURITY",
+    # Everybody who may read the table sees every row of it: a writer that is not seen would lose its files.
+    "CREATE POLICY heartbeats_seen ON lifecycle.heartbeats FOR SELECT USING (true)",
+    "CREATE POLICY heartbeats_begun ON lifecycle.heartbeats FOR INSERT WITH CHECK (login = session_user)",
+    # A row of before this column is taken over by its writer's next beat.
+    "CREATE POLICY heartbeats_renewed ON lifecycle.heartbeats FOR UPDATE "
+    "USING (login = session_user OR login IS NULL) WITH CHECK (login = session_user)",
+    "CREATE POLICY heartbeats_ended ON lifecycle.heartbeats FOR DELETE "
+    f"USING (login = session_user OR {_member(LIFECYCLE)})",
+)
+
+_DECISIONS = (
+    """
+    CREATE TABLE lifecycle.decisions (
+        decision_id BIGSERIAL PRIMARY KEY,
+        kind TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        table_uuid TEXT,
+        table_name TEXT,
+        who TEXT NOT NULL,
+        why TEXT NOT NULL,
+        account TEXT NOT NULL,
+        login TEXT DEFAULT session_user NOT NULL,
+        address TEXT,
+        decided_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
+        CONSTRAINT decisions_said CHECK (btrim(who) <> '')
+    )
+    """,
+    "CREATE INDEX decisions_of_table ON lifecycle.decisions (table_uuid, decision_id)",
+    "CREATE INDEX decisions_of_subject ON lifecycle.decisions (subject, decision_id)",
+    # What the server knows of the account is said by the server.
+    """
+    CREATE FUNCTION lifecycle.decision_is_made() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        NEW.login := session_user;
+        NEW.address := host(inet_client_addr());
+        NEW.decided_at := clock_timestamp();
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER decision_is_made BEFORE INSERT ON lifecycle.decisions FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.decision_is_made()",
+    """
+    CREATE FUNCTION lifecycle.decision_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'lifecycle.decisions is only ever added to' USING ERRCODE = 'insufficient_privilege';
+    END $$
+    """,
+    "CREATE TRIGGER decision_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON lifecycle.decisions FOR EACH STATEMENT "
+    "EXECUTE FUNCTION lifecycle.decision_stays()",
+)
+
+_APPROVALS = (
+    f"""
+    CREATE FUNCTION lifecycle.approver_approves() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF NOT ({_OWNS} OR {_member(APPROVER)}) THEN
+            RAISE EXCEPTION 'role % may not approve', session_user
+            USING ERRCODE = 'insufficient_privilege', HINT = 'GRANT {APPROVER} to it';
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER approver_approves_{column} BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW "
+        f"WHEN (NEW.{column} IS NOT NULL AND NEW.{column} IS DISTINCT FROM OLD.{column}) "
+        "EXECUTE FUNCTION lifecycle.approver_approves()"
+        for table, columns in _APPROVED.items()
+        for column in columns
+    ),
+    *(
+        f"CREATE TRIGGER approver_inserts_{column} BEFORE INSERT ON lifecycle.{table} FOR EACH ROW "
+        f"WHEN (NEW.{column} IS NOT NULL) EXECUTE FUNCTION lifecycle.approver_approves()"
+        for table, columns in _APPROVED.items()
+        for column in columns
+    ),
+    "ALTER TABLE lifecycle.thaws ADD COLUMN requested_login TEXT, ADD COLUMN approved_login TEXT",
+    """
+    CREATE FUNCTION lifecycle.thaw_is_decided() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF TG_OP = 'INSERT' THEN
+            NEW.requested_login := session_user;
+            NEW.approved_login := CASE WHEN NEW.approved_at IS NOT NULL THEN session_user END;
+        ELSE
+            NEW.requested_login := OLD.requested_login;
+            NEW.requested_from := OLD.requested_from;
+            NEW.requester := OLD.requester;
+            NEW.approved_login := CASE
+                WHEN NEW.approved_at IS NOT DISTINCT FROM OLD.approved_at THEN OLD.approved_login
+                WHEN NEW.approved_at IS NOT NULL THEN session_user
+            END;
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER thaw_is_decided BEFORE INSERT OR UPDATE ON lifecycle.thaws FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.thaw_is_decided()",
+    # One login of Postgres is two accounts only where the operating systems' users differ. What was approved
+    # before has no login, and passes.
+    """
+    ALTER TABLE lifecycle.thaws ADD CONSTRAINT thaws_second_account CHECK (
+        approved_login <> coalesce(requested_login, approved_login)
+        OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1))
+    )
+    """,
+    "ALTER TABLE lifecycle.holds ADD COLUMN released_by TEXT, ADD COLUMN released_why TEXT",
+)
+
+_GRANTS = {
+    LIFECYCLE: (
+        "SELECT, INSERT ON TABLE lifecycle.decisions",
+        "USAGE ON SEQUENCE lifecycle.decisions_decision_id_seq",
+        "SELECT, INSERT, UPDATE ON TABLE lifecycle.locks",
+    ),
+    APPROVER: ("USAGE ON SCHEMA lifecycle",),
+    INGEST: (),
+}
+
+
+def upgrade() -> None:
+    # A version that still takes advisory locks would delete beside one that takes rows. Its next lease fails at this
+    # column; a lease that runs is waited for.
+    op.execute("ALTER TABLE lifecycle.leases ADD COLUMN lock_version INTEGER")
+    op.execute("UPDATE lifecycle.leases SET lock_version = 1")
+    op.execute("ALTER TABLE lifecycle.leases ALTER COLUMN lock_version SET NOT NULL")
+    at_work = op.get_bind().execute(
+        text(
+            "SELECT table_name, step, owner, expires_at FROM lifecycle.leases WHERE released_at IS NULL "
+            "AND taken_over_by IS NULL AND expires_at > clock_timestamp() ORDER BY token LIMIT 1"
+        )
+    )
+    for table, step, owner, until in at_work:
+        raise Refused(
+            f"The operations database is of an earlier version, at which {owner} is at work: step {step}, with a lease "
+            f"until {until.isoformat()} at least",
+            table=table,
+            untouched="the database",
+            do="stop the processes of the earlier version, wait for their leases, then start again",
+        )
+    for statement in (*_LOCKS, *_HEARTBEATS, *_DECISIONS, *_APPROVALS, *role_statements(_GRANTS)):
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    for table, columns in _APPROVED.items():
+        for column in columns:
+            op.execute(f"DROP TRIGGER approver_approves_{column} ON lifecycle.{table}")
+            op.execute(f"DROP TRIGGER approver_inserts_{column} ON lifecycle.{table}")
+    for statement in (
+        "ALTER TABLE lifecycle.holds DROP COLUMN released_by, DROP COLUMN released_why",
+        "ALTER TABLE lifecycle.thaws DROP CONSTRAINT thaws_second_account",
+        "DROP TRIGGER thaw_is_decided ON lifecycle.thaws",
+        "DROP FUNCTION lifecycle.thaw_is_decided()",
+        "ALTER TABLE lifecycle.thaws DROP COLUMN requested_login, DROP COLUMN approved_login",
+        "DROP FUNCTION lifecycle.approver_approves()",
+        "DROP TABLE lifecycle.decisions",
+        "DROP FUNCTION lifecycle.decision_is_made()",
+        "DROP FUNCTION lifecycle.decision_stays()",
+        *(f"DROP POLICY heartbeats_{name} ON lifecycle.heartbeats" for name in ("seen", "begun", "renewed", "ended")),
+        "ALTER TABLE lifecycle.heartbeats DISABLE ROW LEVEL SECURITY",
+        "DROP TRIGGER heartbeat_beats ON lifecycle.heartbeats",
+        "DROP FUNCTION lifecycle.heartbeat_beats()",
+        "ALTER TABLE lifecycle.heartbeats DROP CONSTRAINT heartbeats_times",
+        "ALTER TABLE lifecycle.heartbeats DROP COLUMN login",
+        "DROP TRIGGER hold_begins ON lifecycle.holds",
+        "DROP FUNCTION lifecycle.hold_begins()",
+        "DROP FUNCTION lifecycle.take_table_lock(TEXT)",
+        "DROP TABLE lifecycle.locks",
+        "ALTER TABLE lifecycle.leases DROP COLUMN lock_version",
+    ):
+        op.execute(statement)
