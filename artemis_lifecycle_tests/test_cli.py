@@ -20,6 +20,7 @@ from artemis_lifecycle.config import ColdTier, LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
+from artemis_lifecycle_tests.people import approve_thaw
 from artemis_lifecycle_tests.protection.foreign import set_pointer
 
 
@@ -321,7 +322,10 @@ def test_the_archive_a_thaw_and_the_costs(
     assert tiers[aged[0]] == "deep-archive" and "cold" in tiers.values()
     assert str(aged[0]) in run("history", "db.t", "--cold")
     assert "cannot approve" in run("approve-thaw", asked["thaw_id"], "--who", "ANN", "--why", "x", code=3)
-    assert "C-7" in run("approve-thaw", asked["thaw_id"], "--who", "bob", "--why", "seen")
+    assert "whatever the name" in run("approve-thaw", asked["thaw_id"], "--who", "bob", "--why", "x", code=3)
+    approve_thaw(lifecycle, asked["thaw_id"], "bob", "seen")
+    said_by = {each["kind"]: each["who"] for each in run("decisions", "db.t", "--about", asked["thaw_id"], "--json")}
+    assert said_by == {"request-thaw": "ann", "approve-thaw": "bob"}
     (found,) = run("thaws", "--follow", "--json")
     assert (found["state"], found["approved_by"], found["table"]) == ("readable", "bob", "db.t")
     rows = run("query", f"SELECT * FROM db.t FOR VERSION AS OF {aged[0]}", "--json")["rows"]

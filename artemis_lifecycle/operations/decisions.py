@@ -6,7 +6,8 @@ was decided stays here.
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import socket
 import unicodedata
 from dataclasses import dataclass
@@ -107,8 +108,14 @@ def note(
 
 
 def person() -> str:
-    """Who acts, where nobody is named: USER@HOST of this process."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    """Who acts, where nobody is named: USER@HOST of this process. By its user id: a variable such as USER says what
+    anybody likes."""
+    uid = os.getuid()
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        user = str(uid)
+    return f"{user}@{socket.gethostname()}"
 
 
 def may_be_one_person(one: str, other: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -117,7 +118,7 @@ def test_releasing_a_hold_records_who(operations: Operations, table_uuid: str) -
     assert operations.holds.release(hold.hold_id, "eve") == released
     placed, ended = operations.decisions.about(hold.hold_id)
     assert (placed.kind, placed.who, ended.kind, ended.who) == ("hold", "legal", "release", "bob")
-    assert ended.account.startswith(f"{getpass.getuser()}@")
+    assert ended.account.startswith(f"{pwd.getpwuid(os.getuid()).pw_name}@")
     assert ended.login == operations.engine.url.username
 
 
@@ -194,7 +195,12 @@ def test_another_login_or_another_user_of_the_system_is_a_second_account(
         )
     second = f"thaw-{uuid4().hex}"
     _request(operations, second)
-    monkeypatch.setattr(getpass, "getuser", lambda: "bob")
+    for name in ("USER", "LOGNAME"):
+        monkeypatch.setenv(name, "bob")
+    with pytest.raises(Refused, match="whatever the name"):
+        operations.thaws.approve(second, "bob", "")
+    # Of the users that every system has.
+    monkeypatch.setattr(os, "getuid", lambda: pwd.getpwnam("daemon").pw_uid)
     assert operations.thaws.approve(second, "bob", "").approved_login == operations.engine.url.username
 
 
@@ -208,6 +214,12 @@ def test_only_who_has_the_role_may_approve(operations: Operations, make_plan: Ma
         ):
             with pytest.raises(Refused, match=r"may not approve.*GRANT artemis_approver"):
                 approve()
+        # Nor by hand, whichever column a reader may go by.
+        for column, value in (("approved_by", "'x'"), ("lost_approved_by", "'x'"), ("approved_at", "now()")):
+            with pytest.raises(DBAPIError, match="may not approve"), service.engine.begin() as connection:
+                connection.execute(
+                    text(f"UPDATE lifecycle.plans SET {column} = {value} WHERE plan_id = '{plan.plan_id}'")
+                )
         assert service.plans.get(plan.plan_id) == plan
         assert service.decisions.about(plan.plan_id) == []
     with login(operations.engine, LIFECYCLE, APPROVER) as uri, Operations.open(uri) as person:

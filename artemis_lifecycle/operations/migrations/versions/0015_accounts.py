@@ -25,7 +25,13 @@ def _member(role: str) -> str:
 
 _OWNS = "pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspname = 'lifecycle'), 'MEMBER')"
 
-_APPROVED = {"plans": ("approved_at", "lost_approved_at"), "scans": ("approved_at",), "thaws": ("approved_at",)}
+_APPROVED = {"plans": ("approved", "lost_approved"), "scans": ("approved",), "thaws": ("approved",)}
+"""Columns `<name>_by`, `<name>_at` and `<name>_why`: whichever a reader goes by."""
+
+
+def _of(row: str, name: str) -> str:
+    return ", ".join(f"{row}.{name}_{part}" for part in ("by", "at", "why"))
+
 
 _LOCKS = (
     "CREATE TABLE lifecycle.locks (name TEXT NOT NULL PRIMARY KEY)",
@@ -161,17 +167,17 @@ _APPROVALS = (
     END $$
     """,
     *(
-        f"CREATE TRIGGER approver_approves_{column} BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW "
-        f"WHEN (NEW.{column} IS NOT NULL AND NEW.{column} IS DISTINCT FROM OLD.{column}) "
+        f"CREATE TRIGGER approver_approves_{name} BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW WHEN "
+        f"(({_of('NEW', name)}) IS DISTINCT FROM ({_of('OLD', name)}) AND NOT ({_of('NEW', name)}) IS NULL) "
         "EXECUTE FUNCTION lifecycle.approver_approves()"
-        for table, columns in _APPROVED.items()
-        for column in columns
+        for table, names in _APPROVED.items()
+        for name in names
     ),
     *(
-        f"CREATE TRIGGER approver_inserts_{column} BEFORE INSERT ON lifecycle.{table} FOR EACH ROW "
-        f"WHEN (NEW.{column} IS NOT NULL) EXECUTE FUNCTION lifecycle.approver_approves()"
-        for table, columns in _APPROVED.items()
-        for column in columns
+        f"CREATE TRIGGER approver_inserts_{name} BEFORE INSERT ON lifecycle.{table} FOR EACH ROW WHEN "
+        f"(NOT ({_of('NEW', name)}) IS NULL) EXECUTE FUNCTION lifecycle.approver_approves()"
+        for table, names in _APPROVED.items()
+        for name in names
     ),
     "ALTER TABLE lifecycle.thaws ADD COLUMN requested_login TEXT, ADD COLUMN approved_login TEXT",
     """
@@ -242,10 +248,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table, columns in _APPROVED.items():
-        for column in columns:
-            op.execute(f"DROP TRIGGER approver_approves_{column} ON lifecycle.{table}")
-            op.execute(f"DROP TRIGGER approver_inserts_{column} ON lifecycle.{table}")
+    for table, names in _APPROVED.items():
+        for name in names:
+            op.execute(f"DROP TRIGGER approver_approves_{name} ON lifecycle.{table}")
+            op.execute(f"DROP TRIGGER approver_inserts_{name} ON lifecycle.{table}")
     for statement in (
         "ALTER TABLE lifecycle.holds DROP COLUMN released_by, DROP COLUMN released_why",
         "ALTER TABLE lifecycle.thaws DROP CONSTRAINT thaws_second_account",
