@@ -10,7 +10,6 @@ each publication. It keeps the owner of the database from accidents, not from ma
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from typing import Literal
 from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
@@ -31,7 +31,7 @@ VERSION = 3
 
 GuardCondition = Literal["present", "missing", "disabled", "altered"]
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 _TABLES = ("iceberg_tables", "iceberg_namespace_properties")
 _CATALOG_ROWS = f"ON TABLE {', '.join(_TABLES)}"

@@ -27,6 +27,7 @@ from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.plans import HOLDING
@@ -63,7 +64,7 @@ def _result(
     return AssetCheckResult(
         passed=passed,
         severity=AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR,
-        description=description,
+        description=terminal(description),
         metadata={
             **numbers,
             **({"offenders": shown.table(["offender"], [(offender,) for offender in named])} if named else {}),

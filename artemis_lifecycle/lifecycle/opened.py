@@ -5,13 +5,13 @@ here: what is done with them.
 from __future__ import annotations
 
 import getpass
-import logging
 import os
 import socket
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 _CLOCKS_SEEN_FOR = 60.0
