@@ -1,9 +1,12 @@
 """The one tree of errors. Belongs here: every error that a user can meet. Does not belong: control flow inside a room.
 
-Each error says what happened, to which table and path, what was left untouched, and what to do next.
+Each error says what happened, to which table and path, what was left untouched, and what to do next, in one line: names
+and paths in it are escaped, while the attributes keep them as they are.
 """
 
 from __future__ import annotations
+
+from artemis_lifecycle.escaping import terminal
 
 
 class LifecycleError(Exception):
@@ -37,7 +40,7 @@ class LifecycleError(Exception):
         )
         untouched = f" Left untouched: {self.untouched}." if self.untouched else ""
         do = f" Next: {self.do}." if self.do else ""
-        return f"{self.what.rstrip('.')}{where}.{untouched}{do}"
+        return terminal(f"{self.what.rstrip('.')}{where}.{untouched}{do}")
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle; keyword-only arguments need help.

@@ -8,7 +8,6 @@ ended is looked up in the catalog: the metadata file that follows the base there
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.errors import (
     BadInput,
@@ -36,7 +36,7 @@ from artemis_lifecycle.spark.java_errors import PASSING_STATES
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOG = logging.getLogger(__name__)
+_LOG = escaping.logger(__name__)
 
 _MAIN = "main"
 

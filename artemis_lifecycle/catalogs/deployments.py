@@ -8,7 +8,6 @@ warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`). Records are only ev
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Protocol
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, UnreadableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
@@ -46,7 +46,7 @@ _STATEMENTS = (
         }
     ),
 )
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 @dataclass(frozen=True)

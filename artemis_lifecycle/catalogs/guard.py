@@ -1,62 +1,65 @@
-"""The cold catalog is read-only in the database: a trigger on the catalog's rows, which only a handoff passes, in the
+"""The cold catalog is read-only in the database: triggers on the catalog's rows, which only a handoff passes, in the
 transaction in which its publication is recorded.
 
-It stands where the cold catalog's rows stand, in schema `artemis_cold`: `catalogs` names what is guarded,
-`publications` has a row for every commit of a handoff. A row of `publications` opens the way for its own transaction
-and its own location alone. It guards the owner of the database against accidents, not against malice: whoever may
-drop a trigger may drop this one.
+They stand where the cold catalog's rows stand. In schema `artemis_cold`, `catalogs` names what is guarded,
+`publications` has a row for every commit of a handoff, and `restorations` for every time that the guard was found
+broken. A row of `publications` opens the way for its own transaction and its own location alone. Triggers get lost: a
+restore leaves them out, an owner disables them. So the guard is verified at every open, and again in the transaction of
+each publication. It keeps the owner of the database from accidents, not from malice.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, text
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.errors import Busy, Refused
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
-VERSION = 2
+VERSION = 3
 """Of the statements below; a catalog that is guarded by an older one is brought up to them."""
 
-_CATALOG_ROWS = "ON TABLE iceberg_tables, iceberg_namespace_properties"
+GuardCondition = Literal["present", "missing", "disabled", "altered"]
+
+_log = escaping.logger(__name__)
+
+_TABLES = ("iceberg_tables", "iceberg_namespace_properties")
+_CATALOG_ROWS = f"ON TABLE {', '.join(_TABLES)}"
 _GRANTS = {
     # Who writes tables writes rows of the live catalog; those of the cold one the triggers keep.
     INGEST: (f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",),
     LIFECYCLE: (
         f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",
         "USAGE ON SCHEMA artemis_cold",
-        "SELECT ON TABLE artemis_cold.catalogs",
+        "SELECT ON TABLE artemis_cold.catalogs, artemis_cold.restorations",
         "SELECT, INSERT ON TABLE artemis_cold.publications",
     ),
     ANALYST: (f"SELECT {_CATALOG_ROWS}",),
 }
-_STATEMENTS = (
-    "CREATE SCHEMA IF NOT EXISTS artemis_cold",
-    "CREATE TABLE IF NOT EXISTS artemis_cold.catalogs "
-    "(catalog_name TEXT PRIMARY KEY, live_catalog TEXT NOT NULL, version INTEGER NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS artemis_cold.publications (publication_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY "
-    "KEY, catalog_name TEXT NOT NULL, table_identifier TEXT NOT NULL, plan_id TEXT NOT NULL, expected_location TEXT, "
-    "new_location TEXT NOT NULL, published_by TEXT NOT NULL DEFAULT session_user, "
-    "published_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), transaction XID8 NOT NULL DEFAULT "
-    "pg_current_xact_id())",
-    "CREATE INDEX IF NOT EXISTS publications_of_a_transaction ON artemis_cold.publications (transaction)",
-    # As their owner: who is refused need not have a right to read why.
-    """
-    CREATE OR REPLACE FUNCTION artemis_cold.refuse(refused TEXT, what TEXT) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+_SEARCH_PATH = "artemis_cold, pg_temp"
+
+_REFUSE = """
     BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'insufficient_privilege',
             MESSAGE = 'catalog ' || refused || ' is the cold tier, which only a handoff writes to: ' || what
                 || ' is refused',
             HINT = 'write to catalog ' || (SELECT live_catalog FROM catalogs WHERE catalog_name = refused);
-    END $$
-    """,
-    """
-    CREATE OR REPLACE FUNCTION artemis_cold.guard_tables() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    END """
+# `xmin` is Postgres' own word for which transaction wrote the row; the column alone could be given by who inserts it,
+# and a row that was restored from another server's dump has a number that this one has yet to reach.
+_THIS_TRANSACTION = "p.transaction = pg_current_xact_id() AND p.xmin = pg_current_xact_id()::xid"
+_GUARD_TABLES = f"""
     BEGIN
         IF TG_OP <> 'INSERT' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = OLD.catalog_name)
            AND (TG_OP = 'DELETE' OR (OLD.catalog_name, OLD.table_namespace, OLD.table_name)
@@ -67,18 +70,15 @@ _STATEMENTS = (
         IF TG_OP <> 'DELETE' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = NEW.catalog_name)
            AND NOT EXISTS (
                SELECT FROM publications AS p
-               WHERE p.transaction = pg_current_xact_id() AND p.catalog_name = NEW.catalog_name
+               WHERE {_THIS_TRANSACTION} AND p.catalog_name = NEW.catalog_name
                  AND p.table_identifier = NEW.table_namespace || '.' || NEW.table_name
                  AND p.new_location = NEW.metadata_location
            ) THEN
             PERFORM refuse(NEW.catalog_name, 'a commit to table ' || NEW.table_namespace || '.' || NEW.table_name);
         END IF;
         RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
-    END $$
-    """,
-    """
-    CREATE OR REPLACE FUNCTION artemis_cold.guard_namespaces() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    END """
+_GUARD_NAMESPACES = f"""
     BEGIN
         IF TG_OP <> 'INSERT' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = OLD.catalog_name) THEN
             PERFORM refuse(OLD.catalog_name, 'a change of namespace ' || OLD.namespace);
@@ -86,61 +86,232 @@ _STATEMENTS = (
         IF TG_OP <> 'DELETE' AND EXISTS (SELECT FROM catalogs WHERE catalog_name = NEW.catalog_name)
            AND NOT EXISTS (
                SELECT FROM publications AS p
-               WHERE p.transaction = pg_current_xact_id() AND p.catalog_name = NEW.catalog_name
+               WHERE {_THIS_TRANSACTION} AND p.catalog_name = NEW.catalog_name
                  AND starts_with(p.table_identifier, NEW.namespace || '.')
            ) THEN
             PERFORM refuse(NEW.catalog_name, 'a change of namespace ' || NEW.namespace);
         END IF;
         RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
-    END $$
-    """,
-    """
-    CREATE OR REPLACE FUNCTION artemis_cold.guard_all() RETURNS trigger
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = artemis_cold, pg_temp AS $$
+    END """
+_GUARD_ALL = """
     BEGIN
         PERFORM refuse((SELECT min(catalog_name) FROM catalogs), 'emptying ' || TG_TABLE_NAME);
         RETURN NULL;
-    END $$
-    """,
-    "CREATE OR REPLACE TRIGGER artemis_cold BEFORE INSERT OR UPDATE OR DELETE ON iceberg_tables "
-    "FOR EACH ROW EXECUTE FUNCTION artemis_cold.guard_tables()",
-    "CREATE OR REPLACE TRIGGER artemis_cold BEFORE INSERT OR UPDATE OR DELETE ON iceberg_namespace_properties "
-    "FOR EACH ROW EXECUTE FUNCTION artemis_cold.guard_namespaces()",
-    "CREATE OR REPLACE TRIGGER artemis_cold_all BEFORE TRUNCATE ON iceberg_tables "
-    "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
-    "CREATE OR REPLACE TRIGGER artemis_cold_all BEFORE TRUNCATE ON iceberg_namespace_properties "
-    "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
+    END """
+
+
+@dataclass(frozen=True)
+class _Function:
+    """One of the guard's functions. `types` are its arguments' as pg_proc names them."""
+
+    name: str
+    arguments: str
+    types: str
+    returns: str
+    body: str
+
+    @property
+    def statement(self) -> str:
+        # As their owner: who is refused need not have a right to read why.
+        return (
+            f"CREATE OR REPLACE FUNCTION artemis_cold.{self.name}({self.arguments}) RETURNS {self.returns} "
+            f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {_SEARCH_PATH} AS $${self.body}$$"
+        )
+
+
+@dataclass(frozen=True)
+class _Trigger:
+    """One of the guard's triggers. `kind` is `pg_trigger.tgtype`: 31 before each row that is inserted, updated or
+    deleted, 34 before a TRUNCATE."""
+
+    name: str
+    table: str
+    function: str
+    kind: Literal[31, 34]
+
+    @property
+    def statements(self) -> tuple[str, str]:
+        events = "INSERT OR UPDATE OR DELETE" if self.kind == 31 else "TRUNCATE"
+        return (
+            f"CREATE OR REPLACE TRIGGER {self.name} BEFORE {events} ON {self.table} "
+            f"FOR EACH {'ROW' if self.kind == 31 else 'STATEMENT'} EXECUTE FUNCTION artemis_cold.{self.function}()",
+            # An ordinary trigger does not fire in a session with session_replication_role = replica.
+            f"ALTER TABLE {self.table} ENABLE ALWAYS TRIGGER {self.name}",
+        )
+
+
+_FUNCTIONS = (
+    _Function("refuse", "refused TEXT, what TEXT", "text, text", "void", _REFUSE),
+    _Function("guard_tables", "", "", "trigger", _GUARD_TABLES),
+    _Function("guard_namespaces", "", "", "trigger", _GUARD_NAMESPACES),
+    _Function("guard_all", "", "", "trigger", _GUARD_ALL),
+)
+_TRIGGERS = (
+    _Trigger("artemis_cold", _TABLES[0], "guard_tables", 31),
+    _Trigger("artemis_cold", _TABLES[1], "guard_namespaces", 31),
+    *(_Trigger("artemis_cold_all", table, "guard_all", 34) for table in _TABLES),
+)
+_STATEMENTS = (
+    "CREATE SCHEMA IF NOT EXISTS artemis_cold",
+    "CREATE TABLE IF NOT EXISTS artemis_cold.catalogs "
+    "(catalog_name TEXT PRIMARY KEY, live_catalog TEXT NOT NULL, version INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS artemis_cold.publications (publication_id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY "
+    "KEY, catalog_name TEXT NOT NULL, table_identifier TEXT NOT NULL, plan_id TEXT NOT NULL, expected_location TEXT, "
+    "new_location TEXT NOT NULL, published_by TEXT NOT NULL DEFAULT session_user, "
+    "published_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp(), transaction XID8 NOT NULL DEFAULT "
+    "pg_current_xact_id())",
+    "CREATE INDEX IF NOT EXISTS publications_of_a_transaction ON artemis_cold.publications (transaction)",
+    "CREATE TABLE IF NOT EXISTS artemis_cold.restorations (catalog_name TEXT NOT NULL, found TEXT NOT NULL, "
+    "restored_by TEXT NOT NULL DEFAULT session_user, restored_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp())",
+    # A row of a publication passes the guard, and a function of theirs in this schema could stand in for one of ours.
+    "REVOKE ALL ON SCHEMA artemis_cold FROM PUBLIC",
+    "REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM PUBLIC",
+    *(function.statement for function in _FUNCTIONS),
+    *(statement for trigger in _TRIGGERS for statement in trigger.statements),
     *role_statements(_GRANTS),
 )
+
+_FOUND_TRIGGERS = """
+    SELECT t.tgname, c.relname, t.tgenabled::text, t.tgtype, n.nspname || '.' || p.proname AS function,
+           t.tgqual IS NULL AND t.tgattr::text = '' AND t.tgnargs = 0 AS unconditional
+    FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = t.tgrelid
+    JOIN pg_proc AS p ON p.oid = t.tgfoid JOIN pg_namespace AS n ON n.oid = p.pronamespace
+    WHERE t.tgrelid IN (to_regclass('iceberg_tables'), to_regclass('iceberg_namespace_properties'))
+"""
+_FOUND_FUNCTIONS = """
+    SELECT p.proname, oidvectortypes(p.proargtypes) AS types, p.prosrc, p.oid::regprocedure::text AS signature,
+           p.prosecdef AND l.lanname = 'plpgsql' AND p.proconfig = ARRAY['search_path=' || :path] AS as_made
+    FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_language AS l ON l.oid = p.prolang
+    WHERE n.nspname = 'artemis_cold'
+"""
+# Who reads the guard's own tables needs a right to; what the schema has, and to whom, everybody may know.
+_FOUND_TABLES = """
+    SELECT c.relname, c.relkind::text = 'r' AS ordinary,
+           has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = 'artemis_cold' AND c.relname IN ('catalogs', 'publications', 'restorations')
+"""
+_OPEN_TO = """
+    SELECT DISTINCT coalesce(r.rolname, 'PUBLIC') FROM (
+        SELECT c.relacl AS acl FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'artemis_cold' AND c.relname IN ('catalogs', 'publications')
+        UNION ALL SELECT nspacl FROM pg_namespace WHERE nspname = 'artemis_cold'
+    ) AS every, aclexplode(every.acl) AS granted LEFT JOIN pg_roles AS r ON r.oid = granted.grantee
+    WHERE granted.privilege_type NOT IN ('SELECT', 'USAGE')
+      AND (granted.grantee = 0 OR r.rolname IN (:ingest, :analyst)) ORDER BY 1
+"""
+_OUTDATED = "version"
+
+
+@dataclass(frozen=True)
+class GuardProblem:
+    """One part of the guard that is not as it was made: which, how it stands, and what was found."""
+
+    part: str
+    condition: Literal["missing", "disabled", "altered"]
+    found: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.part} is {self.condition}" + (f" ({self.found})" if self.found else "")
+
+
+@dataclass(frozen=True)
+class GuardRestoration:
+    """A time at which the guard was found broken, and made whole again: what was found, by which login."""
+
+    found: str
+    restored_by: str
+    restored_at: datetime
+
+
+@dataclass(frozen=True)
+class GuardState:
+    """How the guard of one cold catalog stands. `in_use`: the catalog has rows, or had a handoff; before the first
+    there is nothing to guard, and a missing guard is no fault. `restorations` are the newest, newest first, where the
+    role may read them."""
+
+    catalog: str
+    in_use: bool
+    problems: tuple[GuardProblem, ...] = ()
+    restorations: tuple[GuardRestoration, ...] = ()
+
+    @property
+    def condition(self) -> GuardCondition:
+        """The worst of its parts': missing before disabled before altered; `present` when every part is as made."""
+        found = {problem.condition for problem in self.problems}
+        conditions: tuple[GuardCondition, ...] = ("missing", "disabled", "altered")
+        return next((condition for condition in conditions if condition in found), "present")
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.problems)) or "present"
+
+
+def guard_state(connection: Connection, catalog: str) -> GuardState:
+    """How the guard of `catalog` stands, as of now. Changes nothing, and needs no right but to log in.
+
+    `connection` is to the database that has the catalog's rows.
+    """
+    return _read(connection, catalog).state
 
 
 def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
     """Have the rows of `catalog` refuse everybody but handoffs; errors name `live_catalog` as the place to write to.
 
-    `engine` is of the database that has the catalog's rows, whose tables must be there. Where the guard stands already
-    nothing is written, and no right to make one is needed.
+    `engine` is of the database that has the catalog's rows, whose tables must be there. Where the guard stands as it
+    was made nothing is written, and no right to make one is needed. Raises Refused for a role that may not make it
+    whole; Busy while others keep the tables locked.
     """
-    known = text("SELECT version FROM artemis_cold.catalogs WHERE catalog_name = :catalog AND live_catalog = :live")
-    names = {"catalog": catalog, "live": live_catalog}
     with engine.connect() as connection:
-        there = connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one()
-        if there and (connection.execute(known, names).scalar_one_or_none() or 0) >= VERSION:
+        if _stands(_read(connection, catalog), live_catalog):
             return
-    with engine.begin() as connection:
-        starters_lock(connection, "artemis-cold-guard")
-        for statement in _STATEMENTS:
-            connection.exec_driver_sql(statement)
-        connection.execute(
-            text(
-                "INSERT INTO artemis_cold.catalogs VALUES (:catalog, :live, :version) ON CONFLICT (catalog_name) "
-                "DO UPDATE SET live_catalog = excluded.live_catalog, version = excluded.version"
-            ),
-            {**names, "version": VERSION},
-        )
+    try:
+        with engine.begin() as connection:
+            _install(connection, catalog, live_catalog)
+    except DBAPIError as error:
+        code = getattr(error.orig, "pgcode", None) or ""
+        if code in _LOCKED:
+            raise Busy(
+                f"The guard of cold catalog {catalog} cannot be restored: its tables are locked by others",
+                untouched="the cold catalog",
+                do="try again, or end the transactions that keep iceberg_tables locked",
+            ) from error
+        if code not in _NOT_ALLOWED:
+            raise
+        with engine.connect() as connection:
+            found = guard_state(connection, catalog)
+            owner = connection.execute(_OWNER).scalar()
+        raise Refused(
+            f"The guard of cold catalog {catalog} is {found.condition}, and this role may not restore it: {found}",
+            untouched="the cold catalog, to which any engine may write as it is now",
+            do=f"run any artemis command, such as artemis tables, as {owner}, who owns iceberg_tables, or as a "
+            "superuser: it restores the guard",
+        ) from error
+
+
+def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
+    """Restore the guard of `catalog` where there is something to guard and it does not stand as it was made.
+
+    Raises Refused where it cannot be restored and this role works on the cold tier; for all others, who only read it,
+    a warning is logged.
+    """
+    with engine.connect() as connection:
+        known = _read(connection, catalog)
+        works_on_it = connection.execute(_WORKS_ON_IT, {"role": LIFECYCLE}).scalar_one()
+    if not known.state.in_use or _stands(known, live_catalog):
+        return
+    try:
+        ensure_guard(engine, catalog, live_catalog)
+    except Refused as refused:
+        if works_on_it:
+            raise
+        _log.warning("%s", refused)
+    else:
+        _log.warning("The guard of cold catalog %s was not as it was made, and is restored: %s", catalog, known.state)
 
 
 def lift_guard(connection: Connection, catalog: str) -> None:
-    """Let everybody write to `catalog` again: for who takes a whole cold tier down. No-op where no guard stands."""
+    """Let everybody write to `catalog` again: for who takes a whole cold tier down, in the same transaction; the next
+    open of a catalog that still has rows guards it anew. No-op where no guard stands."""
     if connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
         connection.execute(
             text("DELETE FROM artemis_cold.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
@@ -158,8 +329,19 @@ def publish_guarded(
 ) -> CatalogEntry:
     """As `publish`, past the guard: the publication is recorded in the same transaction, and stands or falls with it.
 
-    Raises what `publish` raises.
+    Raises what `publish` raises, and Refused unless the guard stands as it was made, from here to the commit.
     """
+    # Whoever disables or drops a trigger needs a stronger lock on its table, and waits for this transaction.
+    connection.execute(text(f"LOCK TABLE {', '.join(_TABLES)} IN ROW EXCLUSIVE MODE"))
+    found = guard_state(connection, catalog)
+    if found.condition != "present":
+        raise Refused(
+            f"The guard of cold catalog {catalog} is {found.condition}: {found}",
+            table=table,
+            path=new_location,
+            untouched="the cold catalog",
+            do="see who changes its triggers; then run the step again, which restores them first",
+        )
     # As the triggers put the columns of a row together.
     as_row = ".".join(parse(table).row)
     connection.execute(
@@ -170,3 +352,143 @@ def publish_guarded(
         {"catalog": catalog, "table": as_row, "plan": plan_id, "expected": expected_location, "new": new_location},
     )
     return publish(connection, catalog, table, expected_location=expected_location, new_location=new_location)
+
+
+# --- what stands ------------------------------------------------------------------------------------------------------
+
+_LOCKED = ("55P03", "40P01")  # lock_not_available, deadlock_detected
+_NOT_ALLOWED = ("42501", "25006")  # insufficient_privilege, read_only_sql_transaction
+_OWNER = text("SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = to_regclass('iceberg_tables')")
+_WORKS_ON_IT = text(
+    "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role AND pg_has_role(oid, 'MEMBER')) OR EXISTS (SELECT FROM "
+    "pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE n.nspname = 'artemis_cold' AND "
+    "c.relname = 'publications' AND has_table_privilege(c.oid, 'INSERT'))"
+)
+_OWN_TABLES = ("catalogs", "publications")
+_NEWEST_RESTORATIONS = text(
+    "SELECT found, restored_by, restored_at FROM artemis_cold.restorations WHERE catalog_name = :catalog "
+    "ORDER BY restored_at DESC LIMIT 5"
+)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A state, the live catalog's name on record (None where this role may not read it), and functions in the guard's
+    schema that are none of its own."""
+
+    state: GuardState
+    live_catalog: str | None
+    strangers: tuple[str, ...]
+
+
+def _stands(known: _Known, live_catalog: str) -> bool:
+    return known.state.condition == "present" and known.live_catalog in (None, live_catalog)
+
+
+def _read(connection: Connection, catalog: str) -> _Known:
+    readable = {row.relname: row.readable for row in connection.execute(text(_FOUND_TABLES)) if row.ordinary}
+    problems = [GuardProblem(f"table artemis_cold.{name}", "missing") for name in _OWN_TABLES if name not in readable]
+    registered = None
+    if readable.get("catalogs"):
+        row = text("SELECT live_catalog, version FROM artemis_cold.catalogs WHERE catalog_name = :catalog")
+        registered = connection.execute(row, {"catalog": catalog}).one_or_none()
+        if registered is None:
+            problems.append(GuardProblem(f"the row of {catalog} in artemis_cold.catalogs", "missing"))
+        elif registered.version < VERSION:
+            problems.append(GuardProblem(_OUTDATED, "altered", f"{registered.version}, and now {VERSION}"))
+    # Triggers and functions of another version are not to be compared with these.
+    comparable = registered is None or registered.version == VERSION
+    strangers, of_functions = _functions(connection, compared=comparable)
+    problems += of_functions
+    problems += _triggers(connection, compared=registered is None or registered.version >= VERSION)
+    rights = {"ingest": INGEST, "analyst": ANALYST}
+    problems += [
+        GuardProblem("the right to publish", "altered", f"open to {name}")
+        for name in connection.execute(text(_OPEN_TO), rights).scalars()
+    ]
+    restorations: tuple[GuardRestoration, ...] = ()
+    if readable.get("restorations"):
+        rows = connection.execute(_NEWEST_RESTORATIONS, {"catalog": catalog})
+        restorations = tuple(GuardRestoration(row.found, row.restored_by, row.restored_at) for row in rows)
+    in_use = registered is not None or bool(restorations) or _has_rows(connection, catalog)
+    state = GuardState(catalog, in_use, tuple(problems), restorations)
+    return _Known(state, None if registered is None else registered.live_catalog, strangers)
+
+
+def _functions(connection: Connection, *, compared: bool) -> tuple[tuple[str, ...], list[GuardProblem]]:
+    found = {
+        (row.proname, row.types): row for row in connection.execute(text(_FOUND_FUNCTIONS), {"path": _SEARCH_PATH})
+    }
+    problems = []
+    for function in _FUNCTIONS:
+        part = f"function artemis_cold.{function.name}"
+        row = found.pop((function.name, function.types), None)
+        if row is None:
+            problems.append(GuardProblem(part, "missing"))
+        elif compared and not (row.as_made and row.prosrc == function.body):
+            problems.append(GuardProblem(part, "altered", "its definition is another"))
+    if not compared:
+        return (), problems
+    strangers = tuple(row.signature for row in found.values())
+    return strangers, problems + [GuardProblem(f"function {each}", "altered", "not the guard's") for each in strangers]
+
+
+def _triggers(connection: Connection, *, compared: bool) -> Iterator[GuardProblem]:
+    found = {(row.tgname, row.relname): row for row in connection.execute(text(_FOUND_TRIGGERS))}
+    for trigger in _TRIGGERS:
+        part = f"trigger {trigger.name} on {trigger.table}"
+        row = found.get((trigger.name, trigger.table))
+        if row is None:
+            yield GuardProblem(part, "missing")
+        elif row.tgenabled in ("D", "R"):
+            # R: it fires in sessions that replicate, and in no other.
+            yield GuardProblem(part, "disabled")
+        elif compared and row.tgenabled != "A":
+            yield GuardProblem(part, "altered", "it does not fire where session_replication_role is replica")
+        elif compared and not (
+            row.unconditional and row.tgtype == trigger.kind and row.function == f"artemis_cold.{trigger.function}"
+        ):
+            yield GuardProblem(part, "altered", "its definition is another")
+
+
+def _has_rows(connection: Connection, catalog: str) -> bool:
+    readable = text(
+        "SELECT count(*) FROM unnest(CAST(:names AS TEXT[])) AS name "
+        "WHERE to_regclass(name) IS NOT NULL AND has_table_privilege(to_regclass(name), 'SELECT')"
+    )
+    if connection.execute(readable, {"names": list(_TABLES)}).scalar_one() < len(_TABLES):
+        return False
+    exists = " OR ".join(f"EXISTS (SELECT FROM {table} WHERE catalog_name = :catalog)" for table in _TABLES)
+    return bool(connection.execute(text(f"SELECT {exists}"), {"catalog": catalog}).scalar_one())
+
+
+def _install(connection: Connection, catalog: str, live_catalog: str) -> None:
+    # Commits of all engines queue behind a statement that waits for the tables.
+    connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+    starters_lock(connection, "artemis-cold-guard")
+    known = _read(connection, catalog)
+    if _stands(known, live_catalog):
+        return
+    for statement in _STATEMENTS:
+        connection.exec_driver_sql(statement)
+    for stranger in known.strangers:
+        connection.exec_driver_sql(f"DROP FUNCTION {stranger}")
+    for role in (INGEST, ANALYST):
+        if connection.execute(
+            text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)"), {"role": role}
+        ).scalar():
+            connection.exec_driver_sql(f"REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM {role}")
+            connection.exec_driver_sql(f"REVOKE ALL ON SCHEMA artemis_cold FROM {role}")
+    connection.execute(
+        text(
+            "INSERT INTO artemis_cold.catalogs VALUES (:catalog, :live, :version) ON CONFLICT (catalog_name) "
+            "DO UPDATE SET live_catalog = excluded.live_catalog, version = excluded.version"
+        ),
+        {"catalog": catalog, "live": live_catalog, "version": VERSION},
+    )
+    broken = [str(problem) for problem in known.state.problems if problem.part != _OUTDATED]
+    if known.state.in_use and broken:
+        connection.execute(
+            text("INSERT INTO artemis_cold.restorations (catalog_name, found) VALUES (:catalog, :found)"),
+            {"catalog": catalog, "found": "; ".join(broken)},
+        )

@@ -7,14 +7,13 @@ or unknown: try again; 1 anything else.
 
 from __future__ import annotations
 
-import json
 import sys
+import traceback
 
 import typer
-from rich.markup import escape
 
 from artemis_lifecycle.cli import cold_tier, expiration, operating, orphans, promises, reading, tables
-from artemis_lifecycle.cli.output import err
+from artemis_lifecycle.cli.output import err, plain, show_json
 from artemis_lifecycle.errors import LifecycleError
 
 app = typer.Typer(
@@ -36,7 +35,12 @@ def main() -> None:
     except LifecycleError as error:
         if "--json" in sys.argv:
             failure = {"error": type(error).__name__, "message": str(error), "table": error.table, "path": error.path}
-            print(json.dumps(failure, indent=2))
+            show_json(failure)
         else:
-            err.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+            err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
+    except Exception:
+        # An error that nobody foresaw quotes names and paths, too.
+        for line in traceback.format_exc().splitlines():
+            err.print(plain(line), soft_wrap=True)
+        raise SystemExit(1) from None

@@ -80,10 +80,7 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
     by_reasons: dict[tuple[str, ...], list[int]] = {}
     for snapshot_id, reasons in plan.kept.items():
         by_reasons.setdefault(reasons, []).append(snapshot_id)
-    rows = [
-        (len(ids), ids[-1], "\n".join(reasons))
-        for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))
-    ]
+    rows = [(len(ids), ids[-1], reasons) for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))]
     show_table("Why snapshots stay", ("snapshots", "the newest", "because"), rows[:limit])
     if len(rows) > limit:
         say(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", dim=True)
@@ -111,8 +108,7 @@ def plan_diff(
     refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
     say(f"{found.table}: refs removed by one alone: {', '.join(refs) or 'none'}")
     snapshots = [
-        ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, "\n".join(change.why))
-        for change in found.snapshots
+        ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, change.why) for change in found.snapshots
     ]
     show_table("Snapshots", ("", "snapshot", "the other plan keeps it because"), snapshots[:limit])
     if len(snapshots) > limit:
@@ -153,12 +149,12 @@ def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = 
     )
 
 
-def approvals(record: PlanRecord | ScanRecord) -> str:
+def approvals(record: PlanRecord | ScanRecord) -> list[str]:
     given = [("large", record.approved_by, record.approved_at, record.approved_why)]
     # A scan loses nothing.
     by, at, why = (getattr(record, f"lost_approved_{what}", None) for what in ("by", "at", "why"))
     given.append(("lost", by, at, why))
-    return "\n".join(f"{what}: {who}, {cell(at)}: {why}" for what, who, at, why in given if who)
+    return [f"{what}: {who}, {cell(at)}: {why}" for what, who, at, why in given if who]
 
 
 @app.command("hand-off")

@@ -87,7 +87,7 @@ def receipt(
     if json:
         show_json(found)
     else:
-        say(found.to_markdown(), unbroken=True)
+        say(*found.to_markdown().splitlines(), unbroken=True)
         say(found.location, dim=True, unbroken=True)
 
 
@@ -135,9 +135,8 @@ def resume(
     if json:
         show_json({"ended": ended, "in_force": left})
         return
-    say("\n".join(f"ended: {each}" for each in ended) or "there was no such pause")
-    for each in left:
-        say(f"still in force: {each}")
+    over = [f"ended: {each}" for each in ended] or ["there was no such pause"]
+    say(*over, *(f"still in force: {each}" for each in left))
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -15,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from artemis_lifecycle.escaping import json_text, terminal
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, emoji=False)
+err = Console(stderr=True, highlight=False, emoji=False)
+
+
+def plain(text: str) -> str:
+    """`text` for a Rich console, from whomever it is: escaped for the terminal, and no markup."""
+    return escape(terminal(text))
 
 
 def as_json(value: object) -> object:
@@ -47,7 +53,7 @@ def as_json(value: object) -> object:
 
 def show_json(value: object) -> None:
     """Print one JSON document."""
-    print(json_module.dumps(as_json(value), indent=2, ensure_ascii=False))
+    print(json_text(as_json(value), indent=2))
 
 
 def show(value: object, *, json: bool, title: str) -> None:
@@ -55,13 +61,13 @@ def show(value: object, *, json: bool, title: str) -> None:
     if json:
         show_json(value)
         return
-    plain = as_json(value)
-    table = Table(title=escape(title), show_header=False, title_justify="left")
+    public = as_json(value)
+    table = Table(show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for key, item in plain.items() if isinstance(plain, dict) else [("result", plain)]:
-        table.add_row(key.replace("_", " "), escape(_short(item)))
-    out.print(table)
+    for key, item in public.items() if isinstance(public, dict) else [("result", public)]:
+        table.add_row(plain(key.replace("_", " ")), escape(_short(item)))
+    _show_titled(title, table)
 
 
 def _short(value: object) -> str:
@@ -69,28 +75,37 @@ def _short(value: object) -> str:
         head = ", ".join(_short(item) for item in value[:8])
         return f"{head}, … ({len(value)} in all)" if len(value) > 8 else head or "none"
     if isinstance(value, dict):
-        items = [f"{key}: {_short(item)}" for key, item in list(value.items())[:8]]
+        items = [f"{terminal(key)}: {_short(item)}" for key, item in list(value.items())[:8]]
         return "\n".join(items) + (f"\n… ({len(value)} in all)" if len(value) > 8 else "")
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "none"}[value]
-    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else str(value)
+    return f"{value:,}" if isinstance(value, int) and abs(value) < 10**15 else terminal(str(value))
 
 
-def say(what: str | Table, *, dim: bool = False, unbroken: bool = False) -> None:
-    """Print a line, or a table that a command has built. An `unbroken` line is one to be copied."""
-    out.print(escape(what) if isinstance(what, str) else what, style="dim" if dim else None, soft_wrap=unbroken)
+def say(*lines: str, dim: bool = False, unbroken: bool = False) -> None:
+    """Print lines. `unbroken` ones are to be copied."""
+    for line in lines:
+        out.print(plain(line), style="dim" if dim else None, soft_wrap=unbroken)
 
 
-_IDS = ("snapshot", "hold", "thaw", "kind", "on", "plan", "the newest")
+_IDS = ("snapshot", "snapshot id", "committed at", "hold", "thaw", "kind", "on", "plan", "the newest")
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows of plain values; an unknown one is empty, an instant is in UTC. Ids stay whole, to be copied."""
-    table = Table(title=escape(title), title_justify="left")
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
+    """Print rows of plain values; an unknown one is empty, an instant is in UTC, several are one below the other. Ids
+    stay whole, to be copied."""
+    table = Table(show_header=header)
     for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name in _IDS)
+        table.add_column(plain(name), overflow="fold", no_wrap=name in _IDS)
     for row in rows:
         table.add_row(*(escape(cell(value)) for value in row))
+    _show_titled(title, table)
+
+
+def _show_titled(title: str, table: Table) -> None:
+    # Rich would break a title of the table's at its width, and let a name begin a line.
+    if title:
+        out.print(plain(title), style="italic", soft_wrap=True)
     out.print(table)
 
 
@@ -105,11 +120,14 @@ def show_list(
 
 
 def cell(value: object) -> str:
+    """A value as a table shows it, escaped for the terminal; a list has a line for each of its items."""
     if value is None:
         return ""
     if isinstance(value, datetime):
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return str(value)
+    if isinstance(value, list | tuple):
+        return "\n".join(map(cell, value))
+    return terminal(str(value))
 
 
 def collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
@@ -127,12 +145,8 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
     if json:
         show_json(rows)
         return
-    table = Table(title=escape(title), title_justify="left")
-    for name in frame.columns:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(item)) for item in row.values()))
-    out.print(table)
+    # A row's own lists and structures are one line, as Python writes them.
+    show_table(title, frame.columns, [[str(item) for item in row.values()] for row in rows])
     if len(rows) == limit:
         say(f"(the first {limit}; --limit shows more)", dim=True)
 
@@ -143,7 +157,7 @@ def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
     from artemis_lifecycle.lifecycle import Lifecycle
 
     with (
-        err.status(escape(doing)) if err.is_terminal else nullcontext(),
+        err.status(plain(doing)) if err.is_terminal else nullcontext(),
         Lifecycle.open(config, owner="artemis") as lifecycle,
     ):
         yield lifecycle

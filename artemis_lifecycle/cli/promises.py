@@ -152,7 +152,7 @@ def holds(
             held.kind,
             held.owner,
             held.reason,
-            "\n".join(map(str, held.snapshot_ids)) or "the whole table",
+            held.snapshot_ids or "the whole table",
             held.until or "released",
             *([held.released_at, held.released_by, held.released_why] if ended else []),
         ),

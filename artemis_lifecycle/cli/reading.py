@@ -8,11 +8,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from artemis_lifecycle.cli.options import AsOfOption, ConfigOption, JsonOption, TableArgument, instant
-from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows
+from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows, show_table
 from artemis_lifecycle.cli.promises import show_tag
 from artemis_lifecycle.config import format_duration
 
@@ -112,16 +110,15 @@ def query(
 
 
 def _show_translation(found: Query | TagStatement) -> None:
-    table = Table(show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("yours", escape(found.sql.strip()))
-    table.add_row("Spark's", escape(found.spark_sql))
+    rows: list[tuple[str, object]] = [
+        ("yours", found.sql.strip().split("\n")),
+        ("Spark's", found.spark_sql.split("\n")),
+    ]
     for source in getattr(found, "sources", ()):
         at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
         where = "deep archive" if source.tier == "deep-archive" else f"{source.tier} catalog"
-        table.add_row("reads", escape(f"{source.table} {source.clause}".strip() + f" → {where}, {at}"))
-    say(table)
+        rows.append(("reads", f"{source.table} {source.clause}".strip() + f" → {where}, {at}"))
+    show_table("", ("", ""), rows, header=False)
 
 
 def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
 
 from artemis_lifecycle.cli.options import (
     ConfigOption,
@@ -35,12 +33,8 @@ def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         show_json(entries)
         return
-    table = Table(title="Tables", title_justify="left")
-    table.add_column("table")
-    table.add_column("governed by")
-    for name, entry in entries.items():
-        table.add_row(escape(name), escape(entry or "defaults, by hand only"))
-    say(table)
+    rows = [(name, entry or "defaults, by hand only") for name, entry in entries.items()]
+    show_table("Tables", ("table", "governed by"), rows)
 
 
 @app.command()
@@ -64,12 +58,8 @@ def history(
         shown.insert(2, "cold_table")
     frame = frame[shown].tail(limit)
     frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
-    rows = Table(title=escape(f"{table}: {len(found.snapshots)} snapshots"), title_justify="left")
-    for name in shown:
-        rows.add_column(name.replace("_", " "), no_wrap=name in ("snapshot_id", "committed_at"), overflow="fold")
-    for values in frame.itertuples(index=False):
-        rows.add_row(*(escape("" if value is None else str(value)) for value in values))
-    say(rows)
+    columns = [name.replace("_", " ") for name in shown]
+    show_table(f"{table}: {len(found.snapshots)} snapshots", columns, frame.itertuples(index=False, name=None))
     say(found.metadata_location, dim=True, unbroken=True)
 
 

@@ -412,8 +412,8 @@ def _publish(context: HandoffContext, what: _Publication) -> tuple[str | None, i
     cold = context.config.catalogs.cold.name
     try:
         with _cold_catalog(context.config) as catalog:
-            ensure_guard(engine, cold, context.config.catalogs.live.name)
             for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+                ensure_guard(engine, cold, context.config.catalogs.live.name)
                 current, changes = _changes(context, catalog, what)
                 if not changes:
                     return current.location, attempt - 1

@@ -6,16 +6,16 @@ tier has the snapshot that a tag meant.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 TAGS = "artemis.tags"
 """The newest cold table's property: a history, as JSON `[[name, snapshot-id, since-ms, until-ms or null], …]`."""

@@ -9,6 +9,7 @@ from artemis_lifecycle.defs.common import Changes
 from artemis_lifecycle.defs.failures import RETRIES, told_to_dagster
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 
 ARCHIVED_FILES = {
     "path": ("string", "as the cold table's metadata records it"),
@@ -40,7 +41,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
             "files_failed": done.failed_files,
             "files_still_live": done.still_live,
             "files_needed_elsewhere": done.needed_elsewhere,
-            "needed_by": ", ".join(done.needed_by),
+            "needed_by": terminal(", ".join(done.needed_by)),
             "failures": shown.table(["path", "error"], done.failures),
             **({"sealed_files": shown.place(done.files_location)} if done.files_location else {}),
             "seconds": watch.seconds,
@@ -126,7 +127,7 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
         done = lifecycle.get().clear_dropped(dry_run=config.dry_run)
     for each in done:
         if each.problem:
-            context.log.warning("%s: %s", each.dropped.table, each.problem)
+            context.log.warning(terminal(f"{each.dropped.table}: {each.problem}"))
     columns = ["table", "uuid", "state", "missed since", "kept until", "scan", "files", "deleted", "waits for"]
     rows = [
         (

@@ -21,11 +21,13 @@ from dagster import (
     asset_check,
 )
 
+from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import shown
 from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.plans import HOLDING
@@ -47,6 +49,9 @@ MAX_PLAN_AGE = timedelta(days=7)
 MAX_METADATA_AGE = timedelta(hours=24)
 """How long the table may have moved on from the history that was materialised last."""
 
+GUARD_RESTORED = timedelta(days=1)
+"""How long a guard of the cold catalog that was found broken is told of after it was restored."""
+
 
 def _check(asset: str, *, blocking: bool = False) -> Callable[[Callable[..., AssetCheckResult]], Any]:
     return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)
@@ -59,7 +64,7 @@ def _result(
     return AssetCheckResult(
         passed=passed,
         severity=AssetCheckSeverity.WARN if warn else AssetCheckSeverity.ERROR,
-        description=description,
+        description=terminal(description),
         metadata={
             **numbers,
             **({"offenders": shown.table(["offender"], [(offender,) for offender in named])} if named else {}),
@@ -139,6 +144,36 @@ def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: L
     """No cold file of the table is lost: each that a scrub found gone or damaged is as recorded again."""
     with told_to_dagster():
         return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
+
+
+@_check("cold_tier_snapshots")
+def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+    """The cold catalog's triggers stand as they were made, so that nobody but a handoff writes to it or drops from it;
+    a warning for a day after they were found broken and restored."""
+    with told_to_dagster():
+        steps = lifecycle.get()
+        return judge_guard(steps.cold_guard(), steps.operations.clock.now())
+
+
+def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
+    """Red while the guard is broken, though there is something to guard."""
+    if found is None:
+        return _result(False, "The cold catalog is not in SQL: nothing keeps others from writing to it.", warn=True)
+    if not found.in_use:
+        return _result(True, "Nothing was handed off yet: there is nothing to guard.", state=found.condition)
+    lately = [each for each in found.restorations if now - each.restored_at <= GUARD_RESTORED]
+    if found.condition != "present":
+        text = f"The guard of the cold catalog is {found.condition}: any engine may change or drop its tables."
+        return _result(False, text, found.problems, state=found.condition)
+    return _result(
+        not lately,
+        "The guard was found broken, and is restored. See what was written to the cold catalog meanwhile."
+        if lately
+        else "The guard stands as it was made.",
+        [f"{each.restored_at:%Y-%m-%d %H:%M:%S} by {each.restored_by}: {each.found}" for each in lately],
+        warn=True,
+        state=found.condition,
+    )
 
 
 def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckResult:
@@ -311,6 +346,7 @@ ALL = (
     plan_keeps_window_edge,
     cold_copy_verified,
     cold_files_are_as_recorded,
+    cold_catalog_is_guarded,
     nothing_reachable_deleted,
     no_plan_waits_too_long,
     orphan_share_below_threshold,

@@ -5,6 +5,7 @@ from dagster import AssetExecutionContext, asset
 from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 
 GROUP = "compaction"
 
@@ -19,7 +20,7 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
         metadata={
             "dry_run": config.dry_run,
             "needed": done.needed,
-            "why": done.why,
+            "why": terminal(done.why),
             "manifests_rewritten": done.rewritten_manifests,
             "manifests_added": done.added_manifests,
             "snapshot_id": str(done.snapshot_id or "none"),
@@ -38,7 +39,7 @@ def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleRes
         metadata={
             "dry_run": config.dry_run,
             "needed": done.needed,
-            "why": done.why,
+            "why": terminal(done.why),
             "files_rewritten": done.rewritten_files,
             "files_added": done.added_files,
             "files_failed": done.failed_files,

@@ -7,6 +7,7 @@ from artemis_lifecycle.defs.common import Changes, Materialized, declared, opene
 from artemis_lifecycle.defs.failures import told_to_dagster
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.spark.sql import literal
@@ -105,7 +106,9 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
         metadata={
             "plan_id": done.plan_id,
             "cold_catalog": steps.config.catalogs.cold.name,
-            "cold_table": "none yet" if cold is None else ", ".join(each.name for each in (*cold.closed, cold.newest)),
+            "cold_table": terminal(
+                ", ".join(each.name for each in (*cold.closed, cold.newest)) if cold else "none yet"
+            ),
             "snapshots": len(times),
             "snapshots_in_deep_archive": len(steps.operations.deep_moves.snapshots(plan.table_uuid)),
             "snapshots_archived": len(done.archived),

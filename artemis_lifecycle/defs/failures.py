@@ -14,6 +14,7 @@ from artemis_lifecycle.errors import (
     OperationsUnavailable,
     StorageError,
 )
+from artemis_lifecycle.escaping import terminal
 
 RETRIES = RetryPolicy(max_retries=2, delay=15, backoff=Backoff.EXPONENTIAL, jitter=Jitter.PLUS_MINUS)
 """For what may pass by itself in seconds. Every step resumes, so a second attempt is never a second effect."""
@@ -49,7 +50,7 @@ def told_to_dagster() -> Iterator[Watch]:
             description=str(error),
             metadata={
                 "error": MetadataValue.text(type(error).__name__),
-                **{key: MetadataValue.text(value) for key, value in parts.items() if value},
+                **{key: MetadataValue.text(terminal(value)) for key, value in parts.items() if value},
             },
             allow_retries=isinstance(error, _MAY_PASS) and not isinstance(error, _WILL_NOT_PASS),
         ) from error
@@ -59,7 +60,7 @@ def told_to_dagster() -> Iterator[Watch]:
         # A retry policy takes any exception for one that may pass; one that nobody foresaw is for a person to read.
         first_line = next(iter(str(error).strip().splitlines()), "")
         raise Failure(
-            description=f"{type(error).__name__}: {first_line}",
+            description=terminal(f"{type(error).__name__}: {first_line}"),
             metadata={"error": MetadataValue.text(type(error).__name__)},
             allow_retries=False,
         ) from error

@@ -22,6 +22,7 @@ from artemis_lifecycle.defs.night import Step, Verdict, deletion_due, due_step, 
 from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG, Tonight, governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
 CRONS = {
@@ -45,7 +46,7 @@ def request(table: Tonight, verdict: Verdict) -> RunRequest:
     assert step is not None
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
     return RunRequest(
-        run_key=f"{day}:{table.table}:{step}{again}",
+        run_key=f"{day}:{terminal(table.table)}:{step}{again}",
         job_name=step.value,
         partition_key=partition_key(table.table),
         run_config=jobs.for_real(step),
@@ -64,7 +65,7 @@ def step_requests(
         return asked
     if not verdicts:
         return SkipReason("no table of the catalog is a partition and matched by an entry of lifecycle.yaml")
-    return SkipReason("; ".join(f"{table.table}: {verdict.why}" for table, verdict in verdicts[:20]))
+    return SkipReason(terminal("; ".join(f"{table.table}: {verdict.why}" for table, verdict in verdicts[:20])))
 
 
 def upkeep_requests(
@@ -79,7 +80,7 @@ def upkeep_requests(
             continue
         asked.append(
             RunRequest(
-                run_key=f"{now:%Y-%m-%dT%H:%M}:{table}:{job}",
+                run_key=f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}:{job}",
                 job_name=job,
                 partition_key=partition_key(table),
                 run_config=jobs.for_real(job),

@@ -26,6 +26,7 @@ from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.schedules import request, schedule_name
 from artemis_lifecycle.errors import NoSuchTable
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
 AT_ONCE = 50
@@ -51,7 +52,7 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
     now = opened.operations.clock.now()
     if seen is None or now - seen >= OBSERVED_EVERY:
         for table, problem in opened.observe_catalog().items():
-            context.log.warning("%s cannot be read: %s", table, problem)
+            context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
     known = partitioned_tables(context.instance)
     new = [table for table in opened.tables() if table not in known]
@@ -59,7 +60,7 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         return SkipReason(f"no table beside the {len(known)} known")
     return SensorResult(
         dynamic_partitions_requests=[tables.build_add_request(list(map(partition_key, new)))],
-        skip_reason=f"new tables: {', '.join(new)}",
+        skip_reason=terminal(f"new tables: {', '.join(new)}"),
     )
 
 
@@ -91,7 +92,9 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     return SensorResult(
         run_requests=[
             RunRequest(
-                run_key=f"{table}:{present[table]}", job_name=jobs.observe.name, partition_key=partition_key(table)
+                run_key=terminal(f"{table}:{present[table]}"),
+                job_name=jobs.observe.name,
+                partition_key=partition_key(table),
             )
             for table in changed
         ],
@@ -193,7 +196,7 @@ def steps_switched_on(instance: DagsterInstance) -> set[Step]:
 
 def _listed(reasons: Mapping[str, str]) -> str:
     shown = "; ".join(f"{table}: {why}" for table, why in list(reasons.items())[:20])
-    return shown + (f"; and {len(reasons) - 20} more" if len(reasons) > 20 else "")
+    return terminal(shown) + (f"; and {len(reasons) - 20} more" if len(reasons) > 20 else "")
 
 
 @sensor(
@@ -218,7 +221,9 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     return SensorResult(
         run_requests=[
             RunRequest(
-                run_key=f"{now:%Y-%m-%dT%H:%M}:{table}", job_name=jobs.thaws.name, partition_key=partition_key(table)
+                run_key=f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}",
+                job_name=jobs.thaws.name,
+                partition_key=partition_key(table),
             )
             for table in sorted(wanted)[:AT_ONCE]
         ]

@@ -5,10 +5,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
 from artemis_lifecycle.deletion.worker import DeletionReport
+from artemis_lifecycle.escaping import markdown, terminal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +49,9 @@ _ROWS = 15
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
     """A `dagster/column_schema` value: type and description by column."""
     return MetadataValue.table_schema(
-        TableSchema([TableColumn(name, kind, description=text or None) for name, (kind, text) in columns.items()])
+        TableSchema(
+            [TableColumn(terminal(name), kind, description=text or None) for name, (kind, text) in columns.items()]
+        )
     )
 
 
@@ -79,13 +83,12 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return str(value).replace("|", "\\|").replace("\n", " ")
+    return markdown(str(value))
 
 
 def picture(png: bytes, what: str) -> MetadataValue:
     """A picture within Markdown; `what` is said where it is not shown."""
-    what = re.sub(r"([\[\]\\`])", r"\\\1", what)
-    return MetadataValue.md(f"![{what}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    return MetadataValue.md(f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 
 def place(location: str) -> MetadataValue:
@@ -93,13 +96,15 @@ def place(location: str) -> MetadataValue:
     scheme, _, rest = location.partition("://")
     if scheme in ("s3", "s3a", "s3n"):
         bucket, _, key = rest.partition("/")
+        bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
         return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
-    return MetadataValue.path(location.removeprefix("file://") if scheme == "file" else location)
+    return MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
 
 
 def query(catalog: str, name: str, where: str) -> MetadataValue:
     """How to see the rows in Spark SQL."""
-    return MetadataValue.md(f"```sql\nSELECT * FROM {catalog}.lifecycle.{name} WHERE {where}\n```")
+    statement = terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}")
+    return MetadataValue.md(f"```sql\n{statement}\n```")
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
@@ -116,7 +121,7 @@ def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
         numbers["would_delete"] = sum(report.would_delete for report in reports)
         numbers["would_delete_bytes"] = sum(report.would_delete_bytes for report in reports)
     paused = [report.paused for report in reports if report.paused]
-    return numbers | ({"paused": "; ".join(paused)} if paused else {})
+    return numbers | ({"paused": terminal("; ".join(paused))} if paused else {})
 
 
 def instant(value: datetime | None) -> MetadataValue:

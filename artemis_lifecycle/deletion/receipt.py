@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_pieces
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
+from artemis_lifecycle.escaping import json_text, markdown
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.protection.places import RECEIPTS
@@ -58,35 +59,43 @@ class Receipt:
 
     def to_json(self) -> str:
         """The receipt as it is stored."""
-        return json.dumps({"receipt": 1, **asdict(self)}, indent=1, default=_plain, ensure_ascii=False)
+        return json_text({"receipt": 1, **asdict(self)}, indent=1, default=_plain)
 
     def to_markdown(self) -> str:
         """The same for people; every path stands in the parts."""
         lines = [
-            f"# Receipt: {self.kind} {self.job_id}",
+            f"# Receipt: {markdown(self.kind)} {markdown(self.job_id)}",
             "",
-            f"Table `{self.table}` ({self.table_uuid}), {self.began_at:%Y-%m-%d %H:%M:%S} to "
-            f"{self.ended_at:%Y-%m-%d %H:%M:%S} UTC, by {self.by}.",
+            f"Table {markdown(self.table, code=True)} ({markdown(self.table_uuid)}), "
+            f"{self.began_at:%Y-%m-%d %H:%M:%S} to {self.ended_at:%Y-%m-%d %H:%M:%S} UTC, by {markdown(self.by)}.",
             "",
             "| outcome | files | bytes |",
             "|---|---|---|",
-            *(f"| {name} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.outcomes.items()),
+            *(f"| {markdown(name)} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.outcomes.items()),
             "",
             "| kind of what is gone | files | bytes |",
             "|---|---|---|",
-            *(f"| {name} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.kinds.items()),
+            *(f"| {markdown(name)} | {each['files']:,} | {each['bytes']:,} |" for name, each in self.kinds.items()),
             "",
         ]
         if self.kept:
             lines += ["| kept because | files |", "|---|---|"]
-            lines += [f"| {reason} | {files:,} |" for reason, files in self.kept.items()] + [""]
+            lines += [f"| {markdown(reason)} | {files:,} |" for reason, files in self.kept.items()] + [""]
         if self.quarantine is not None:
-            lines += [f"Moved to `{self.quarantine}`; `artemis undelete {self.job_id}` brings it back.", ""]
+            lines += [
+                f"Moved to {markdown(self.quarantine, code=True)}; `artemis undelete {self.job_id}` brings it back.",
+                "",
+            ]
         looked, there = self.sample["looked_at"], self.sample["still_there"]
         lines += [f"Looked at afterwards: {looked} of the paths that are gone; {len(there)} stood there.", ""]
-        lines += [f"- {key.replace('_', ' ')}: {_said(value)}" for key, value in self.details.items()]
+        lines += [
+            f"- {markdown(key.replace('_', ' '))}: {markdown(_said(value))}" for key, value in self.details.items()
+        ]
         lines += ["", "Every path, with its outcome and reason:", ""]
-        lines += [f"- `{part['name']}`: {part['rows']:,} rows, sha256 {part['sha256']}" for part in self.files]
+        lines += [
+            f"- {markdown(part['name'], code=True)}: {part['rows']:,} rows, sha256 {part['sha256']}"
+            for part in self.files
+        ]
         return "\n".join(lines) + "\n"
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
+from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.errors import LifecycleError
 
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         report = run_demo(chosen.home.resolve(), console)
     except LifecycleError as error:
-        console.print(f"[red]{type(error).__name__}[/red]: {escape(str(error))}", soft_wrap=True)
+        console.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         return error.exit_code
     return 1 if report.failures else 0
 

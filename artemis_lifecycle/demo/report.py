@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.demo.proofs import Proof
 
 
@@ -105,7 +105,7 @@ def render(report: DemoReport) -> RenderableType:
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in report.phase_seconds.items())
     parts.append(Text(f"{total:.0f} s in all: {phases}", style="dim"))
     if report.failures:
-        lines = "\n".join(f"✗ {escape(failure)}" for failure in report.failures)
+        lines = "\n".join(f"✗ {plain(failure)}" for failure in report.failures)
         parts.append(Panel(lines, title="The demo failed", border_style="red", title_align="left"))
     else:
         sentence = f"All {len(report.proofs)} proofs hold, and every check of the walk is green."
@@ -145,7 +145,7 @@ def _held(held: TierReport) -> str:
 
 def _answers(answers: Sequence[Answer]) -> Table:
     title = f"One question to each tier: SELECT count(*) FROM {_name(answers[0].table)} FOR VERSION AS OF …"
-    made = Table(title=escape(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    made = Table(title=plain(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for name in ("tier", "snapshot"):
         made.add_column(name, no_wrap=True)
     for name in ("rows", "expected", "took"):
@@ -153,12 +153,12 @@ def _answers(answers: Sequence[Answer]) -> Table:
     made.add_column("before that")
     for answer in answers:
         made.add_row(
-            escape(answer.tier),
+            plain(answer.tier),
             str(answer.snapshot_id),
             f"{answer.rows:,}",
             f"{answer.expected_seconds:.0f} s",
             f"{answer.seconds:.1f} s",
-            escape(answer.waited),
+            plain(answer.waited),
         )
     return made
 
@@ -180,11 +180,11 @@ def _proofs(proofs: Sequence[Proof]) -> Table:
     made.add_column("found", ratio=1, style="dim")
     for table in dict.fromkeys(proof.table for proof in proofs):
         made.add_section()
-        made.add_row("", f"[bold]{escape(_name(table))}[/bold]", "")
+        made.add_row("", f"[bold]{plain(_name(table))}[/bold]", "")
         for proof in proofs:
             if proof.table == table:
                 mark = "[green]✓[/green]" if proof.holds else "[bold red]✗[/bold red]"
-                made.add_row(mark, escape(proof.claim), escape(proof.detail))
+                made.add_row(mark, plain(proof.claim), plain(proof.detail))
     return made
 
 
@@ -192,7 +192,7 @@ def _grid(title: str, tables: Sequence[TableReport]) -> Table:
     made = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     made.add_column("", no_wrap=True)
     for table in tables:
-        made.add_column(escape(_name(table.table)), justify="right")
+        made.add_column(plain(_name(table.table)), justify="right")
     return made
 
 

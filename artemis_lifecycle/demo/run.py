@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 import artemis_lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.demo import proofs
 from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
@@ -84,7 +84,7 @@ def run_demo(home: Path, console: Console) -> DemoReport:
             report = _run(lifecycle, area, board)
     show(report, console)
     console.print(
-        f"\nLook around: [bold]make ui[/bold], or [bold]artemis tables --config {escape(str(area.config_path))}[/bold]",
+        f"\nLook around: [bold]make ui[/bold], or [bold]artemis tables --config {plain(str(area.config_path))}[/bold]",
         highlight=False,
     )
     return report
@@ -153,7 +153,7 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
         if event.what in ("started", "materialised"):
             board.move(event.table, done[event.table], ASSETS, event.asset)
         elif event.what == "failed":
-            board.console.print(f"[red]✗[/red] {escape(event.table)} {event.asset}: {escape(event.message)}")
+            board.console.print(f"[red]✗[/red] {plain(event.table)} {event.asset}: {plain(event.message)}")
 
     # Dagster tells each of its events on stderr as well; here they would bury the bars.
     with (area.folder / LOG).open("w") as log, redirect_stderr(log):

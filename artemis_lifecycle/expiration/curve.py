@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.expiration.pictures import drawn, size_unit
+from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
@@ -97,7 +97,10 @@ class RetentionCurve:
             return drawn(figure, kind)
         costs, dearest = panels[0][1], self.refs[:12][::-1]
         part, part_name = size_unit(max((cost.size_in_bytes for cost in dearest), default=0))
-        costs.barh([cost.ref for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b")
+        # An axis makes its labels anew when it is drawn.
+        costs.barh(
+            [label(cost.ref) for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b"
+        )
         costs.set(xlabel=f"freed by its removal ({part_name})", title="What each ref costs")
         costs.tick_params(axis="y", labelsize=8)
         return drawn(figure, kind)

@@ -6,6 +6,8 @@ import io
 import warnings
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.escaping import terminal
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -18,6 +20,12 @@ def size_unit(size_in_bytes: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
+def label(text: str, most: int = 40) -> str:
+    """A name in a picture: escaped, and cut where it would leave no room for what is drawn."""
+    text = terminal(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def drawn(figure: Figure, kind: str) -> bytes:
     """The figure as a picture of that kind (`png`, `svg`), with every text as it is written."""
     from matplotlib.text import Text
@@ -25,6 +33,7 @@ def drawn(figure: Figure, kind: str) -> bytes:
     for text in figure.findobj(Text):
         # Names of tables and refs may have dollar signs, which are no formulas.
         text.set_parse_math(False)
+        text.set_text(label(text.get_text(), most=100))
     picture = io.BytesIO()
     with warnings.catch_warnings():
         # A script that the font lacks is drawn as boxes.

@@ -7,13 +7,13 @@ grace over, and nothing else would notice.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.config import format_duration
 from artemis_lifecycle.errors import ClocksDisagree
 from artemis_lifecycle.storage.local import local_path
@@ -23,7 +23,7 @@ from artemis_lifecycle.storage.stores import Stores, is_local
 PROBE = ".artemis-clock-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 _RESOLUTION = timedelta(seconds=1)
 """S3 tells the time of an object in whole seconds, rounded down."""
 

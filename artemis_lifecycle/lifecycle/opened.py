@@ -11,16 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
+from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf
+from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
 from artemis_lifecycle.local.addresses import fill
 from artemis_lifecycle.local.jars import needed, resolve
-from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_log = escaping.logger(__name__)
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 _CLOCKS_SEEN_FOR = 60.0
@@ -77,10 +81,41 @@ class Opened:
         """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
 
         Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
-        Raises ConfigError (also where two tiers' roots are one place), EnvironmentMissing, OperationsUnavailable.
+        The cold catalog's guard is verified, and restored where it is broken. Raises ConfigError (also where two tiers'
+        roots are one place), EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
-        return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
+        opened = cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
+        opened._verify_cold_guard()
+        return opened
+
+    def _verify_cold_guard(self) -> None:
+        cold = self.config.catalogs.cold
+        if cold.type != "sql":
+            return
+        try:
+            engine = connect(require_uri(cold))
+        except OperationsUnavailable as error:
+            # What does not answer takes no writes either, and whoever needs the catalog is stopped by that.
+            _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
+            return
+        try:
+            verify_guard(engine, cold.name, self.config.catalogs.live.name)
+        finally:
+            engine.dispose()
+
+    def cold_guard(self) -> GuardState | None:
+        """How the guard of the cold catalog stands, as of now; None for a catalog that is not in SQL, which has none.
+        Changes nothing."""
+        cold = self.config.catalogs.cold
+        if cold.type != "sql":
+            return None
+        engine = connect(require_uri(cold))
+        try:
+            with engine.connect() as connection:
+                return guard_state(connection, cold.name)
+        finally:
+            engine.dispose()
 
     def __enter__(self) -> Self:
         return self

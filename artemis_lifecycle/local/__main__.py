@@ -12,6 +12,7 @@ from pathlib import Path
 
 from artemis_lifecycle.config import LifecycleConfig, load_config
 from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.java import require_java
@@ -53,7 +54,7 @@ def _setup(config: LifecycleConfig, named: str | None) -> None:
     java = require_java()
     print(f"java: {java}")
     for jar in resolve(config.home, needed(config)):
-        print(f"jar: {jar}")
+        print(terminal(f"jar: {jar}"))
     _compile_loops()
     _start(config, named)
 
@@ -80,9 +81,10 @@ def _stop(config: LifecycleConfig, _named: str | None) -> None:
 def _status(config: LifecycleConfig, _named: str | None) -> None:
     status = EmbeddedPostgres(config.home).status()
     if status.running:
-        print(f"postgres: 127.0.0.1:{status.port}, data in {status.data}, process {status.pid} of user {status.user}")
+        where = f"127.0.0.1:{status.port}, data in {status.data}, process {status.pid} of user {status.user}"
+        print(terminal(f"postgres: {where}"))
     elif status.data is not None:
-        print(f"postgres: stopped, data in {status.data}")
+        print(terminal(f"postgres: stopped, data in {status.data}"))
     else:
         print("postgres: no embedded one is set up")
 

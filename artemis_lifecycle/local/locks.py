@@ -15,14 +15,17 @@ from artemis_lifecycle.errors import Busy, EnvironmentMissing
 
 
 @contextmanager
-def file_lock(path: Path, *, timeout: float) -> Iterator[None]:
-    """Hold the lock file at `path`, whose folder is made. Waits at most `timeout` seconds, then raises Busy.
+def file_lock(path: Path, *, timeout: float, folder: int | None = None) -> Iterator[None]:
+    """Hold the lock file at `path`, whose folder is made, or is open already as descriptor `folder`. Waits at most
+    `timeout` seconds, then raises Busy.
 
     The kernel lets go of it when its holder dies. Raises EnvironmentMissing where the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if folder is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(path if folder is None else path.name, flags, 0o644, dir_fd=folder)
     except OSError as error:
         raise EnvironmentMissing(
             f"The embedded stack's folder cannot be written: {error}",

@@ -11,9 +11,11 @@ import os
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from importlib.metadata import version as installed_version
 from importlib.util import find_spec
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local.folders import Folder, copy_tree, open_folder, open_part
 
 OWN_POSTGRES = "name a Postgres of your own in ARTEMIS_POSTGRES_URI"
 
@@ -37,31 +40,103 @@ def choose_place(inside: Path, home: Path) -> Path:
 
     Raises EnvironmentMissing when there is neither.
     """
-    user = server_user(inside)
-    if user is None:
+    if os.geteuid() != 0:
         inside.mkdir(parents=True, exist_ok=True)
         inside.chmod(0o700)
         return inside
-    outside = [root / sha256(str(home).encode()).hexdigest()[:16] for root in _OUTSIDE]
+    outside = [root / sha256(str(home).encode()).hexdigest()[:16] for root in _outside()]
+    passed_over = []
     for place in [inside, *outside]:
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o700)
-            os.chown(place, user.pw_uid, user.pw_gid)
-        except OSError:
+            user = _prepare(place, anywhere=place == inside)
+        except (OSError, EnvironmentMissing) as error:
+            passed_over.append(str(getattr(error, "what", error)))
             continue
         if reaches(place, user):
             # Data that is there is claimed already, and may be another home's by now.
             if place != inside and not (place / "data").exists():
-                (place / "home").write_text(str(home))
+                claim(place, home)
             return place
-        if not any(place.iterdir()):
-            place.rmdir()
+        passed_over.append(f"user {user.pw_name} cannot reach {place}")
+        with open_folder(place.parent) as parent, suppress(OSError):
+            os.rmdir(place.name, dir_fd=parent.descriptor)
     raise EnvironmentMissing(
-        f"No folder for the embedded Postgres that user {user.pw_name} can reach",
+        f"No folder for the embedded Postgres: {'; '.join(passed_over)}",
         path=", ".join(str(place) for place in [inside, *outside]),
         do=f"run as an ordinary user, or {OWN_POSTGRES}",
     )
+
+
+def _prepare(place: Path, *, anywhere: bool) -> pwd.struct_passwd:
+    """Make `place` a folder of the server's user, as root; its user. `anywhere`: also in another user's folder."""
+    with open_folder(place.parent, make=True) as parent:
+        if parent.other and not anywhere:
+            raise EnvironmentMissing(f"{place.parent} is {user_name(parent.other)}'s", path=str(place))
+        handle = open_part(parent.descriptor, place.name, place, make=True, mode=0o700)
+        try:
+            there = os.fstat(handle)
+            # In another user's folder the server is that user's: nobody else's files are to lie there.
+            user = pwd.getpwuid(parent.other) if parent.other and not there.st_uid else server_user(place)
+            if user is None or there.st_uid not in (0, user.pw_uid):
+                raise EnvironmentMissing(f"{place} belongs to {user_name(there.st_uid)}", path=str(place))
+            os.fchmod(handle, 0o700)
+            os.fchown(handle, user.pw_uid, user.pw_gid)
+        except KeyError as error:
+            raise EnvironmentMissing(f"{place} is in a folder of a user without a name", path=str(place)) from error
+        finally:
+            os.close(handle)
+    return user
+
+
+def require_place(place: Path) -> None:
+    """Raise EnvironmentMissing where root cannot tell that a server's folder is what it was set up as: a link on the
+    way to it, or the folder of a user who neither owns what it is in nor runs servers for root. Nothing to require of
+    others, who have only their own rights to lose."""
+    if os.geteuid() != 0:
+        return
+    with _opened(place) as folder:
+        owner = os.fstat(folder.descriptor).st_uid
+        allowed = {folder.other, *(user.pw_uid for user in _unprivileged())}
+        if owner not in allowed:
+            raise EnvironmentMissing(
+                f"The embedded Postgres' folder belongs to {user_name(owner)}, who does not run it",
+                path=str(place),
+                untouched="the folder",
+                do="run as the user whose home it is, or name a folder of root's own in ARTEMIS_HOME",
+            )
+
+
+def is_outside(place: Path) -> bool:
+    """Whether it is a folder that `choose_place` makes outside of homes."""
+    return place.parent in _outside() and re.fullmatch("[0-9a-f]{16}", place.name) is not None
+
+
+def _outside() -> list[Path]:
+    # The system's own part may have links (/var on macOS); ours is never followed.
+    return [root.parent.resolve() / root.name for root in _OUTSIDE]
+
+
+def claim(place: Path, home: Path) -> None:
+    """Write down which home a folder outside belongs to."""
+    with _opened(place) as folder:
+        folder.write("home", str(home))
+
+
+def discard(place: Path, name: str) -> None:
+    """Remove a folder in the server's folder, whoever owns what is in it; links are not followed."""
+    with _opened(place) as folder:
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder.descriptor)
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[Folder]:
+    """The server's folder itself, which may be one more user's."""
+    with open_folder(place.parent) as parent:
+        handle = open_part(parent.descriptor, place.name, place)
+        try:
+            yield Folder(handle, parent.other)
+        finally:
+            os.close(handle)
 
 
 def claimed_by(place: Path) -> Path | None:
@@ -75,18 +150,30 @@ def server_user(place: Path) -> pwd.struct_passwd | None:
     everybody but root, who run it as themselves."""
     if os.geteuid() != 0:
         return None
-    data = place / "data"
-    if data.exists() and data.stat().st_uid != 0:
-        return pwd.getpwuid(data.stat().st_uid)
-    for name in _UNPRIVILEGED:
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
+    for path in (place / "data", place):
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode):
+                raise EnvironmentMissing(
+                    "The embedded Postgres' folder is a link, or no folder",
+                    path=str(path),
+                    untouched="what it leads to",
+                    do=f"remove it, or {OWN_POSTGRES}",
+                )
+            if found.st_uid != 0:
+                return pwd.getpwuid(found.st_uid)
+    for user in _unprivileged():
+        return user
     raise EnvironmentMissing(
         f"Postgres refuses to run as root, and this machine has no user {' or '.join(_UNPRIVILEGED)}",
         do=f"run as an ordinary user, or {OWN_POSTGRES}",
     )
+
+
+def _unprivileged() -> Iterator[pwd.struct_passwd]:
+    for name in _UNPRIVILEGED:
+        with suppress(KeyError):
+            yield pwd.getpwnam(name)
 
 
 def reaches(place: Path, user: pwd.struct_passwd) -> bool:
@@ -137,21 +224,41 @@ def binaries(place: Path) -> Path:
         return install / "bin"
     copied = place / f"wheel-{installed_version(_WHEEL)}-{wanted}"
     if not copied.exists():
-        partial = copied.with_name(copied.name + ".new")
-        shutil.rmtree(partial, ignore_errors=True)
-        package = install.parent
-        # The libraries stand beside the package (Linux) or in it (macOS), and are looked for from there.
-        for part in (install, package / ".dylibs", package.with_name(f"{package.name}.libs")):
-            if part.exists():
-                target = partial / part.relative_to(package.parent)
-                shutil.copytree(part, target, symlinks=True, ignore=shutil.ignore_patterns("include"))
-        give(partial, user)
-        partial.rename(copied)
+        _copy_wheel(install, place, copied.name)
     return copied / install.parent.name / install.name / "bin"
 
 
-def run_tool(command: Sequence[str | Path], place: Path, *, timeout: float, failure: str) -> None:
-    """Run one of the binaries in `place` as the server's user.
+def _copy_wheel(install: Path, place: Path, name: str) -> None:
+    """Copy what the server needs of the wheel into its user's folder. The copy stays root's: its user reads it, and can
+    put nothing in it that would lead root elsewhere."""
+    package, partial = install.parent, f"{name}.new"
+    with _opened(place) as folder:
+        handle = folder.descriptor
+        shutil.rmtree(partial, ignore_errors=True, dir_fd=handle)
+        os.mkdir(partial, dir_fd=handle)
+        # The libraries stand beside the package (Linux) or in it (macOS), and are looked for from there.
+        for part in (install, package / ".dylibs", package.with_name(f"{package.name}.libs")):
+            if part.exists():
+                _copy_part(part, handle, [partial, *part.relative_to(package.parent).parts])
+        os.rename(partial, name, src_dir_fd=handle, dst_dir_fd=handle)
+
+
+def _copy_part(part: Path, folder: int, names: Sequence[str]) -> None:
+    if not names:
+        copy_tree(part, folder, without="include")
+        return
+    below = open_part(folder, names[0], part, make=True)
+    try:
+        os.fchmod(below, 0o755)
+        _copy_part(part, below, names[1:])
+    finally:
+        os.close(below)
+
+
+def run_tool(
+    command: Sequence[str | Path], place: Path, *, timeout: float, failure: str, given: bytes | None = None
+) -> None:
+    """Run one of the binaries, or a tool of the system's, in `place` as the server's user; `given` is its input.
 
     Raises EnvironmentMissing, beginning with `failure` and ending with what the tool said.
     """
@@ -165,7 +272,7 @@ def run_tool(command: Sequence[str | Path], place: Path, *, timeout: float, fail
         try:
             done = subprocess.run(
                 [str(part) for part in command],
-                stdin=subprocess.DEVNULL,
+                **({"stdin": subprocess.DEVNULL} if given is None else {"input": given}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=place,

@@ -16,19 +16,25 @@ import shlex
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from artemis_lifecycle.errors import EnvironmentMissing, OperationsUnavailable
+from artemis_lifecycle.local.folders import open_folder
 from artemis_lifecycle.local.locks import file_lock
 from artemis_lifecycle.local.placement import (
     binaries,
     choose_place,
+    claim,
     claimed_by,
+    discard,
     give,
+    is_outside,
     reaches,
+    require_place,
     run_tool,
     server_user,
     user_name,
@@ -52,6 +58,7 @@ SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 
+_INSIDE = "server"
 _START_SECONDS = 60
 _LOCK_SECONDS = 180
 _LOG_BYTES = 8 * 1024 * 1024
@@ -99,7 +106,7 @@ class EmbeddedPostgres:
         """
         state = self._read()
         if state is None or not self._answers(state):
-            with file_lock(self._folder / "lock", timeout=_LOCK_SECONDS):
+            with self._locked():
                 state = self._start_locked()
         return f"postgresql+psycopg2://{ROLE}:{state.password}@127.0.0.1:{state.port}"
 
@@ -111,7 +118,7 @@ class EmbeddedPostgres:
         """Stop the server, cutting its connections; False when it did not run."""
         if self._read() is None:
             return False
-        with file_lock(self._folder / "lock", timeout=_LOCK_SECONDS):
+        with self._locked():
             state = self._read()
             return state is not None and _stop(self._place(state), "fast")
 
@@ -130,13 +137,24 @@ class EmbeddedPostgres:
         state = self._read()
         if state is None:
             return
-        with file_lock(self._folder / "lock", timeout=_LOCK_SECONDS):
+        with self._locked():
             place = self._place(state)
             # Outside, what does not name this home is not provably its own.
-            if place.parent == self._folder or claimed_by(place) == self.home:
+            if place.is_dir() and (place.parent == self._folder or claimed_by(place) == self.home):
+                require_place(place)
                 _stop(place, "fast")
-                shutil.rmtree(place, ignore_errors=True)
-            shutil.rmtree(self._folder)
+                with open_folder(place.parent) as parent:
+                    shutil.rmtree(place.name, ignore_errors=True, dir_fd=parent.descriptor)
+            with open_folder(self.home) as home:
+                shutil.rmtree(self._folder.name, dir_fd=home.descriptor)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (
+            open_folder(self._folder, make=True) as folder,
+            file_lock(self._folder / "lock", timeout=_LOCK_SECONDS, folder=folder.descriptor),
+        ):
+            yield
 
     # --- starting, under the lock -----------------------------------------------------------------------------------
 
@@ -158,7 +176,7 @@ class EmbeddedPostgres:
 
     def _settle(self) -> _State:
         """A place and a password for a server that home knows nothing of yet."""
-        place = choose_place(self._folder / "server", self.home)
+        place = choose_place(self._folder / _INSIDE, self.home)
         inside = place.parent == self._folder
         if (place / "data").exists():
             # Also outside: its home may only be out of sight (moved, not mounted, in another container).
@@ -179,9 +197,10 @@ class EmbeddedPostgres:
         if owner is not None and owner != self.home:
             if (owner / "postgres" / "server.json").exists():
                 return self._settle()  # This home is a copy, and the data outside stays the original's.
-            (place / "home").write_text(str(self.home))
+            claim(place, self.home)
         if not place.is_dir():
             return self._settle()
+        require_place(place)
         user = server_user(place)
         if user is not None:
             if place.stat().st_uid == 0:
@@ -196,40 +215,35 @@ class EmbeddedPostgres:
         return state
 
     def _initialise(self, place: Path, password: str) -> None:
-        fresh, secret = place / "data.new", place / "password"
-        shutil.rmtree(fresh, ignore_errors=True)
-        secret.unlink(missing_ok=True)
-        user = server_user(place)
-        # O_EXCL (and no following of links): the folder is the server user's, and this may be root.
-        handle = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fresh, data, secret = place / "data.new", place / "data", place / "password"
+        initdb = binaries(place) / "initdb"
+        flags = ["-E", "UTF8", "--no-locale", *(["--no-sync"] if self._settings["fsync"] == "off" else [])]
+
+        def run(*command: str | Path, given: bytes | None = None) -> None:
+            # The folder is the server user's, and this may be root: whatever touches it runs as that user.
+            failure = "The embedded Postgres cannot be set up"
+            run_tool(command, place, timeout=2 * _START_SECONDS, failure=failure, given=given)
+
+        discard(place, fresh.name)
+        run("rm", "-f", "--", secret)
         try:
-            os.write(handle, password.encode() + b"\n")
-            if user is not None:
-                os.fchown(handle, user.pw_uid, user.pw_gid)
-            initdb = binaries(place) / "initdb"
-            flags = ["-E", "UTF8", "--no-locale", *(["--no-sync"] if self._settings["fsync"] == "off" else [])]
-            run_tool(
-                [initdb, "-D", fresh, "-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", *flags],
-                place,
-                timeout=2 * _START_SECONDS,
-                failure="The embedded Postgres cannot be set up",
-            )
+            run("sh", "-c", 'cat > "$1"', "sh", secret, given=password.encode() + b"\n")
+            run(initdb, "-D", fresh, "-U", ROLE, "-A", "scram-sha-256", f"--pwfile={secret}", *flags)
         finally:
-            os.close(handle)
-            secret.unlink(missing_ok=True)
+            run("rm", "-f", "--", secret)
         # Renamed when complete, so that a set-up that was killed is begun again and never taken for a database.
-        fresh.rename(place / "data")
+        run("sh", "-c", '[ ! -e "$2" ] || rmdir -- "$2"; mv -- "$1" "$2"', "sh", fresh, data)
 
     def _launch(self, place: Path, state: _State) -> _State:
         data, log = place / "data", place / "log"
         tools = binaries(place)
         if log.exists() and log.stat().st_size > _LOG_BYTES:
-            log.replace(place / "log.1")
+            _tidy(place, "mv", "-f", log, place / "log.1")
         deadline = time.monotonic() + _START_SECONDS
         taken: set[int] = set()
         while _postmaster(data) is None:
             # The process it names is gone or another's, yet Postgres would trust any number that is alive.
-            (data / "postmaster.pid").unlink(missing_ok=True)
+            _tidy(place, "rm", "-f", data / "postmaster.pid")
             state = self._keep(replace(state, port=self._free_port(state.port, taken)))
             begin = log.stat().st_size if log.exists() else 0
             options = {**self._settings, "port": str(state.port)}
@@ -321,7 +335,16 @@ class EmbeddedPostgres:
     # --- server.json ------------------------------------------------------------------------------------------------
 
     def _place(self, state: _State) -> Path:
-        return self._folder / state.folder
+        place = self._folder / state.folder
+        if state.folder != _INSIDE and not is_outside(place):
+            # Whoever may write the note would otherwise have root work in any folder.
+            raise EnvironmentMissing(
+                f"The note of where the embedded Postgres stands names a folder that is none of its places: {place}",
+                path=str(self._folder / "server.json"),
+                untouched="that folder",
+                do=f"put the note back from a backup, or remove {self._folder} to start anew",
+            )
+        return place
 
     def _read(self) -> _State | None:
         file = self._folder / "server.json"
@@ -346,16 +369,17 @@ class EmbeddedPostgres:
 
     def _keep(self, state: _State) -> _State:
         if state != self._read():
-            partial = self._folder / "server.json.new"
-            partial.unlink(missing_ok=True)
-            partial.touch(0o600)
-            partial.write_text(json.dumps(asdict(state)) + "\n")
-            if os.geteuid() == 0:
+            with open_folder(self._folder) as folder:
+                there = os.fstat(folder.descriptor)
                 # Root may start the server of another user's home, and must not lock that user out.
-                folder = self._folder.stat()
-                os.chown(partial, folder.st_uid, folder.st_gid)
-            partial.replace(self._folder / "server.json")
+                owner = (there.st_uid, there.st_gid) if os.geteuid() == 0 else None
+                folder.write("server.json", json.dumps(asdict(state)) + "\n", owner=owner)
         return state
+
+
+def _tidy(place: Path, *command: str | Path) -> None:
+    """Change files in the server's folder, as its user."""
+    run_tool(command, place, timeout=_START_SECONDS, failure="The embedded Postgres' folder cannot be tidied up")
 
 
 def _stop(place: Path, mode: str) -> bool:

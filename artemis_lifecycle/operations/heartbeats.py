@@ -6,7 +6,6 @@ A writer in another language needs two statements: insert (or update by primary 
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import threading
@@ -21,6 +20,7 @@ from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import DBAPIError
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import busy_after
@@ -29,7 +29,7 @@ from artemis_lifecycle.operations.tables import heartbeats, to_record
 if TYPE_CHECKING:
     from artemis_lifecycle.operations.database import Operations
 
-_LOG = logging.getLogger(__name__)
+_LOG = escaping.logger(__name__)
 
 _HISTORY = timedelta(days=30)
 

@@ -6,7 +6,6 @@ A lease whose holder is known to be over (`processes`) is free at once.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from sqlalchemy import Engine, delete, exists, func, insert, select, text, updat
 from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import LOCK_VERSION, lock_row
@@ -26,7 +26,7 @@ from artemis_lifecycle.operations.processes import is_over
 from artemis_lifecycle.operations.tables import SCHEMA, lease_token, leases, to_record
 from artemis_lifecycle.storage.instants import elapsed
 
-_LOG = logging.getLogger(__name__)
+_LOG = escaping.logger(__name__)
 
 _HISTORY = timedelta(days=30)
 

@@ -6,11 +6,11 @@ Two tables that shared or nested a location deleted each other's files (iceberg 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
 from artemis_lifecycle.errors import NoSuchTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -28,7 +28,7 @@ _QUICK = 1.0
 """Seconds. A look around that takes no longer is made before every piece of a deletion; of others, one in ten of its
 lengths."""
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 @dataclass(frozen=True)

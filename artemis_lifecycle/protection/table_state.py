@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
 from artemis_lifecycle.metadata.avro import live_entries, manifests_of
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -33,7 +33,7 @@ CURRENT_METADATA = "current_metadata"
 
 _FROM = " from "
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 _MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
@@ -38,7 +38,7 @@ _READERS = 4
 # Each deletion goes by equalities of its own; what is stored goes by none.
 _PLAIN = LocationRules({}, {})
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 class Pointer(Protocol):

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.config import SECRET, LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.local.jars import ICEBERG, PACED_CLIENTS, POSTGRES
@@ -31,7 +32,7 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES = "--properties-file"
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 _LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
 _CLASSES = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config import Prices
 from artemis_lifecycle.expiration.curve import RefCost
-from artemis_lifecycle.expiration.pictures import drawn, size_unit
+from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
 from artemis_lifecycle.reachability.index import IndexView
 
@@ -90,7 +90,8 @@ class TableCosts:
     def _bars(self, panel: Axes, rows: Sequence[tuple[str, TierCost | TagCost]], title: str) -> None:
         """The first row on top."""
         unit, name = size_unit(max(row.size_in_bytes for _, row in rows))
-        names = [label for label, _ in rows[::-1]]
+        # An axis makes its labels anew when it is drawn.
+        names = [label(name) for name, _ in rows[::-1]]
         costs = [row for _, row in rows[::-1]]
         bars = panel.barh(names, [row.size_in_bytes / unit for row in costs], color=[_COLOURS[r.tier] for r in costs])
         panel.bar_label(bars, [self._money(row.per_month) for row in costs], padding=3, fontsize=8)

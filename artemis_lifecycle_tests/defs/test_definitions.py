@@ -40,6 +40,7 @@ CHECKS = {
     ("expiration_plan", "plan_keeps_window_edge"): True,
     ("cold_tier_snapshots", "cold_copy_verified"): True,
     ("cold_tier_snapshots", "cold_files_are_as_recorded"): False,
+    ("cold_tier_snapshots", "cold_catalog_is_guarded"): False,
     ("physical_deletion", "nothing_reachable_deleted"): False,
     ("physical_deletion", "no_plan_waits_too_long"): False,
     ("orphan_scan", "orphan_share_below_threshold"): False,

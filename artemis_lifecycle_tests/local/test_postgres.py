@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +283,128 @@ def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(
     assert server.status().user == psutil.Process(pid_of(server)).username() == "daemon"
     assert server.status().port != port
     assert (folder / "server.json").owner() == "daemon"
+
+
+ANOTHER = "bin"
+"""A user of this machine who is neither root nor runs servers for it."""
+
+
+def as_another(script: str, *arguments: object) -> None:
+    """Run a shell script as another local user."""
+    command = ["/bin/sh", "-ec", script, "sh", *map(str, arguments)]
+    subprocess.run(command, user=ANOTHER, group=ANOTHER, extra_groups=[], cwd="/", check=True)
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A folder of root's that another user leads root to."""
+
+    folder: Path
+
+    def is_as_it_was(self) -> bool:
+        every = [self.folder, *sorted(self.folder.rglob("*"))]
+        assert [path.name for path in every] == [self.folder.name, "inside", "kept"], every
+        assert {(path.lstat().st_uid, path.lstat().st_gid) for path in every} == {(0, 0)}
+        return [path.stat().st_mode & 0o777 for path in every] == [0o755, 0o755, 0o644]
+
+
+@pytest.fixture
+def victim(place: Path) -> Victim:
+    folder = place / "victim"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "kept").write_text("roots own")
+    return Victim(folder)
+
+
+@pytest.fixture
+def shared(place: Path) -> Path:
+    """A folder as /tmp: everybody may make names in it, and change their own."""
+    folder = place / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@only_root
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'ln -s "$2" "$1"',
+        'mkdir "$1"; ln -s "$2" "$1/$3"',
+        'mkdir -p "$1/$3"; ln -s "$2" "$1/$3/data"',
+        'mkdir -p "$1/$3"; ln -s "$2/kept" "$1/$3/home"',
+    ],
+    ids=["the folder", "the place in it", "the data in that", "the claim in that"],
+)
+def test_a_link_planted_where_root_places_postgres_is_not_followed(
+    planted: str, place: Path, shared: Path, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    home = closed / "home"
+    monkeypatch.setattr(placement, "_OUTSIDE", (shared / "artemis-lifecycle", place / "kept" / "artemis-lifecycle"))
+    as_another(planted, shared / "artemis-lifecycle", victim.folder, sha256(str(home).encode()).hexdigest()[:16])
+    server = EmbeddedPostgres(home, {"fsync": "off"})
+    try:
+        server.start()
+        # The next of its places, to which nobody but root can put anything.
+        data = server.status().data
+        assert data is not None and data.is_relative_to(place / "kept")
+        assert victim.is_as_it_was()
+    finally:
+        server.remove()
+    assert victim.is_as_it_was()
+
+
+@only_root
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'mkdir "$1/postgres"; ln -s "$2" "$1/postgres/server"',
+        'ln -s "$2" "$1/postgres"',
+        'mkdir "$1/postgres"; ln -s "$2/made" "$1/postgres/lock"',
+        'mkdir -p "$1/postgres/server"; ln -s "$2" "$1/postgres/server/data"',
+        'mkdir "$1/postgres"; echo "{\\"folder\\": \\"$2\\", \\"port\\": 0, \\"password\\": \\"p\\"}" '
+        '> "$1/postgres/server.json"',
+        'mkdir "$1/postgres"; ln -s "$2" "$1/postgres/x"; echo "{\\"folder\\": \\"x\\", \\"port\\": 0, '
+        '\\"password\\": \\"p\\"}" > "$1/postgres/server.json"',
+    ],
+    ids=["the place", "its folder", "the lock", "the data", "the note names it", "the note names a link"],
+)
+def test_in_another_users_home_root_is_led_nowhere_else(
+    planted: str, shared: Path, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = shared / "home"
+    monkeypatch.setattr(placement, "_OUTSIDE", ())
+    as_another('mkdir "$1"', home)
+    as_another(planted, home, victim.folder)
+    server = EmbeddedPostgres(home, {"fsync": "off"})
+    for call in (server.start, server.stop, server.remove):
+        with suppress(EnvironmentMissing):
+            call()
+        assert victim.is_as_it_was()
+    shutil.rmtree(home)
+
+
+@only_root
+def test_a_folder_that_everybody_may_change_is_refused_to_root(place: Path) -> None:
+    (place / "open").mkdir()
+    (place / "open").chmod(0o777)
+    with pytest.raises(EnvironmentMissing, match="may be written to by everybody"):
+        EmbeddedPostgres(place / "open" / "home").start()
+    assert not list((place / "open").iterdir())
+
+
+@only_root
+def test_in_another_users_home_root_runs_postgres_as_that_user(shared: Path) -> None:
+    home = shared / "home"
+    as_another('mkdir "$1"', home)
+    server = EmbeddedPostgres(home, {"fsync": "off"})
+    try:
+        remember(server)
+        assert server.status().user == psutil.Process(pid_of(server)).username() == ANOTHER
+        assert (home / "postgres" / "server.json").owner() == "root"
+        server.stop()
+        assert remembers(server)
+    finally:
+        server.remove()

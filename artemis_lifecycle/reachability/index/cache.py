@@ -6,17 +6,17 @@ A Redis that is away, full or wrong costs time, never an answer.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import ConfigError
 
 _LARGEST = 64 << 20
 _TIMEOUT_SECONDS = 2.0
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 def cached(address: str, key: str, seconds: int, read: Callable[[], bytes]) -> bytes:

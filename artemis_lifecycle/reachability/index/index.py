@@ -10,7 +10,6 @@ and length. `docs/decisions/0008-manifest-index.md` has the whole reasoning.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
@@ -53,7 +53,7 @@ FORMAT = 1
 _STATE = re.compile(r"state-(\d{12})$")
 _KEEP_FOR = timedelta(hours=1)
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 T = TypeVar("T")
 
 
