@@ -263,7 +263,7 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
 
 def base_metadata(stores: Stores, plan: ExpirationPlan) -> TableMetadata:
     """What `read_base` reads, parsed."""
-    return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location)
+    return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location, stores.limits)
 
 
 def overtaken(plan: ExpirationPlan, current: TableMetadata) -> tuple[int, ...]:
