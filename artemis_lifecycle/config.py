@@ -195,6 +195,15 @@ class Reachability(_Model):
     cache: str | None = None
 
 
+class Reading(_Model):
+    """What one file of a table, or of a listing, may come to when it is read: so many bytes, stored or with its codec
+    undone, and above `ratio_above` bytes no more than `max_ratio` times its stored size."""
+
+    max_bytes: int = Field(default=4 << 30, ge=1 << 20)
+    max_ratio: int = Field(default=500, ge=1)
+    ratio_above: int = Field(default=64 << 20, ge=1 << 20)
+
+
 class Thin(_Model):
     """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
 
@@ -519,6 +528,7 @@ class LifecycleConfig(_Model):
     operations: Operations = Operations()
     spark: Spark = Spark()
     reachability: Reachability = Reachability()
+    reading: Reading = Reading()
     deep_archive: DeepArchive = DeepArchive()
     quarantine: Quarantine = Quarantine()
     records: Records = Records()

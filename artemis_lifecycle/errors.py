@@ -167,6 +167,10 @@ class ExistingFile(StorageError):
     """The store has a file at that path already, and it was not to be overwritten."""
 
 
+class TooLarge(StorageError, UnreadableMetadata):
+    """A file is larger, or comes to more when its codec is undone, than `reading` of lifecycle.yaml allows."""
+
+
 class CopyMismatch(StorageError):
     """A copy differs from its source in size or checksum."""
 

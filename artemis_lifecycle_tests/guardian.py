@@ -439,7 +439,7 @@ class Guardian:
                     if after.stamps[path] is None and (before.stamps.get(path) is not None or known is None):
                         yield f"{whose}: {path} is gone"
                     elif after.stamps[path] is None:
-                        others = self._named[_ending(path)]
+                        others = self._named.get(_ending(path), {})  # Rows that tests made up name no path.
                         gone = [each for each in others if before.stamps.get(each) and not after.stamps[each]]
                         if gone and not any(after.stamps[each] for each in others):
                             yield f"{whose}: {path} was lost, and its last copy {gone[0]} is gone"

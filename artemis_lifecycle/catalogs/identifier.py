@@ -18,6 +18,7 @@ from typing import Self
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.spark.sql import name as sql_name
 
+_UNADDRESSABLE = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 _PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]*)")
 
 
@@ -78,6 +79,18 @@ def parse(text: str) -> Identifier:
             f"{text!r} is another spelling of a table identifier", untouched="everything", do=f"write it as {found}"
         )
     return found
+
+
+def is_addressable(text: str) -> bool:
+    """Return False if no engine can be trusted to find the table listed as `text`: a part is empty, `.` or `..`, or has
+    a slash or a control character. Such names enter a SQL catalog as rows; paths made of them lead elsewhere."""
+    try:
+        parts = parse(text).parts
+    except BadInput:
+        parts = () if ":" in text else ("",)
+    # Of a sibling catalog's table, whose name stands behind the catalog's and is joined with dots alone.
+    parts += tuple(text.partition(":")[2].split(".")) if ":" in text else ()
+    return not any(part in ("", ".", "..") or _UNADDRESSABLE.search(part) for part in parts)
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
     Identifier,
     dotted,
+    is_addressable,
     namespace_of_row,
     namespace_row,
     parse,
@@ -256,6 +257,10 @@ class _Other(_Source):
                 table = self._catalog.load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+            except ValueError:
+                if is_addressable(str(identifier)):
+                    raise
+                return None  # pyiceberg does not ask for it at all.
         log = table.metadata.metadata_log
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
@@ -265,7 +270,9 @@ class _Other(_Source):
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             found = dict(zip(listed, readers.map(self.entry, listed), strict=True))
         lost = {identifier for identifier, entry in found.items() if entry is None}
-        if lost and (unloadable := sorted(map(str, lost.intersection(self.tables())))):
+        # One that cannot be addressed counts in its own place, which protection knows (`Neighbors`).
+        still = filter(is_addressable, map(str, lost.intersection(self.tables()) if lost else ()))
+        if unloadable := sorted(still):
             # Not dropped meanwhile: passing it over would let others delete what it reads.
             raise OperationsUnavailable(
                 f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",

@@ -18,6 +18,7 @@ from artemis_lifecycle.cli.options import (
     instant,
 )
 from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+from artemis_lifecycle.retention.reasons import few, first_few
 
 if TYPE_CHECKING:
     from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -69,7 +70,7 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
             "decided at": plan.decided_at,
             "cutoff": plan.cutoff,
             "snapshots": f"{summary.snapshots_expired:,} go, {summary.snapshots_kept:,} stay",
-            "refs": ", ".join(plan.expired_refs) or "all stay",
+            "refs": few(plan.expired_refs) or "all stay",
         },
         json=False,
         title=f"Plan of {plan.table}",
@@ -80,7 +81,10 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
     by_reasons: dict[tuple[str, ...], list[int]] = {}
     for snapshot_id, reasons in plan.kept.items():
         by_reasons.setdefault(reasons, []).append(snapshot_id)
-    rows = [(len(ids), ids[-1], reasons) for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))]
+    rows = [
+        (len(ids), ids[-1], first_few(reasons))
+        for reasons, ids in sorted(by_reasons.items(), key=lambda kept: -len(kept[1]))
+    ]
     show_table("Why snapshots stay", ("snapshots", "the newest", "because"), rows[:limit])
     if len(rows) > limit:
         say(f"({limit} of {len(rows)} sets of reasons; --limit shows more)", dim=True)
@@ -106,7 +110,7 @@ def plan_diff(
         show_json(found)
         return
     refs = [f"+ {ref}" for ref in found.refs_added] + [f"- {ref}" for ref in found.refs_removed]
-    say(f"{found.table}: refs removed by one alone: {', '.join(refs) or 'none'}")
+    say(f"{found.table}: refs removed by one alone: {few(refs) or 'none'}")
     snapshots = [
         ({"added": "+", "removed": "-"}[change.change], change.snapshot_id, change.why) for change in found.snapshots
     ]

@@ -9,7 +9,6 @@ takes absent ids; it wants entries in order of time, none later than `last-updat
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import uuid
@@ -32,7 +31,9 @@ from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, J
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
+from artemis_lifecycle.metadata.table_metadata import plain_json
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 
 UNKNOWN_SNAPSHOT = 0
 """The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""
@@ -46,11 +47,11 @@ _METADATA_LOG_ENTRIES = 20
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
 
 
-def load_json(data: bytes, path: str) -> Json:
-    """A metadata file's JSON, plain or gzip. Raises UnreadableMetadata."""
+def load_json(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Json:
+    """A metadata file's JSON, plain or gzip. Raises UnreadableMetadata; TooLarge, another, beyond `limits`."""
     try:
-        value = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    except (ValueError, OSError, EOFError) as error:
+        value = json.loads(plain_json(data, path, limits))
+    except (ValueError, RecursionError, MemoryError) as error:
         raise _unreadable(str(error), path) from error
     if not isinstance(value, dict):
         raise _unreadable("it holds no JSON object", path)

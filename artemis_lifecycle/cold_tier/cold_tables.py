@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.tags import Meaning, history_of
 from artemis_lifecycle.errors import NoSuchTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import LogEntry, MetadataLogEntry, TableMetadata
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 from artemis_lifecycle.storage.stores import Stores
 
 
@@ -35,9 +36,12 @@ class ColdTables:
     Raises UnreadableMetadata for a damaged list, and where a closed table is not what it should be.
     """
 
-    def __init__(self, newest: ColdTable, read: Callable[[str], tuple[str, bytes]]) -> None:
+    def __init__(
+        self, newest: ColdTable, read: Callable[[str], tuple[str, bytes]], limits: ReadLimits = DEFAULT_LIMITS
+    ) -> None:
         self.newest = newest
         self._read = read
+        self._limits = limits
         try:
             self.closed = closed_tables(newest.metadata.properties)
         except (ValueError, TypeError) as error:
@@ -74,7 +78,7 @@ class ColdTables:
             entry = catalog.entry(name)
         except NoSuchTable:
             return None
-        return cls(ColdTable(name, read_table_metadata(cold_stores, entry.metadata_location)), read)
+        return cls(ColdTable(name, read_table_metadata(cold_stores, entry.metadata_location)), read, cold_stores.limits)
 
     def __iter__(self) -> Iterator[ColdTable]:
         """All of them, the newest first."""
@@ -148,5 +152,5 @@ class ColdTables:
                 yield self._parsed(closed, location, data)
 
     def _parsed(self, closed: ClosedTable, location: str, data: bytes) -> ColdTable:
-        metadata = parse_table_metadata(data, location)
+        metadata = parse_table_metadata(data, location, self._limits)
         return ColdTable(closed.name, replace(metadata, table_uuid=self.newest.metadata.table_uuid))

@@ -173,21 +173,21 @@ class Copier:
         self, wanted: CopiedFile, row: Mapping[str, Any]
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
         """What makes the copy's bytes of the source's; None where they are the same."""
-        source, mapped = wanted.source, self._mapping
+        source, mapped, limits = wanted.source, self._mapping, self._source.limits
         if wanted.kind == POSITION_DELETES:
-            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped)
+            return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped, limits)
         if wanted.kind == DELETION_VECTORS:
-            return lambda data: rewrite_deletion_vectors(data, source, mapped)
+            return lambda data: rewrite_deletion_vectors(data, source, mapped, limits)
         if wanted.kind == MANIFEST:
             deletes = {
                 item["destination"]: RewrittenDelete.from_json(item["rewritten"]) for item in row.get("deletes") or ()
             }
-            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids), None)
+            return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits), None)
         if wanted.kind == MANIFEST_LIST:
             lengths: Mapping[str, int] = {}
             if self._lengths is not None:
                 lengths = self._lengths if isinstance(self._lengths, Mapping) else self._lengths.value
-            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids), None)
+            return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
         return None
 
     def _as_it_is(self, wanted: CopiedFile, recorded: str | None) -> CopiedFile:

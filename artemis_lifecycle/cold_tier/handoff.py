@@ -155,7 +155,7 @@ def hand_off(
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         return _recorded(context, none)
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
-    live = with_lists(cold_metadata.load_json(base, plan.base_metadata_location))
+    live = with_lists(cold_metadata.load_json(base, plan.base_metadata_location, context.live_stores.limits))
     demand, placing = _demand(context, plan, base, live)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
@@ -272,7 +272,7 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
 
 
 def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json) -> tuple[Demand, PathMapping]:
-    metadata = parse_table_metadata(base, plan.base_metadata_location)
+    metadata = parse_table_metadata(base, plan.base_metadata_location, context.live_stores.limits)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
             f"The plan's base is of table-uuid {metadata.table_uuid}, not {plan.table_uuid}",
@@ -392,7 +392,8 @@ def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Cu
         location = catalog.entry(table).metadata_location
     except NoSuchTable:
         return _Current()
-    return _Current(location, with_lists(cold_metadata.load_json(context.cold_stores.read(location), location)))
+    stores = context.cold_stores
+    return _Current(location, with_lists(cold_metadata.load_json(stores.read(location), location, stores.limits)))
 
 
 @dataclass(frozen=True)
@@ -609,7 +610,7 @@ def _free_name(catalog: CatalogReader, identity: ColdIdentity, label: str) -> st
 def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
     location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
     data = cold_metadata.to_bytes(change.metadata)
-    parse_table_metadata(data, location)
+    parse_table_metadata(data, location, context.cold_stores.limits)
     _parse_with_iceberg(context.spark, location, data, plan)
     with around("handoff.metadata"):
         context.cold_stores.write(location, data, overwrite=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -139,13 +140,12 @@ class Ledger:
     def outcome(self, work_id: str) -> Outcome:
         """What became of the files of a work's finished batches. Read here, batch by batch, without Spark."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         files: dict[str, int] = {}
         sizes: dict[str, int] = {}
         lost: list[CopiedFile] = []
         for path in self.batches(work_id).values():
-            table = pq.read_table(io.BytesIO(self._stores.read(path)))
+            table = ParquetReader(self._stores.read(path), path, self._stores.limits).read()
             sums = (
                 table.group_by("action").aggregate([("size_in_bytes", "sum"), ("size_in_bytes", "count")]).to_pylist()
             )
@@ -159,10 +159,11 @@ class Ledger:
         """How many files were ever sent, by all works together: all parts are read."""
         import pyarrow as pa
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         def sent(path: str) -> int:
-            actions = pq.read_table(io.BytesIO(self._stores.read(path)), columns=["action"]).column("action")
+            actions = (
+                ParquetReader(self._stores.read(path), path, self._stores.limits).read(["action"]).column("action")
+            )
             return int(pc.sum(pc.is_in(actions, pa.array([COPIED, REWRITTEN]))).as_py() or 0)
 
         return sum(self._each_part(sent, self._parts()))
@@ -175,14 +176,13 @@ class Ledger:
     def verified_here(self, work_id: str | None = None) -> list[CopiedFile] | None:
         """`verified` (of one work), each destination once, without Spark; None for a large ledger."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         parts = self._parts(work_id)
         if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
             return None
 
         def read(path: str) -> list[CopiedFile]:
-            table = pq.read_table(io.BytesIO(self._stores.read(path)))
+            table = ParquetReader(self._stores.read(path), path, self._stores.limits).read()
             return [CopiedFile(**row) for row in table.filter(pc.field("action").isin(VERIFIED)).to_pylist()]
 
         found = [file for files in self._each_part(read, parts) for file in files]
@@ -206,10 +206,9 @@ class Ledger:
         return recorded
 
     def _counting(self, path: str, wanted: Collection[str]) -> dict[str, Recorded]:
-        import pyarrow.parquet as pq
 
         columns = ["destination", "action", *_RECORDED]
-        table = pq.read_table(io.BytesIO(self._stores.read(path)), columns=columns)
+        table = ParquetReader(self._stores.read(path), path, self._stores.limits).read(columns)
         rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
         return {
             destination: Recorded(*recorded)
@@ -236,11 +235,10 @@ class _PartReader:
         self._stores = stores
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow.parquet as pq
 
         for batch in batches:
             for path in batch.column("path").to_pylist():
-                yield from pq.ParquetFile(io.BytesIO(self._stores.read(path))).iter_batches()
+                yield from ParquetReader(self._stores.read(path), path, self._stores.limits).batches()
 
 
 def to_batch(files: Sequence[CopiedFile]) -> pa.RecordBatch:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import field_ids
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata.containers import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,6 +94,10 @@ def _merged(first: list[Json], second: list[Json]) -> list[Json]:
     return merged
 
 
+_HEAD = 16 << 20
+"""Bytes that hold the header of any Avro file."""
+
+
 def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
     """Whether a data or delete file has field ids of its own, so that no mapping is asked.
 
@@ -110,7 +114,7 @@ def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
             case "orc":
                 return _any_id(pa.schema(list(orc.ORCFile(file).schema)), b"iceberg.id")
             case "avro":
-                return "field-id" in json.dumps(open_container(file.read(), path).schema)
+                return "field-id" in json.dumps(schema_of(file.read(_HEAD), path))
     except (pa.ArrowException, OSError) as error:
         raise UnreadableMetadata(
             f"The file is not the {file_format} file that its manifest says: {error}",

@@ -92,7 +92,7 @@ class _Repair:
 
     def _deletes(self, manifest: PromisedCopy) -> list[dict[str, str]]:
         """How the position deletes of a manifest were rewritten; those that the ledger has lost are rewritten anew."""
-        entries = decode_entries(self._live.read(manifest.source), manifest.source)
+        entries = decode_entries(self._live.read(manifest.source), manifest.source, self._live.limits)
         columns = (entries.column(name).to_pylist() for name in ("status", "content", "file_format", "file_path"))
         named = {
             self._copies.mapping(path): (path, file_format)

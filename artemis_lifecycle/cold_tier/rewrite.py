@@ -29,8 +29,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
-from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
-from artemis_lifecycle.metadata.containers import encoded_long, open_container
+from artemis_lifecycle.errors import HandoffFailed, StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.containers import Container, encoded_long, open_container
+from artemis_lifecycle.metadata.scan import require_bounded
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches, require_bounded_orc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,15 +91,20 @@ class RewrittenDelete:
 
 
 def rewrite_manifest_list(
-    data: bytes, path: str, mapped: Mapped, lengths: Mapping[str, int], ids: Ids = SAME_IDS
+    data: bytes,
+    path: str,
+    mapped: Mapped,
+    lengths: Mapping[str, int],
+    ids: Ids = SAME_IDS,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> bytes:
     """The manifest list at `path` with its manifests' cold paths; `lengths` are those of the cold manifests, by cold
     path. `ids` say which partition specs have another id there.
 
     Raises HandoffFailed for a manifest without a length, UnreadableMetadata for bytes that are no manifest list.
     """
-    schema = _schema_of(data, path)
-    names = _Names(schema, path)
+    container = open_container(data, path, limits)
+    names = _Names(container.schema, path)
     path_name, length_name = names.of(500, "manifest_path"), names.of(501, "manifest_length")
     spec_name = names.find(502, "partition_spec_id")
 
@@ -108,19 +116,24 @@ def rewrite_manifest_list(
         if spec_name is not None:
             record[spec_name] = ids.specs.get(record[spec_name], record[spec_name])
 
-    return _rewrite_avro(data, path, schema, change)
+    return _rewrite_avro(data, path, container, change)
 
 
 def rewrite_manifest(
-    data: bytes, path: str, mapped: Mapped, deletes: Mapping[str, RewrittenDelete], ids: Ids = SAME_IDS
+    data: bytes,
+    path: str,
+    mapped: Mapped,
+    deletes: Mapping[str, RewrittenDelete],
+    ids: Ids = SAME_IDS,
+    limits: ReadLimits = DEFAULT_LIMITS,
 ) -> bytes:
     """The manifest at `path` with its files' cold paths; `deletes` are the rewritten delete files, by cold path. `ids`
     say which partition specs and sort orders have another id there.
 
     Raises HandoffFailed for a live delete file that `deletes` lacks, UnreadableMetadata for bytes that are no manifest.
     """
-    schema = _schema_of(data, path)
-    entry = _Names(schema, path)
+    container = open_container(data, path, limits)
+    entry = _Names(container.schema, path)
     status_name, file_name = entry.of(0, "status"), entry.of(2, "data_file")
     files = _Names(entry.type_of(file_name), path)
     keys = _FileKeys.of(files)
@@ -131,7 +144,7 @@ def rewrite_manifest(
         if keys.order is not None and file[keys.order] is not None:
             file[keys.order] = ids.orders.get(file[keys.order], file[keys.order])
 
-    return _with_spec(_rewrite_avro(data, path, schema, change), ids)
+    return _with_spec(_rewrite_avro(data, path, container, change), ids)
 
 
 def _with_spec(data: bytes, ids: Ids) -> bytes:
@@ -240,7 +253,9 @@ def _single_path(file: dict[str, Any], keys: _FileKeys, mapped: Mapped) -> tuple
 # --- position-delete files ------------------------------------------------------------------------------------------
 
 
-def rewrite_position_deletes(data: bytes, path: str, file_format: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+def rewrite_position_deletes(
+    data: bytes, path: str, file_format: str, mapped: Mapped, limits: ReadLimits = DEFAULT_LIMITS
+) -> tuple[bytes, RewrittenDelete]:
     """The position-delete file at `path` with cold paths in its rows, sorted as the spec asks, all else as it was.
 
     Raises HandoffFailed for another format than Parquet, ORC and Avro, and for a file that cannot be read.
@@ -249,7 +264,7 @@ def rewrite_position_deletes(data: bytes, path: str, file_format: str, mapped: M
         file_format.lower()
     )
     if rewrite is not None:
-        return rewrite(data, path, mapped)
+        return rewrite(data, path, mapped, limits)
     raise HandoffFailed(
         f"Position-delete files in {file_format.upper()} cannot be rewritten",
         path=path,
@@ -259,16 +274,18 @@ def rewrite_position_deletes(data: bytes, path: str, file_format: str, mapped: M
     )
 
 
-def _rewrite_parquet_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+def _rewrite_parquet_deletes(
+    data: bytes, path: str, mapped: Mapped, limits: ReadLimits
+) -> tuple[bytes, RewrittenDelete]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        source = pq.ParquetFile(io.BytesIO(data))
-        groups = [source.read_row_group(index) for index in range(source.num_row_groups)]
-    except (pa.ArrowException, OSError) as error:
+        source = ParquetReader(data, path, limits)
+        groups = list(source.groups())
+    except (StorageError, pa.ArrowException, OSError, MemoryError) as error:
         raise _unreadable_deletes(path, error) from error
-    schema = source.schema_arrow
+    schema = source.schema
     index = _path_column(schema, path)
     mapped_groups = []
     paths: dict[str, str] = {}
@@ -286,7 +303,7 @@ def _rewrite_parquet_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[by
         mapped_groups = _sorted_again(mapped_groups, index)
     out = io.BytesIO()
     with pq.ParquetWriter(
-        out, schema, compression=_codec(source), store_schema=False, write_statistics=True, use_dictionary=True
+        out, schema, compression=_codec(source.metadata), store_schema=False, write_statistics=True, use_dictionary=True
     ) as writer:
         for group in mapped_groups:
             writer.write_table(group.cast(schema), row_group_size=max(group.num_rows, 1))
@@ -319,8 +336,8 @@ def _by_field_id(schema: pa.Schema) -> dict[int, int]:
     return ids
 
 
-def _codec(source: pq.ParquetFile) -> str:
-    codec = source.metadata.row_group(0).column(0).compression if source.num_row_groups else "ZSTD"
+def _codec(source: pq.FileMetaData) -> str:
+    codec = source.row_group(0).column(0).compression if source.num_row_groups else "ZSTD"
     return {"UNCOMPRESSED": "NONE", "LZO": "ZSTD"}.get(codec, codec)
 
 
@@ -357,18 +374,20 @@ def _column_sizes(written: Any, schema: pa.Schema) -> dict[int, int]:
     return sizes
 
 
-def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimits) -> tuple[bytes, RewrittenDelete]:
     """As for Parquet. Iceberg's column ids are attributes of ORC's types, which Arrow shows as metadata of its fields
     and writes again. The file's own user metadata (`delete-type` and the like), which no reader needs, is lost."""
     import pyarrow as pa
     from pyarrow import orc
 
     try:
+        require_bounded_orc(data, path, limits)
         source = orc.ORCFile(io.BytesIO(data))
         # Field by field: a table that is read has the types, and not the attributes.
         schema = pa.schema(list(source.schema))
-        table = pa.Table.from_arrays(source.read().columns, schema=schema)
-    except (pa.ArrowException, OSError) as error:
+        columns = pa.Table.from_batches(orc_batches(data, path, limits), schema.remove_metadata()).columns
+        table = pa.Table.from_arrays(columns, schema=schema)
+    except (StorageError, pa.ArrowException, OSError, MemoryError) as error:
         raise _unreadable_deletes(path, error) from error
     ids = {(column.metadata or {}).get(b"iceberg.id"): index for index, column in enumerate(schema)}
     index = ids.get(str(DELETE_FILE_PATH).encode(), schema.get_field_index("file_path"))
@@ -393,12 +412,12 @@ def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes,
     return rewritten, RewrittenDelete(len(rewritten), min(ordered, default=None), max(ordered, default=None))
 
 
-def _rewrite_avro_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+def _rewrite_avro_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimits) -> tuple[bytes, RewrittenDelete]:
     try:
-        schema = _schema_of(data, path)
-        names = _Names(schema, path)
+        container = open_container(data, path, limits)
+        names = _Names(container.schema, path)
         path_name, pos_name = names.of(DELETE_FILE_PATH, "file_path"), names.of(DELETE_POS, "pos")
-        records = list(_records(data, path, schema))
+        records = list(_records(container, path))
     except UnreadableMetadata as error:
         raise _unreadable_deletes(path, error) from error
     for record in records:
@@ -406,7 +425,7 @@ def _rewrite_avro_deletes(data: bytes, path: str, mapped: Mapped) -> tuple[bytes
     order = [(record[path_name].encode(), record[pos_name]) for record in records]
     if order != sorted(order):
         records.sort(key=lambda record: (record[path_name].encode(), record[pos_name]))
-    rewritten = _write_avro(data, path, schema, records)
+    rewritten = _write_avro(data, path, container, records)
     paths = sorted({record[path_name] for record in records})
     return rewritten, RewrittenDelete(len(rewritten), min(paths, default=None), max(paths, default=None))
 
@@ -426,13 +445,15 @@ _PUFFIN = b"PFA1"
 _FOOTER_COMPRESSED = 0x01
 
 
-def rewrite_deletion_vectors(data: bytes, path: str, mapped: Mapped) -> tuple[bytes, RewrittenDelete]:
+def rewrite_deletion_vectors(
+    data: bytes, path: str, mapped: Mapped, limits: ReadLimits = DEFAULT_LIMITS
+) -> tuple[bytes, RewrittenDelete]:
     """The Puffin file at `path` with the cold paths of the data files that its blobs belong to; the blobs as they are.
 
     Raises HandoffFailed for a file whose frame is broken.
     """
     try:
-        start, footer = _puffin_footer(data)
+        start, footer = _puffin_footer(data, limits.allowance(path, len(data)))
         for blob in footer["blobs"]:
             if blob["offset"] < 4 or blob["length"] < 0 or blob["offset"] + blob["length"] > start:
                 raise ValueError("a blob lies outside the file's body")
@@ -452,7 +473,7 @@ def rewrite_deletion_vectors(data: bytes, path: str, mapped: Mapped) -> tuple[by
     return rewritten, RewrittenDelete(len(rewritten))
 
 
-def _puffin_footer(data: bytes) -> tuple[int, dict[str, Any]]:
+def _puffin_footer(data: bytes, allowance: Allowance) -> tuple[int, dict[str, Any]]:
     """Where the footer begins, and its payload."""
     if len(data) < 20 or data[:4] != _PUFFIN or data[-4:] != _PUFFIN:
         raise ValueError("it does not begin and end as a Puffin file")
@@ -465,9 +486,7 @@ def _puffin_footer(data: bytes) -> tuple[int, dict[str, Any]]:
     if flags[0] & ~_FOOTER_COMPRESSED or any(flags[1:]):
         raise ValueError(f"it has flags that the Puffin specification does not name ({flags.hex()})")
     if flags[0] & _FOOTER_COMPRESSED:
-        import pyarrow as pa
-
-        payload = pa.CompressedInputStream(pa.BufferReader(payload), "lz4").read()
+        payload = allowance.undo("lz4", payload)
     footer = json.loads(payload)
     if not isinstance(footer, dict):
         raise ValueError("its footer is no JSON object")
@@ -477,27 +496,24 @@ def _puffin_footer(data: bytes) -> tuple[int, dict[str, Any]]:
 # --- Avro files, header and all -------------------------------------------------------------------------------------
 
 
-def _rewrite_avro(data: bytes, path: str, schema: Any, change: Callable[[dict[str, Any]], None]) -> bytes:
+def _rewrite_avro(data: bytes, path: str, container: Container, change: Callable[[dict[str, Any]], None]) -> bytes:
     def changed() -> Iterator[dict[str, Any]]:
-        for record in _records(data, path, schema):
+        for record in _records(container, path):
             change(record)
             yield record
 
-    return _write_avro(data, path, schema, changed())
+    return _write_avro(data, path, container, changed())
 
 
-def _schema_of(data: bytes, path: str) -> Any:
-    return open_container(data, path).schema
-
-
-def _records(data: bytes, path: str, schema: Any) -> Iterator[dict[str, Any]]:
+def _records(container: Container, path: str) -> Iterator[dict[str, Any]]:
     """Records with their stored values: no logical type is applied, so that every value is written back as it was."""
     import fastavro
 
-    container = open_container(data, path)
     stream = io.BytesIO(container.payload)
     try:
-        parsed = fastavro.parse_schema(_structure(schema))
+        structure = _structure(container.schema)
+        require_bounded(structure, container.payload, container.records, path)
+        parsed = fastavro.parse_schema(structure)
         for _ in range(container.records):
             record = fastavro.schemaless_reader(stream, parsed, None)
             if not isinstance(record, dict):
@@ -509,21 +525,20 @@ def _records(data: bytes, path: str, schema: Any) -> Iterator[dict[str, Any]]:
         raise _unreadable("its blocks hold more than their records", path)
 
 
-def _write_avro(data: bytes, path: str, schema: Any, records: Iterable[dict[str, Any]]) -> bytes:
+def _write_avro(data: bytes, path: str, container: Container, records: Iterable[dict[str, Any]]) -> bytes:
     """An Avro file with the header, codec and sync marker of `data` and these records."""
     import fastavro
 
-    codec = open_container(data, path).codec
     header = _header(data)
     sync = header[-16:]
-    parsed = fastavro.parse_schema(_structure(schema))
+    parsed = fastavro.parse_schema(_structure(container.schema))
     out = [header]
     block, count = io.BytesIO(), 0
 
     def close() -> None:
         nonlocal block, count
         if count:
-            packed = _compress(codec, block.getvalue(), path)
+            packed = _compress(container.codec, block.getvalue(), path)
             out.extend((encoded_long(count), encoded_long(len(packed)), packed, sync))
             block, count = io.BytesIO(), 0
 

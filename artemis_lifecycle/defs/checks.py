@@ -226,13 +226,13 @@ def judge_refs(plan: ExpirationPlan | None, history: SnapshotHistory) -> AssetCh
     """Each ref of `history` that `plan` does not expire points to a snapshot that `plan` does not remove."""
     if plan is None:
         return _result(True, "No plan waits: nothing is to be removed.")
-    doomed = set(plan.expired_snapshots)
+    doomed, expired = set(plan.expired_snapshots), set(plan.expired_refs)
     broken = sorted(
         f"{ref.type} {ref.name} at snapshot {ref.snapshot_id}"
         for ref in history.refs.values()
-        if ref.snapshot_id in doomed and ref.name not in plan.expired_refs
+        if ref.snapshot_id in doomed and ref.name not in expired
     )
-    if "main" in plan.expired_refs:
+    if "main" in expired:
         broken.append("branch main, which is never expired")
     return _result(
         not broken,

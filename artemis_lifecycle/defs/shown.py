@@ -44,6 +44,8 @@ DELETED_FILES = {
 }
 
 _ROWS = 15
+_CELL = 2_000
+"""Characters of a cell: a snapshot may have 100,000 tags."""
 
 
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
@@ -83,7 +85,10 @@ def _cell(value: object) -> str:
         return f"{value:,}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return markdown(str(value))
+    text = str(value)
+    if len(text) > _CELL:
+        text = f"{text[:_CELL]} … ({len(text):,} characters)"
+    return markdown(text)
 
 
 def picture(png: bytes, what: str) -> MetadataValue:

@@ -25,6 +25,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, read_table
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -375,9 +376,8 @@ def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str
 
 
 def _outcome_table(stores: Stores, path: str) -> pa.Table:
-    import pyarrow.parquet as pq
 
-    return pq.read_table(io.BytesIO(stores.read(path))).cast(arrow_schema(OUTCOMES))
+    return ParquetReader(stores.read(path), path, stores.limits).read().cast(arrow_schema(OUTCOMES))
 
 
 def _outcome_path(root: str, job_id: str, batch: int) -> str:
@@ -400,7 +400,6 @@ def _read_parts(spark: SparkSession, stores: Stores, parts: Sequence[tuple[str, 
 
 
 def _read_part(stores: Stores, path: str, sha256: str | None) -> pa.Table:
-    import pyarrow.parquet as pq
 
     data = stores.read(path)
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -410,7 +409,7 @@ def _read_part(stores: Stores, path: str, sha256: str | None) -> pa.Table:
             untouched="the files of the batch",
             do="plan or scan again; the stored list was damaged",
         )
-    return pq.read_table(io.BytesIO(data))
+    return ParquetReader(data, path, stores.limits).read()
 
 
 class _PartWriter:

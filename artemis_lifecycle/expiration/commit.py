@@ -18,6 +18,7 @@ from artemis_lifecycle.errors import NoSuchTable, Refused, StalePlan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, refuse_unexpirable
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.retention.reasons import few
 from artemis_lifecycle.retention.rules import HoldView, TagView, decide, view_of
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.stores import Stores
@@ -74,11 +75,10 @@ def removal(
         # Snapshots named by id: what forbids them now was not there when the plan was made.
         raise _stale(plan, base, refusal.what) from refusal
     revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
-    revived_refs = [ref for ref in doomed_refs if ref not in decision.expired_refs]
+    still_expired = set(decision.expired_refs)
+    revived_refs = [ref for ref in doomed_refs if ref not in still_expired]
     if revived or revived_refs:
-        reasons = "; ".join(
-            f"snapshot {snapshot}: {', '.join(map(str, decision.kept[snapshot]))}" for snapshot in revived[:3]
-        )
+        reasons = "; ".join(f"snapshot {snapshot}: {few(decision.kept[snapshot])}" for snapshot in revived[:3])
         refs = f"refs {', '.join(revived_refs[:3])}" if revived_refs else ""
         raise _stale(plan, base, "; ".join(filter(None, (reasons, refs))))
     return Change(expire_snapshot_ids=tuple(doomed), remove_refs=tuple(doomed_refs))

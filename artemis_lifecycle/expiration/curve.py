@@ -6,6 +6,7 @@ its kept snapshots reach are counted in the manifest index, each once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 POINTS = 24
+MOST_REFS = 500
+"""Each ref that is alone on its snapshot takes a whole decision: of more, those on the oldest snapshots."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +135,13 @@ def retention_curve(
     whole = decide(
         view_of(metadata), replace(settings, older_than_ms=None, explicit_ids=()), now_ms, holds=holds, tags=tags
     )
-    removable = [
-        ref for name, ref in sorted(metadata.refs.items()) if name != "main" and name not in whole.expired_refs
-    ]
+    expired = set(whole.expired_refs)
+    staying = [ref for name, ref in sorted(metadata.refs.items()) if name not in expired]
+    on = Counter(ref.snapshot_id for ref in staying)
+    free = [ref for ref in staying if not ref.is_branch and on[ref.snapshot_id] > 1]
+    alone = [ref for ref in staying if ref.name != "main" and (ref.is_branch or on[ref.snapshot_id] == 1)]
+    order = {snapshot.snapshot_id: number for number, snapshot in enumerate(metadata.snapshots)}
+    removable = sorted(alone, key=lambda ref: order.get(ref.snapshot_id, -1))[:MOST_REFS]
     without = []
     for ref in removable:
         rest = replace(metadata, refs={name: other for name, other in metadata.refs.items() if name != ref.name})
@@ -148,7 +155,9 @@ def retention_curve(
     for window, decision in zip(windows, decisions, strict=True):
         held = counted[frozenset(decision.kept)]
         points.append(CurvePoint(window, len(decision.kept), held.files, held.size_in_bytes, window == policy))
-    full, costs = counted[frozenset(whole.kept)], []
+    full = counted[frozenset(whole.kept)]
+    # Another ref keeps the snapshot of these.
+    costs = [RefCost(ref.name, ref.type, ref.snapshot_id, 0, 0, 0) for ref in free]
     for ref, decision in zip(removable, without, strict=True):
         rest_held = counted[frozenset(decision.kept)]
         costs.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -104,14 +104,19 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
         before=before.plan_id,
         after=after.plan_id,
         snapshots=_snapshots(before, after),
-        refs_added=tuple(ref for ref in after.expired_refs if ref not in before.expired_refs),
-        refs_removed=tuple(ref for ref in before.expired_refs if ref not in after.expired_refs),
+        refs_added=_without(after.expired_refs, before.expired_refs),
+        refs_removed=_without(before.expired_refs, after.expired_refs),
         by_kind=tuple(
             KindChange(kind, *totals.get((kind, "added"), (0, 0)), *totals.get((kind, "removed"), (0, 0)))
             for kind in sorted({kind for kind, _ in totals})
         ),
         _frame=frame,
     )
+
+
+def _without(refs: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
+    left_out = frozenset(others)
+    return tuple(ref for ref in refs if ref not in left_out)
 
 
 def _snapshots(before: ExpirationPlan, after: ExpirationPlan) -> tuple[SnapshotChange, ...]:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
@@ -263,7 +263,7 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
 
 def base_metadata(stores: Stores, plan: ExpirationPlan) -> TableMetadata:
     """What `read_base` reads, parsed."""
-    return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location)
+    return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location, stores.limits)
 
 
 def overtaken(plan: ExpirationPlan, current: TableMetadata) -> tuple[int, ...]:
@@ -322,6 +322,9 @@ def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str) 
 
 
 def _to_json(plan: ExpirationPlan) -> bytes:
+    # Each set of reasons once: thousands of snapshots may have those of thousands of refs.
+    sets = {id(reasons): reasons for reasons in plan.kept.values()}
+    numbers = {key: number for number, key in enumerate(sets)}
     content = {
         "plan_id": plan.plan_id,
         "decided_at_ms": milliseconds(plan.decided_at),
@@ -329,11 +332,20 @@ def _to_json(plan: ExpirationPlan) -> bytes:
         "settings": asdict(plan.settings),
         "expired_snapshots": list(plan.expired_snapshots),
         "expired_refs": list(plan.expired_refs),
-        "kept": list(plan.kept.items()),
+        "kept": [(snapshot, numbers[id(reasons)]) for snapshot, reasons in plan.kept.items()],
+        "kept_because": list(sets.values()),
         "snapshot_log": [(entry.timestamp_ms, entry.snapshot_id) for entry in plan.snapshot_log],
         "summary": asdict(plan.summary),
     }
     return json.dumps(content).encode()
+
+
+def _kept(kept: Sequence[Any], because: Sequence[Sequence[str]] | None) -> dict[int, tuple[str, ...]]:
+    if because is None:
+        # A plan from before sets were stored once.
+        return {snapshot: tuple(reasons) for snapshot, reasons in kept}
+    sets = [tuple(reasons) for reasons in because]
+    return {snapshot: sets[number] for snapshot, number in kept}
 
 
 def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Stores) -> ExpirationPlan:
@@ -352,7 +364,7 @@ def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Sto
         settings=RetentionSettings(**settings, explicit_ids=tuple(explicit)),
         expired_snapshots=tuple(content["expired_snapshots"]),
         expired_refs=tuple(content["expired_refs"]),
-        kept={snapshot: tuple(reasons) for snapshot, reasons in content["kept"]},
+        kept=_kept(content["kept"], content.get("kept_because")),
         snapshot_log=tuple(LogEntry(timestamp_ms=at, snapshot_id=snapshot) for at, snapshot in content["snapshot_log"]),
         summary=PlanSummary(**summary, by_kind=by_kind),
         files_location=record.files_location,

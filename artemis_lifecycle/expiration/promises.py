@@ -112,21 +112,24 @@ def table_refs(
 ) -> TableRefs:
     """The refs of `metadata`, main first. `records` are all that there ever were of this table, oldest first."""
     ends = ref_ends(view_of(metadata), settings, now_ms, tags=tag_views(records))
+    by_name: dict[str, list[TagRecord]] = {}
+    for record in records:
+        by_name.setdefault(record.name, []).append(record)
     found = []
     for name in sorted(metadata.refs, key=lambda name: (name != MAIN_BRANCH, name)):
         ref = metadata.refs[name]
         snapshot = metadata.snapshot(ref.snapshot_id)
-        record = record_of(ref, records)
+        made = record_of(ref, by_name.get(name, ()))
         found.append(
             TableRef(
                 name=name,
                 type=ref.type,
                 snapshot_id=ref.snapshot_id,
                 committed_at=None if snapshot is None else _instant(snapshot.timestamp_ms),
-                who=None if record is None else record.who,
-                created_at=None if record is None else record.created_at,
-                why=None if record is None else record.why or None,
-                retention=_retention(ref, record, metadata.properties.get(_MAX_REF_AGE)),
+                who=None if made is None else made.who,
+                created_at=None if made is None else made.created_at,
+                why=None if made is None else made.why or None,
+                retention=_retention(ref, made, metadata.properties.get(_MAX_REF_AGE)),
                 ends_at=_instant(ends[name]),
                 keeps=_keeps(ref),
             )

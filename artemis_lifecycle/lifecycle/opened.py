@@ -236,7 +236,9 @@ class Opened:
         self._clocks_seen_at |= dict.fromkeys(due, now)
 
     def _store_settings(self, catalog: Catalog) -> StoreSettings:
-        return StoreSettings.from_catalog(catalog, self.config.defaults.budgets, self.config.operations.uri)
+        return StoreSettings.from_catalog(
+            catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
+        )
 
     @property
     def root(self) -> str:

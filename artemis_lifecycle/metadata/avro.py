@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import EncryptedTable, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import Container, open_container
 from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
 from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, require_bounded, scan_records
@@ -36,6 +36,7 @@ from artemis_lifecycle.metadata.types import (
     PartitionSummary,
     Snapshot,
 )
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 from artemis_lifecycle.storage.location_hash import text_buffers
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     delete files than the snapshot's summary counts; EncryptedTable when a manifest is encrypted.
     """
     data = _read(stores, path)
-    container = open_container(data, path)
+    container = open_container(data, path, stores.limits)
     names = _names(container.schema, _MANIFEST_FILE, path)
     entries = tuple(_list_entry(record, names, path) for record in _records(container, path))
     found = ManifestList(path, len(data), entries)
@@ -159,7 +160,7 @@ def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
     if path is None:
         return _listed_slowly(manifests_of(stores, snapshot))
     data = _read(stores, path)
-    container = open_container(data, path)
+    container = open_container(data, path, stores.limits)
     program = _cached(_list_program, container, (), path)
     if program is None:
         return _listed_slowly(read_manifest_list(stores, path, expected=snapshot))
@@ -371,7 +372,7 @@ def read_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     path = entry.manifest_path
     data = _read(stores, path)
     _check_length(data, entry)
-    container = open_container(data, path)
+    container = open_container(data, path, stores.limits)
     names = _names(container.schema, _ENTRY, path)
     file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
     _check_content(container, entry)
@@ -484,7 +485,7 @@ def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
     return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
 
 
-def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
+def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEFAULT_LIMITS) -> pa.RecordBatch:
     """All entries of a manifest's bytes, in the file's order.
 
     Columns: status int8 (EntryStatus), content int8, file_path string, file_format string in lower case,
@@ -492,7 +493,7 @@ def decode_entries(data: bytes, path: str = "manifest") -> pa.RecordBatch:
     nothing else).
     Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
     """
-    return _decode(open_container(data, path), path)
+    return _decode(open_container(data, path, limits), path)
 
 
 def _decode(container: Container, path: str) -> pa.RecordBatch:
@@ -595,7 +596,7 @@ def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
 def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
     data = _read(stores, entry.manifest_path)
     _check_length(data, entry)
-    container = open_container(data, entry.manifest_path)
+    container = open_container(data, entry.manifest_path, stores.limits)
     _check_content(container, entry)
     return container
 
@@ -885,6 +886,8 @@ def _field(schema: Any, name: str, path: str) -> Any:
 def _read(stores: Stores, path: str) -> bytes:
     try:
         return stores.read(path)
+    except TooLarge:
+        raise
     except StorageError as error:
         raise _unreadable(f"The file cannot be read: {error.what}", path) from error
 

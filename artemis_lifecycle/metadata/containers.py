@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
 
 _MAGIC = b"Obj\x01"
 _SYNC = b"\x00" * 16
@@ -58,14 +60,28 @@ class Container:
         return b"".join((head, encoded_long(self.records), encoded_long(len(self.payload)), self.payload, _SYNC))
 
 
-def open_container(data: bytes, path: str) -> Container:
+def open_container(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Container:
     """Take `data`, the whole file at `path`, apart.
 
     Raises UnreadableMetadata when it is no Avro file, ends inside a block, has a broken sync marker, a codec that is
-    not known, or a block that its codec cannot undo.
+    not known, or a block that its codec cannot undo; TooLarge, another, where it comes to more than `limits` allow.
     """
+    with _naming(path):
+        return _open(data, limits.allowance(path, len(data)))
+
+
+def schema_of(data: bytes, path: str) -> Any:
+    """The schema (parsed JSON) of the Avro file at `path` that begins with `data`. Raises UnreadableMetadata."""
+    with _naming(path):
+        if data[:4] != _MAGIC:
+            raise _Broken("it does not begin as an Avro file")
+        return _parsed(_Head.of(data).schema_text)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
     try:
-        return _open(data)
+        yield
     except _Broken as error:
         raise UnreadableMetadata(
             f"The Avro file is cut or broken: {error}",
@@ -79,7 +95,7 @@ class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
     """Within this module: what is wrong with the file."""
 
 
-def _open(data: bytes) -> Container:
+def _open(data: bytes, allowance: Allowance) -> Container:
     if data[:4] != _MAGIC:
         raise _Broken("it does not begin as an Avro file" if data else "it is empty")
     head = _Head.of(data)
@@ -98,7 +114,7 @@ def _open(data: bytes) -> Container:
             raise _Broken(f"it ends inside a block, at byte {len(data)}")
         if data[end : end + 16] != sync:
             raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
-        block = _decompress(head.codec, data[position:end])
+        block = _decompress(head.codec, data[position:end], allowance)
         if count > len(block):
             # No record of metadata is empty; readers make room for as many as are said to be there.
             raise _Broken(f"a block of {len(block)} bytes claims to hold {count} records")
@@ -181,30 +197,21 @@ _heads: tuple[tuple[bytes, _Head], ...] = ()
 _HEADS_KEPT = 8
 
 
-def _decompress(codec: str, block: bytes) -> bytes:
+def _decompress(codec: str, block: bytes, allowance: Allowance) -> bytes:
     if codec == "null":
         return block
-    from isal import isal_zlib
-
-    refused: Any = isal_zlib.error  # its stub gives an instance
+    if codec not in ("deflate", "snappy", "zstandard"):
+        raise _Broken(f"codec {codec!r} is none that Iceberg writes")
     try:
-        if codec == "deflate":
-            # It refuses a stream that ends early. The size is a guess, from which the buffer grows.
-            return isal_zlib.decompress(block, -15, 6 * len(block) + 1024)
-        import pyarrow as pa
-
-        if codec == "snappy":
-            # The block ends in the CRC of what it holds, as only Avro's snappy does; its length stands in front.
-            size, _ = _read_unsigned(block, 0)
-            raw = bytes(pa.Codec("snappy").decompress(block[:-4], decompressed_size=size))
-            if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
-                raise _Broken("a snappy block does not have its checksum")
-            return raw
-        if codec == "zstandard":
-            return bytes(pa.CompressedInputStream(pa.BufferReader(block), "zstd").read())
-    except (refused, zlib.error, OSError, ValueError, OverflowError, MemoryError) as error:
+        if codec != "snappy":
+            return allowance.undo("zstd" if codec == "zstandard" else codec, block)
+        # The block ends in the CRC of what it holds, as only Avro's snappy does.
+        raw = allowance.undo(codec, block[:-4])
+    except ValueError as error:
         raise _Broken(f"a {codec} block cannot be undone ({error})") from error
-    raise _Broken(f"codec {codec!r} is none that Iceberg writes")
+    if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
+        raise _Broken("a snappy block does not have its checksum")
+    return raw
 
 
 def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:

@@ -78,6 +78,8 @@ class Program:
     targets: NDArray[np.int64]
     longs: tuple[str, ...]
     texts: tuple[str, ...]
+    widthless: int
+    """Values of no bytes in a record."""
 
 
 def scan_records(program: Program, payload: bytes, records: int, path: str) -> Scan:
@@ -116,7 +118,7 @@ def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> Non
     Raises UnreadableMetadata when the payload does not hold those records to its last byte, or nests without end.
     """
     program = compile_scan(schema, {})
-    if program is not None:
+    if program is not None and program.widthless <= _MOST_WIDTHLESS:
         scan_records(program, payload, records, path)
         return
     try:
@@ -139,11 +141,17 @@ class _Walker:
     """Steps over values of any schema, recursive ones too, in Python, whose stack has an end that it tells."""
 
     def __init__(self, payload: bytes) -> None:
+        if len(payload) > _MOST_WALKED:
+            raise IndexError
         self.payload = payload
         self.at = 0
         self.named: dict[str, Any] = {}
+        self.left = _MOST_WIDTHLESS * len(payload) + _MOST_STEPS
 
     def skip(self, schema: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise IndexError
         if isinstance(schema, list):
             branch = self._long()
             if branch < 0:
@@ -217,6 +225,16 @@ class _Walker:
             raise IndexError
 
 
+_MOST_STEPS = 100_000
+"""Of a program: a schema whose types name each other may unfold to more than any memory holds."""
+
+_MOST_WIDTHLESS = 64
+"""Values of no bytes (nulls, empty records) in one record that a reader builds: nothing in the file bounds them."""
+
+_MOST_WALKED = 16 << 20
+"""Bytes whose values are walked in Python: of recursive schemas, which no writer of Iceberg's has."""
+
+
 class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
     pass
 
@@ -244,6 +262,8 @@ class _Compiler:
         self.texts: list[str] = []
         self.named: dict[str, Any] = {}
         self.open: list[str] = []
+        self.added = 0
+        self.widthless = 0
 
     def finish(self) -> Program:
         import numpy as np
@@ -256,6 +276,7 @@ class _Compiler:
             np.array(self.targets or [0], np.int64),
             tuple(self.longs),
             tuple(self.texts),
+            self.widthless,
         )
 
     def _step(self, code: int, one: int = 0, two: int = 0) -> int:
@@ -266,6 +287,9 @@ class _Compiler:
         """`way` leads to this value through records alone; None inside arrays and maps, where nothing is taken."""
         from artemis_lifecycle.metadata import scan_kernels as k
 
+        self.added += 1
+        if self.added > _MOST_STEPS:
+            raise _CannotFollow
         if isinstance(schema, list):
             self._union(schema, way)
             return
@@ -278,6 +302,7 @@ class _Compiler:
             self._blocks(schema, kind)
         elif kind == "fixed":
             self._define(schema)
+            self.widthless += not schema["size"]
             self._step(k.SKIP_FIXED, int(schema["size"]))
         elif kind == "enum":
             self._define(schema)
@@ -297,6 +322,8 @@ class _Compiler:
         elif kind in _FIXED:
             if _FIXED[kind]:
                 self._step(k.SKIP_FIXED, _FIXED[kind])
+            else:
+                self.widthless += 1
         elif isinstance(kind, str) and kind in self.named:
             if kind in self.open:
                 raise _CannotFollow
@@ -321,6 +348,7 @@ class _Compiler:
 
     def _record(self, schema: Any, way: tuple[str, ...] | None) -> None:
         self._define(schema)
+        self.widthless += not schema["fields"]
         self.open.append(schema["name"])
         for field in schema["fields"]:
             self.add(field["type"], None if way is None else (*way, field["name"]))
@@ -336,6 +364,8 @@ class _Compiler:
         for number, option in enumerate(options):
             self.targets[first + number] = len(self.steps)
             self.add(option, way)
+            # The branch's number is a byte.
+            self.widthless -= option == "null"
             ends.append(self._step(JUMP))
         for end in ends:
             self.steps[end][1] = len(self.steps)

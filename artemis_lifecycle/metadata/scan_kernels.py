@@ -27,7 +27,7 @@ MAX_DEPTH = 32
 """Arrays and maps inside each other."""
 
 MAX_EMPTY = 1 << 16
-"""Items of no bytes in one block: nothing else bounds how many a file may claim."""
+"""Items of no bytes in one file, beyond one for each of its bytes: nothing else bounds how many it may claim."""
 
 OK, CUT, MALFORMED = 0, 1, 2
 
@@ -55,6 +55,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
     does not set (a null branch) stays as the caller left it. The records must end where the data does.
     """
     at, end = 0, len(data)
+    empty = 0
     left = np.zeros(MAX_DEPTH, np.int64)
     begun = np.zeros(MAX_DEPTH, np.int64)
     for record in range(records):
@@ -124,8 +125,9 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                     behind, body = step, one
                     if at == begun[depth - 1]:
                         # An item that takes no bytes is like all its fellows.
-                        if left[depth - 1] > MAX_EMPTY:
+                        if left[depth - 1] > MAX_EMPTY + end - empty:
                             return MALFORMED, record
+                        empty += left[depth - 1] + 1
                         left[depth - 1] = 0
                 if left[depth - 1] > 0:
                     begun[depth - 1] = at

@@ -6,14 +6,12 @@ a cut or half-written file from passing for a shorter history. Format versions 1
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import EncryptedTable, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NO_SUMMARY,
@@ -25,6 +23,7 @@ from artemis_lifecycle.metadata.types import (
     StatisticsFile,
     TableMetadata,
 )
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -41,9 +40,11 @@ def read_table_metadata(stores: Stores, metadata_location: str) -> TableMetadata
     """
     try:
         data = stores.read(metadata_location)
+    except TooLarge:
+        raise
     except StorageError as error:
         raise _unreadable(f"The metadata file cannot be read: {error.what}", metadata_location) from error
-    return parse_table_metadata(data, metadata_location)
+    return parse_table_metadata(data, metadata_location, stores.limits)
 
 
 def is_gzip_location(metadata_location: str) -> bool:
@@ -63,30 +64,35 @@ def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
         )
 
 
-def parse_table_metadata(data: bytes, metadata_location: str) -> TableMetadata:
+def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> TableMetadata:
     """Parse a metadata file's bytes, plain or gzip.
 
     Unknown fields are ignored. A ref to a snapshot that is not there is kept, and named by `invalid_refs`.
 
     Raises UnreadableMetadata, saying which field, when the bytes are cut, a required field is missing or of the wrong
-    type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3.
+    type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3;
+    TooLarge, another, where it comes to more than `limits` allow.
     """
-    plain = _plain(data, metadata_location)
+    plain = plain_json(data, metadata_location, limits)
     parser = _Parser(metadata_location)
     try:
         node = _split(plain)
         return parser.metadata(_load(plain, metadata_location) if node is None else node)
+    except MemoryError:
+        raise _unreadable("The metadata file's values take more memory than there is", metadata_location) from None
     except _Malformed as error:
         raise _unreadable(str(error), metadata_location) from None
 
 
-def _plain(data: bytes, metadata_location: str) -> bytes:
+def plain_json(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
+    """A metadata file's bytes without gzip. Raises TooLarge beyond `limits`; UnreadableMetadata for a broken stream,
+    and for a file that is named as gzip and is not."""
     if data[:2] == _GZIP_MAGIC:
         try:
-            data = gzip.decompress(data)
-        except (EOFError, OSError, zlib.error) as error:
-            raise _unreadable(f"The gzip stream of the metadata file is broken ({error})", metadata_location) from error
-    elif is_gzip_location(metadata_location):
+            return limits.allowance(metadata_location, len(data)).undo("gzip", data)
+        except ValueError as error:
+            raise _unreadable(f"The gzip stream of the metadata file is broken: {error}", metadata_location) from error
+    if is_gzip_location(metadata_location):
         raise _unreadable("The metadata file is named as gzip and is not", metadata_location)
     return data
 

@@ -6,10 +6,10 @@ against its checksum in the manifest: a part that is gone or damaged is an error
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
 from artemis_lifecycle.errors import BadInput, StorageError
-from artemis_lifecycle.orphans.listing_files import ROWS, FileReader, ListingFile, in_utc
+from artemis_lifecycle.orphans.listing_files import FileReader, ListingFile, in_utc
+from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.stores import Stores
 
@@ -116,9 +117,9 @@ class _Reader:
                 do="take another inventory, or list the table",
             )
         try:
-            for found in self._batches(data):
+            for found in self._batches(data, file.path):
                 yield self._rows(found)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, EOFError, zlib.error, ValueError, KeyError, MemoryError) as error:
             raise StorageError(
                 f"A file of the S3 inventory cannot be read: {error}",
                 path=file.path,
@@ -126,23 +127,19 @@ class _Reader:
                 do="take another inventory, or list the table",
             ) from error
 
-    def _batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
+    def _batches(self, data: bytes, path: str) -> Iterator[pa.RecordBatch]:
         if self.file_format == "Parquet":
-            import pyarrow.parquet as pq
-
-            yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(ROWS)
+            yield from ParquetReader(data, path, self.stores.limits).batches()
         elif self.file_format == "ORC":
-            from pyarrow import orc
-
-            file = orc.ORCFile(io.BytesIO(data))
-            yield from (file.read_stripe(number) for number in range(file.nstripes))
+            yield from orc_batches(data, path, self.stores.limits)
         else:
             from pyarrow import csv
 
+            rows = self.stores.limits.allowance(path, len(data)).gunzipped(io.BytesIO(data))
             options = csv.ReadOptions(column_names=list(self.columns))
             text = csv.ConvertOptions(column_types=dict.fromkeys(self.columns, "string"), strings_can_be_null=True)
             parse = csv.ParseOptions(newlines_in_values=True)
-            yield from csv.open_csv(io.BytesIO(gzip.decompress(data)), options, parse, text)
+            yield from csv.open_csv(rows, options, parse, text)
 
     def _rows(self, found: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa

@@ -13,12 +13,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle.errors import BadInput, StorageError
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ROWS = 65_536
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 """What a listing tells of each file: when it was last modified is null where the store does not tell."""
@@ -103,17 +102,14 @@ class _Reader:
 
     def __call__(self, file: ListingFile) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         try:
-            with (
-                self.stores.open(file.path) as stream,
-                pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as found,
-            ):
-                _require_columns(found.schema_arrow, file.path)
-                for batch in found.iter_batches(ROWS, columns=["path", "last_modified", "size_in_bytes"]):
+            with self.stores.open(file.path) as stream:
+                found = ParquetReader(stream, file.path, self.stores.limits, coerce_int96_timestamp_unit="us")
+                _require_columns(found.schema, file.path)
+                for batch in found.batches(["path", "last_modified", "size_in_bytes"]):
                     yield _as_listed(batch)
-        except (pa.ArrowException, OSError, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, MemoryError) as error:
             raise StorageError(
                 f"A file of the listing cannot be read: {error}",
                 path=file.path,

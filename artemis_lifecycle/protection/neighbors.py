@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.identifier import is_addressable
 from artemis_lifecycle.catalogs.results import RESULT_TABLES
-from artemis_lifecycle.errors import NoSuchTable, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import BadInput, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.known_tables import KnownTable
 from artemis_lifecycle.protection.absence import saved_metadata
@@ -134,7 +135,9 @@ class Neighbors:
         for name, plan in plans.items():
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
-        problems = self._reached.look({**pointers, **lost}, there, lists)
+        # What is listed without a pointer stays known as it was.
+        listed = {*there, *self._context.catalog.tables()}
+        problems = self._reached.look({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
             _log.warning("Where %s reads is not known as of now: %s", name, problem)
         # Of a table that could never be read, every file here may be one that it reads.
@@ -142,9 +145,7 @@ class Neighbors:
         self._unread = {
             name: problem
             for name, problem in (self._unread | problems).items()
-            if name in tables
-            and not self._reached.knows(name, there.get(name))
-            and not self._context.isolated(tables[name])
+            if name in tables and not self._reached.knows(name, there.get(name)) and not self._is_isolated(tables[name])
         }
         took = time.monotonic() - began
         self._rested_until = began + (10 * took if took > _QUICK else 0)
@@ -163,16 +164,25 @@ class Neighbors:
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
+        reads = self.reads(other)
+        if other.problem is not None and not is_addressable(other.table):
+            # Named `..`, it is around all tables by its path alone: no reason to stop what lies in their own places.
+            inside = any(folders.is_in(one, another) for one in other.locations for another in locations)
+            return inside or any(folders.overlap(one, another) for one in reads for another in locations)
         if not other.metadata_location:
             return not self._context.isolated(other.table)
-        theirs = (*other.locations, *self.reads(other))
+        theirs = (*other.locations, *reads)
         return any(folders.overlap(one, another) for one in theirs for another in locations)
+
+    def _is_isolated(self, table: str) -> bool:
+        """Whether a table that could never be read counts in its own place only."""
+        return self._context.isolated(table) or not is_addressable(table)
 
     def _read(self, name: str) -> Neighbor | None:
         context = self._context
         try:
             entry = context.catalog.entry(name)
-        except NoSuchTable as error:
+        except BadInput as error:  # NoSuchTable among them; or the name is none by which the catalog is asked.
             if name not in context.catalog.tables():
                 return None  # Dropped between the two questions: it has no entry that a reader could follow.
             # Where it reads is not known, so it may read anywhere.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -52,44 +52,67 @@ def format_instant(milliseconds: int) -> str:
     return instant.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+_FEW = 20
+
+
+def few(things: Sequence[object], between: str = ", ") -> str:
+    """The first of them as text, for a person; a snapshot may have 100,000 tags."""
+    return between.join(first_few(things))
+
+
+def first_few(things: Sequence[object]) -> list[str]:
+    """The first of them, and how many more there are."""
+    more = [f"and {len(things) - _FEW:,} more"] if len(things) > _FEW else []
+    return [*map(str, things[:_FEW]), *more]
+
+
 class ReasonLedger:
     """Collects reasons by the position of a snapshot. Snapshots with the same reasons share one tuple: there may be
-    millions of snapshots, and there are few combinations."""
+    millions of snapshots, and there are few combinations. A combination is another one and its newest reason, so that
+    many refs on one snapshot take no more than their number."""
 
     def __init__(self, positions: int) -> None:
         self._state = [0] * positions
-        self._combinations: list[tuple[int, ...]] = [()]
-        self._next: dict[tuple[int, int], int] = {}
+        self._combinations: list[tuple[int, int]] = [(0, -1)]
         self._reasons: list[Reason] = []
 
     def add(self, reason: Reason, positions: Iterable[int]) -> None:
         """Every snapshot at `positions` stays for `reason`. A position may come twice; it counts once."""
         number = len(self._reasons)
         self._reasons.append(reason)
-        state, following = self._state, self._next
+        state = self._state
+        following: dict[int, int] = {}
         for position in positions:
             before = state[position]
-            after = following.get((before, number))
+            after = following.get(before)
             if after is None:
-                combination = self._combinations[before]
-                if number in combination:
+                if self._combinations[before][1] == number:
                     continue
                 after = len(self._combinations)
-                self._combinations.append((*combination, number))
-                following[(before, number)] = after
+                self._combinations.append((before, number))
+                following[before] = after
             state[position] = after
 
     def kept(self, position: int) -> bool:
         return self._state[position] != 0
 
     def reasons(self, position: int) -> tuple[Reason, ...]:
-        return tuple(self._reasons[number] for number in self._combinations[self._state[position]])
+        return self._of(self._state[position])
 
     def collect(self, ids: Iterable[int], without: set[int]) -> Mapping[int, tuple[Reason, ...]]:
         """Reasons by snapshot id, of those that have any and are not at a position in `without`."""
-        shared = [tuple(self._reasons[number] for number in combination) for combination in self._combinations]
-        return {
-            snapshot_id: shared[state]
-            for position, (snapshot_id, state) in enumerate(zip(ids, self._state, strict=True))
-            if state and position not in without
-        }
+        shared: dict[int, tuple[Reason, ...]] = {}
+        kept: dict[int, tuple[Reason, ...]] = {}
+        for position, (snapshot_id, state) in enumerate(zip(ids, self._state, strict=True)):
+            if state and position not in without:
+                if state not in shared:
+                    shared[state] = self._of(state)
+                kept[snapshot_id] = shared[state]
+        return kept
+
+    def _of(self, state: int) -> tuple[Reason, ...]:
+        found = []
+        while state:
+            state, number = self._combinations[state]
+            found.append(self._reasons[number])
+        return tuple(reversed(found))

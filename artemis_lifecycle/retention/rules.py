@@ -19,7 +19,7 @@ from typing import Literal
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
-from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, format_instant
+from artemis_lifecycle.retention.reasons import Reason, ReasonKind, ReasonLedger, few, format_instant
 from artemis_lifecycle.retention.snapshot_log import needs_of
 from artemis_lifecycle.retention.thinning import ThinningTier, Unit, thinned
 from artemis_lifecycle.retention.views import HistoryView, HoldView, SnapshotView, TagView, view_of
@@ -472,16 +472,16 @@ class _Decider:
             refs = [reason.name for reason in reasons if reason.kind == "ref"]
             if refs:
                 raise ReferencedSnapshot(
-                    f"Cannot expire {snapshot_id}. Still referenced by refs: [{', '.join(map(str, refs))}]",
+                    f"Cannot expire {snapshot_id}. Still referenced by refs: [{few(refs)}]",
                     untouched="the table",
                     do="remove those refs first, or leave the snapshot out",
                 )
             held = [reason for reason in reasons if reason.kind in ("hold", "lease", "consumer")]
             if held:
                 raise Refused(
-                    f"Cannot expire {snapshot_id}: {'; '.join(map(str, held))}",
+                    f"Cannot expire {snapshot_id}: {few(held, '; ')}",
                     untouched="the table",
-                    do=f"release {', '.join(str(reason.name) for reason in held)}, or leave the snapshot out",
+                    do=f"release {few([reason.name for reason in held])}, or leave the snapshot out",
                 )
             inside = [
                 reason for reason in reasons if reason.kind in ("window", "window_edge", "log_continuity", "log_gap")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.spark.readers import read_here
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.location_hash import begun_with, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -387,8 +388,6 @@ def _part_batches(
     folder: str, name: str, sha256: str, stores: Stores, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one part, held against its checksum."""
-    import pyarrow.parquet as pq
-
     path = f"{folder}/{name}"
     data = stores.read(path)
     if hashlib.sha256(data).hexdigest() != sha256:
@@ -398,4 +397,4 @@ def _part_batches(
             untouched="all files that it lists",
             do="plan or scan again, which writes a new one",
         )
-    yield from pq.ParquetFile(io.BytesIO(data)).iter_batches(batch_size=65_536, columns=columns)
+    yield from ParquetReader(data, path, stores.limits).batches(columns)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage import many_files
+from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import elapsed, microseconds, of_microseconds
 from artemis_lifecycle.storage.location import folder_and_name, normalise, split
 from artemis_lifecycle.storage.types import (
@@ -46,6 +47,11 @@ COMPILED_FROM = 256
 _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
 """Bytes: of a path that Linux looks at, its NUL included; and of one name, on the file system that allows most."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def _at_once_opened(path: str, flags: int) -> int:
+    """Of a pipe, whose opening would wait for a writer, too."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class LocalStore:
@@ -110,17 +116,22 @@ class LocalStore:
 
     def open(self, path: str) -> BinaryIO:
         try:
-            return open(local_path(path), "rb")
+            file = open(local_path(path), "rb", opener=_at_once_opened)  # noqa: SIM115  (the caller closes it)
         except (FileNotFoundError, NotADirectoryError) as error:
             if _is_aside(local_path(path)):
                 raise _archived(path, "it cannot be read") from error
             raise missing(path) from error
         except OSError as error:
             _fail("A file cannot be opened", path, error)
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", do="remove it")
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limits: ReadLimits) -> bytes:
         with self.open(path) as file:
             try:
+                limits.require(os.fstat(file.fileno()).st_size, path)
                 return file.read()
             except OSError as error:
                 _fail("A file cannot be read", path, error)

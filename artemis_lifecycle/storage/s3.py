@@ -15,7 +15,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -32,6 +32,7 @@ from botocore.httpchecksum import FlexibleChecksumError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
 
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.local import existing, missing
 from artemis_lifecycle.storage.location import split
@@ -453,11 +454,14 @@ class S3Store:
     def open(self, path: str) -> BinaryIO:
         return cast("BinaryIO", io.BufferedReader(_Reader(self, path), CHUNK))
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: str, limits: ReadLimits) -> bytes:
         address = _address(path)
 
         def get() -> bytes:
-            return cast("bytes", self.client.get_object(Bucket=address.bucket, Key=address.key)["Body"].read())
+            answer = self.client.get_object(Bucket=address.bucket, Key=address.key)
+            with closing(answer["Body"]) as body:
+                limits.require(answer["ContentLength"], path)
+                return cast("bytes", body.read())
 
         return self._call("An object cannot be read", path, get)
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 from artemis_lifecycle.storage.pace import PaceSettings, read_rate
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.config import Budgets, Catalog
+    from artemis_lifecycle.config import Budgets, Catalog, Reading
 
 MIB = 1 << 20
 
@@ -45,6 +46,7 @@ class StoreSettings:
     copy_attempts: int = 3
     requests_per_second: float | None = None
     """What one process may ask of S3 by itself; None is no limit."""
+    limits: ReadLimits = DEFAULT_LIMITS
     pace: PaceSettings | None = None
     """The bucket that all processes draw from. Without one, or while it does not answer, each has its own."""
 
@@ -68,7 +70,11 @@ class StoreSettings:
 
     @classmethod
     def from_catalog(
-        cls, catalog: Catalog, budgets: Budgets | None = None, operations_uri: str | None = None
+        cls,
+        catalog: Catalog,
+        budgets: Budgets | None = None,
+        operations_uri: str | None = None,
+        reading: Reading | None = None,
     ) -> StoreSettings:
         """The settings that a catalog's properties give, spelled as pyiceberg spells them (`s3.endpoint`, …; for
         credentials and region `client.…` stands in). With `operations_uri` the budget is shared by all workers.
@@ -86,6 +92,7 @@ class StoreSettings:
             s3_path_style=path_style if path_style is not None or virtual is None else not virtual,
             storage_class=catalog.storage_class,
             requests_per_second=rate,
+            limits=DEFAULT_LIMITS if reading is None else ReadLimits(**reading.model_dump()),
             pace=None if budgets is None or operations_uri is None else PaceSettings.of(budgets, operations_uri),
         )
 

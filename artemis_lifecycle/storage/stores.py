@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
+from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local import COMPILED_FROM, LocalStore, missing
 from artemis_lifecycle.storage.location import normalise, split
 from artemis_lifecycle.storage.settings import StoreSettings
@@ -157,9 +158,14 @@ class Stores:
         """The file as a seekable stream that holds little in memory. Raises MissingFile, a StorageError, if absent."""
         return self._store(path).open(path)
 
+    @property
+    def limits(self) -> ReadLimits:
+        """What one file may come to when it is read."""
+        return self.settings.limits
+
     def read(self, path: str) -> bytes:
-        """The whole file. Raises MissingFile, a StorageError, if absent."""
-        return self._store(path).read(path)
+        """The whole file. Raises MissingFile, a StorageError, if absent; TooLarge, another, beyond `limits`."""
+        return self._store(path).read(path, self.limits)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
         """`length` bytes from `offset` on; fewer where the file ends. Raises MissingFile, a StorageError, if absent."""

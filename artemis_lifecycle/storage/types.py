@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
+from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import microseconds
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Store(Protocol):
 
     def open(self, path: str) -> BinaryIO: ...
 
-    def read(self, path: str) -> bytes: ...
+    def read(self, path: str, limits: ReadLimits) -> bytes: ...
 
     def read_range(self, path: str, offset: int, length: int) -> bytes: ...
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import ManifestListEntry
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS
 
 Schema = dict[str, Any]
 SYNC = bytes(range(200, 216))
@@ -223,6 +224,8 @@ def entry_for(path: str, data: bytes, content: int = 0, counts: tuple[Any, Any, 
 
 class Shelf:
     """Files by path, read as `Stores` reads them."""
+
+    limits = DEFAULT_LIMITS
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self.files = dict(files)

@@ -378,6 +378,9 @@ def checksum_of(block: bytes) -> int:
     return checksum
 
 
+_LZ4_RATIO = 256  # Of its raw format: a byte says at most 255.
+
+
 def read_block(block: bytes, checksum: int) -> Rows:
     """The rows of one manifest. Raises DamagedIndex."""
     import numpy as np
@@ -387,8 +390,11 @@ def read_block(block: bytes, checksum: int) -> Rows:
         return Rows(np.zeros(1, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int8))
     if checksum_of(block) != checksum:
         raise DamagedIndex("a block does not have its checksum")
+    size = int.from_bytes(block[:8], "little")
+    if size > _LZ4_RATIO * len(block):
+        raise DamagedIndex("a block claims more than its codec can give")
     try:
-        raw = _codec().decompress(block[8:], decompressed_size=int.from_bytes(block[:8], "little"))
+        raw = _codec().decompress(block[8:], decompressed_size=size)
     except (OSError, pa.ArrowInvalid) as error:
         raise DamagedIndex(f"a block cannot be undone: {error}") from error
     count = int.from_bytes(raw[:4], "little")

@@ -1,0 +1,157 @@
+"""What a file may come to when it is read. Belongs here: the limits, and the one place where a codec is undone. Does
+not belong: what the bytes mean; Parquet and ORC, which undo their codecs themselves (`columnar`).
+
+A few kilobytes of a hostile or damaged file can stand for gigabytes. Each file has an allowance, from its size and the
+limits of lifecycle.yaml; nothing is allocated beyond it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from artemis_lifecycle.errors import TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from _typeshed import WriteableBuffer
+
+_CHUNK = 4 << 20
+_DEFLATE_RATIO = 1032
+"""Deflate cannot do more: a match of 258 bytes takes two bits at least."""
+
+
+@dataclass(frozen=True)
+class ReadLimits:
+    """`reading` of lifecycle.yaml: `max_bytes` of one file, stored or with its codec undone; above `ratio_above` bytes
+    also no more than `max_ratio` times its stored size."""
+
+    max_bytes: int = 4 << 30
+    max_ratio: int = 500
+    ratio_above: int = 64 << 20
+
+    def require(self, size: int, path: str) -> None:
+        """Raise TooLarge for a stored file of more than `max_bytes`."""
+        if size > self.max_bytes:
+            raise _too_large(f"The file has {size:,} bytes, more than reading.max_bytes ({self.max_bytes:,})", path)
+
+    def allowance(self, path: str, stored: int) -> Allowance:
+        """What the file at `path` with `stored` bytes may come to."""
+        self.require(stored, path)
+        return Allowance(self, path, stored)
+
+
+DEFAULT_LIMITS = ReadLimits()
+
+
+class Allowance:
+    """The bytes that one file may still come to."""
+
+    def __init__(self, limits: ReadLimits, path: str, stored: int) -> None:
+        self.path = path
+        self.left = min(limits.max_bytes, max(limits.ratio_above, limits.max_ratio * stored))
+        self._limits = limits
+        self._stored = stored
+
+    def take(self, size: int) -> None:
+        """Count `size` bytes. Raises TooLarge beyond the allowance."""
+        if size > self.left:
+            limits = self._limits
+            raise _too_large(
+                f"The file's {self._stored:,} bytes come to more than reading.max_bytes ({limits.max_bytes:,}), or "
+                f"more than reading.max_ratio ({limits.max_ratio}) times its size above {limits.ratio_above:,}",
+                self.path,
+            )
+        self.left -= size
+
+    def undo(self, codec: str, data: bytes) -> bytes:
+        """`data` without its codec: gzip, deflate (raw), zstd, snappy, lz4 (framed). Raises TooLarge; ValueError for
+        bytes that the codec did not make."""
+        from isal import isal_zlib
+
+        refused: Any = isal_zlib.error  # its stub gives an instance
+        try:
+            return self._undo(codec, data)
+        except (refused, zlib.error, EOFError, OSError, MemoryError, OverflowError) as error:
+            if isinstance(error, TooLarge):
+                raise
+            raise ValueError(f"{codec} cannot be undone ({error})") from error
+
+    def _undo(self, codec: str, data: bytes) -> bytes:
+        if codec == "deflate":
+            return self._inflated(data)
+        if codec == "gzip":
+            return self._drained(gzip.GzipFile(fileobj=io.BytesIO(data)).read)
+        import pyarrow as pa
+
+        if codec in ("zstd", "lz4"):
+            return self._drained(pa.CompressedInputStream(pa.BufferReader(data), codec).read)
+        if codec != "snappy":
+            raise ValueError(f"codec {codec!r} is unknown")
+        # The length stands in front.
+        size = shift = 0
+        for byte in data[:10]:
+            size |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        self.take(size)
+        return bytes(pa.Codec("snappy").decompress(data, decompressed_size=size))
+
+    def _inflated(self, data: bytes) -> bytes:
+        from isal import isal_zlib
+
+        if len(data) * _DEFLATE_RATIO <= self.left:
+            # It refuses a stream that ends early. The size is a guess, from which the buffer grows.
+            raw = isal_zlib.decompress(data, -15, 6 * len(data) + 1024)
+            self.take(len(raw))
+            return raw
+        undoing = zlib.decompressobj(-15)
+        pieces, rest = [], data
+        while not undoing.eof:
+            piece = undoing.decompress(rest, _CHUNK)
+            self.take(len(piece))
+            rest = undoing.unconsumed_tail
+            if not piece and not rest and not undoing.eof:
+                raise EOFError("the stream ends early")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _drained(self, read: Callable[[int], bytes]) -> bytes:
+        pieces = []
+        while piece := read(min(_CHUNK, self.left + 1)):
+            self.take(len(piece))
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def gunzipped(self, file: BinaryIO) -> BinaryIO:
+        """A gzip stream's content, as a stream that raises TooLarge beyond the allowance."""
+        return io.BufferedReader(_Counted(gzip.GzipFile(fileobj=file), self))
+
+
+class _Counted(io.RawIOBase):
+    def __init__(self, file: gzip.GzipFile, allowance: Allowance) -> None:
+        super().__init__()
+        self._file = file
+        self._allowance = allowance
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        found = self._file.readinto(buffer)
+        self._allowance.take(found)
+        return found
+
+
+def _too_large(what: str, path: str) -> TooLarge:
+    return TooLarge(
+        what,
+        path=path,
+        untouched="everything",
+        do="see what wrote the file; if it is right, raise that limit in lifecycle.yaml",
+    )
