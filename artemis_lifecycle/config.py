@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +26,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from artemis_lifecycle.errors import ConfigError
 
@@ -75,6 +76,9 @@ SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionke
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
 
 _HIDDEN = "***"
+
+_Place = tuple[int | str, ...]
+"""Where pydantic found something: the keys, from the outside in."""
 
 
 def masked(name: str, value: Any) -> Any:
@@ -372,15 +376,6 @@ class Orphans(_Model):
     scan_every: ScanEvery = ScanEvery()
     in_flight: InFlight = InFlight()
 
-    @model_validator(mode="after")
-    def _age_above_floor(self) -> Self:
-        if self.min_age < self.min_age_floor:
-            raise ValueError(
-                f"min_age {format_duration(self.min_age)} is under min_age_floor "
-                f"{format_duration(self.min_age_floor)}: files of commits in flight would be taken for orphans"
-            )
-        return self
-
 
 class Dropped(_Model):
     """What becomes of the files of tables that were dropped from the catalog: kept for so long after that was noticed,
@@ -450,6 +445,17 @@ class TablePolicy(_Model):
     lineage: Lineage = Lineage()
 
     @model_validator(mode="after")
+    def _age_above_floor(self) -> Self:
+        # A table may lower min_age alone: whether that is under the floor is known only of the merged policy.
+        orphans = self.orphans
+        if orphans.min_age < orphans.min_age_floor:
+            raise ValueError(
+                f"orphans.min_age {format_duration(orphans.min_age)} is under min_age_floor "
+                f"{format_duration(orphans.min_age_floor)}: files of commits in flight would be taken for orphans"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _some_keys_are_paimon(self) -> Self:
         retention = self.retention
         if retention.rule == "paimon":
@@ -477,22 +483,6 @@ class TableOverrides(_Model):
     budgets: Budgets | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _floor_is_judged_after_the_merge(cls, value: Any) -> Any:
-        # A table may lower min_age alone; whether that is under the floor is known only beside the defaults.
-        if isinstance(value, Mapping) and isinstance(value.get("orphans"), Mapping):
-            orphans = dict(value["orphans"])
-            if "min_age" in orphans and "min_age_floor" not in orphans:
-                partial = Orphans.model_construct(_fields_set=set(orphans), **_validated_orphans(orphans))
-                return {**value, "orphans": partial}
-        return value
-
-
-def _validated_orphans(raw: dict[str, Any]) -> dict[str, Any]:
-    checked = Orphans.model_validate({**raw, "min_age_floor": "0ms"})
-    return {name: getattr(checked, name) for name in Orphans.model_fields if name != "min_age_floor"}
 
 
 def _overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:
@@ -529,21 +519,31 @@ class LifecycleConfig(_Model):
     home: Path = Path(".artemis")
 
     _policies: dict[str, TablePolicy] = PrivateAttr(default_factory=dict)
+    _absent: str | None = PrivateAttr(default=None)
+
+    @property
+    def absent(self) -> str | None:
+        """What is wrong with the file that was to say all this, in words: it does not exist, or it is empty. None where
+        one was read, where `home` is set elsewhere, and for a configuration that was made in Python."""
+        return self._absent
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        wrong = []
         if self.catalogs.live.name == self.catalogs.cold.name:
-            raise ValueError(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+            wrong.append(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
         named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:
                 if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
-                    raise ValueError(f"{key} and {other_key} are equal or nested: {root}, {other}")
+                    wrong.append(f"{key} and {other_key} are equal or nested: {root}, {other}")
         for pattern, overrides in self.tables.items():
             try:
                 self._policies[pattern] = _overlay(self.defaults, overrides)
             except ValidationError as error:
-                raise ValueError(f"tables.{pattern}: {error.errors()[0]['msg']}") from error
+                wrong += (f"tables.{pattern}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors())
+        if wrong:
+            raise ValueError("\n".join(wrong))
         return self
 
     def roots(self) -> dict[str, str | None]:
@@ -613,20 +613,19 @@ ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
 def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LifecycleConfig:
     """Read lifecycle.yaml.
 
-    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder, then nothing at all: the embedded
-    defaults. Relative paths in the file are taken from the file's own folder.
+    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder. Where that does not exist, or is
+    empty, all defaults hold, and `absent` says so: no embedded stack is started for it. Relative paths in the file are
+    taken from the file's own folder.
 
-    Raises ConfigError, naming file, line and key, when the file is missing, is not YAML, has an unknown key or a value
-    of the wrong kind.
+    Raises ConfigError, naming file, line and key of each problem, when a file that was named is missing, or the file is
+    not YAML, has unknown keys or values of the wrong kind.
     """
     env = os.environ if environment is None else environment
     if path is None:
-        named = env.get("ARTEMIS_CONFIG")
-        found = Path(named) if named else Path("lifecycle.yaml")
-        if not named and not found.exists():
-            return _build({}, None, Path.cwd(), env, "")
-        path = found
-    file = Path(path)
+        path = env.get("ARTEMIS_CONFIG")
+    file = Path(path or "lifecycle.yaml").absolute()
+    if path is None and not file.exists():
+        return _build({}, None, file.parent, env, "", f"There is no {file}")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -645,17 +644,16 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
         raise ConfigError(
             f"{file}{line} is not YAML: {getattr(error, 'problem', error)}", untouched="everything", do="mend that line"
         ) from error
-    if raw is None:
-        raw = {}
-    if not isinstance(raw, dict):
+    if raw is not None and not isinstance(raw, dict):
         raise ConfigError(
             f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md"
         )
-    return _build(raw, node, file.resolve().parent, env, str(file))
+    absent = None if raw else f"{file} is empty"
+    return _build(raw or {}, node, file.resolve().parent, env, str(file), absent)
 
 
 def _build(
-    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str
+    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str, absent: str | None
 ) -> LifecycleConfig:
     values = _deep_copy(raw)
     for variable, places in ENVIRONMENT.items():
@@ -665,21 +663,66 @@ def _build(
     try:
         config = LifecycleConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = [str(part) for part in first["loc"]]
-        message = str(first["msg"]).removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
-        line = _line_of(node, where or message.partition(":")[0].split(".", 1))
-        prefix = f"{name} line {line}" if line else (name or "the environment")
-        # What stands in the place of a key may be what belongs behind it.
-        key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
+        problems = _problems(error, values, node)
+        count = f" has {len(problems)} problems," if problems[1:] else ""
         raise ConfigError(
-            f"{prefix}: {key + ': ' if key else ''}{message}",
+            f"{name or 'The environment'}{count} {'; '.join(problems)}",
+            problems=problems,
             untouched="everything",
-            do="mend that line, or see docs/configuration.md for the keys and their defaults",
+            do=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
         ) from error
-    return config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
+    config = config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
+    config._absent = None if "home" in values else absent
+    return config
+
+
+def _problems(error: ValidationError, values: dict[str, Any], node: yaml.Node | None) -> tuple[str, ...]:
+    """Every problem of `values`, by line, without what they say. Removes what is wrong from `values` and validates the
+    rest again: pydantic checks how parts fit together only once each part is right."""
+    found: set[tuple[int, str]] = set()
+    removed: list[_Place] = []
+    errors = error.errors()
+    while errors:
+        before = tuple(removed)
+        for each in errors:
+            found.update(_told(each, before, node))
+            if not any(each["loc"][: len(place)] == place for place in removed):
+                removed += filter(None, [_remove(values, each["loc"])])
+        errors = [] if len(removed) == len(before) else _errors(values)
+    return tuple(f"line {line}: {what}" if line else what for line, what in sorted(found))
+
+
+def _errors(values: dict[str, Any]) -> list[ErrorDetails]:
+    try:
+        LifecycleConfig.model_validate(values)
+    except ValidationError as error:
+        return error.errors()
+    return []
+
+
+def _remove(values: Any, place: _Place) -> _Place:
+    """Remove the innermost key on the way to `place` that `values` has; its own place, empty if it has none."""
+    if not isinstance(values, dict) or not place or place[0] not in values:
+        return ()
+    inner = _remove(values[place[0]], place[1:])
+    if not inner:
+        del values[place[0]]
+    return (place[0], *inner)
+
+
+def _told(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """(Line, or 0; key and what is wrong with it). Nothing about a key that was removed as wrong itself."""
+    where, message = [str(part) for part in error["loc"]], str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
+    # What stands in the place of a key may be what belongs behind it.
+    key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
+    # Of the whole there may be several, as `LifecycleConfig._check` writes them.
+    for said in message.splitlines():
+        if not any(re.search(rf"\b{re.escape(str(gone[-1]))}\b", said) for gone in removed):
+            table, _, named = said.partition(": ") if said.startswith("tables.") else ("", "", said)
+            keys = [*where, *(table.split(".", 1) if table else ()), *named.split(" ", 1)[0].split(".")]
+            yield _line_of(node, keys) or 0, f"{key + ': ' if key else ''}{said}"
 
 
 def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:

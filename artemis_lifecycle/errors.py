@@ -5,6 +5,8 @@ Each error says what happened, to which table and path, what was left untouched,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class LifecycleError(Exception):
     """Base of every error of this project.
@@ -65,7 +67,23 @@ class BadInput(LifecycleError, ValueError):
 
 
 class ConfigError(BadInput):
-    """lifecycle.yaml cannot be read, or says something it may not; names the line where there is one."""
+    """lifecycle.yaml cannot be read, or says something it may not; names the line where there is one.
+
+    `problems` has each of them, where the file was read.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        table: str | None = None,
+        path: str | None = None,
+        untouched: str | None = None,
+        do: str | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what, table=table, path=path, untouched=untouched, do=do)
+        self.problems = tuple(problems)
 
 
 class NaiveDatetime(BadInput):

@@ -23,7 +23,7 @@ from artemis_lifecycle.storage.stores import Stores
 OWNER = "dagster"
 """Who leases and step records name when Dagster does the work; the run's id stands beside it."""
 
-_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder, then the embedded defaults."
+_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder."
 
 
 class SparkSessionResource(LazyPySparkResource):

@@ -74,10 +74,11 @@ class Opened:
         run_id: str | None = None,
         in_quiet_window: bool = False,
     ) -> Self:
-        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
+        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml in the working folder).
 
-        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
-        Raises ConfigError (also where two tiers' roots are one place), EnvironmentMissing, OperationsUnavailable.
+        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running; but
+        not for a file that does not exist or is empty, nor with `ARTEMIS_EMBEDDED=never`. Raises ConfigError (also for
+        two tiers' roots in one place), EnvironmentMissing, OperationsUnavailable.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
         return cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
