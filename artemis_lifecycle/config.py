@@ -432,6 +432,15 @@ class Lineage(_Model):
     overwrite: OverwritePermissions = OverwritePermissions()
 
 
+_AT_ZERO = {
+    "retention.window": "history expires as soon as a commit follows it",
+    "deletion.grace": "files go right after the commit, under queries that still read them",
+    "orphans.min_age": "files of commits in flight count as orphans",
+    "orphans.min_age_floor": "a call may ask for orphans of any age, those of commits in flight included",
+}
+"""The delays that leave time to notice a mistake, and what happens without them."""
+
+
 class TablePolicy(_Model):
     """All that a table's life is governed by; `defaults` of lifecycle.yaml, overlaid by the entry that matches best."""
 
@@ -470,6 +479,13 @@ class TablePolicy(_Model):
             if given:
                 raise ValueError(f"retention.{key} has a meaning only under rule paimon")
         return self
+
+    def zero_delays(self) -> dict[str, str]:
+        """What happens without each of the delays that are zero, by its key."""
+        sections = {key: key.split(".") for key in _AT_ZERO}
+        return {
+            key: _AT_ZERO[key] for key, (section, name) in sections.items() if not getattr(getattr(self, section), name)
+        }
 
 
 class TableOverrides(_Model):
@@ -568,6 +584,14 @@ class LifecycleConfig(_Model):
         """The policy of `table`: `defaults`, overlaid by its entry."""
         entry = self.entry(table)
         return self.defaults if entry is None else self._policies[entry]
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person has to know at each start: the delays that are zero, and what happens without them."""
+        told = [("defaults", self.defaults.zero_delays())]
+        for pattern, policy in self._policies.items():
+            inherited = self.defaults.zero_delays()
+            told.append((f"tables.{pattern}", {k: v for k, v in policy.zero_delays().items() if k not in inherited}))
+        return tuple(f"{place}.{key} is 0: {what}" for place, delays in told for key, what in delays.items())
 
     def explicit_window(self, table: str) -> timedelta | None:
         """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.

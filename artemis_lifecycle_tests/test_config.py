@@ -165,3 +165,21 @@ def test_a_table_may_lower_min_age_to_the_floor_of_the_defaults_and_no_further(t
     assert _load(tmp_path, text.format("1h")).policy("a.b").orphans.min_age == timedelta(hours=1)
     with pytest.raises(ConfigError, match=r"line 3: tables\.a\.b: orphans\.min_age 30m is under min_age_floor 1h"):
         _load(tmp_path, text.format("30m"))
+
+
+def test_each_delay_of_zero_is_a_warning_where_it_is_set(tmp_path: Path) -> None:
+    text = """\
+defaults: {deletion: {grace: 0s}, orphans: {min_age_floor: 0ms}}
+tables:
+  a.b: {retention: {window: 0d}, orphans: {min_age: 0h}}
+  a.c: {retention: {window: 1d}}
+"""
+    config = _load(tmp_path, text)
+    assert [warning.split(" is 0: ")[0] for warning in config.warnings()] == [
+        "defaults.deletion.grace",
+        "defaults.orphans.min_age_floor",
+        "tables.a.b.retention.window",
+        "tables.a.b.orphans.min_age",
+    ]
+    assert len(config.policy("a.b").zero_delays()) == 4
+    assert LifecycleConfig().warnings() == ()

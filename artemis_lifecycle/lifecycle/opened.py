@@ -5,9 +5,10 @@ here: what is done with them.
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import socket
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -31,11 +32,18 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 _CLOCKS_SEEN_FOR = 60.0
 """Seconds for which a store whose clock agreed is not asked again."""
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    # Once in a process: the sensors of a code server open a configuration every half minute.
+    _log.warning("lifecycle.yaml: %s", warning)
 
 
 class Opened:
@@ -62,6 +70,8 @@ class Opened:
         self._prepared = False
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
+        for warning in config.warnings():
+            _warn_once(warning)
         self.require_apart()
 
     @classmethod
