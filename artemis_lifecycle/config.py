@@ -147,6 +147,12 @@ class Catalog(_Model):
     def _no_trailing_slash(cls, value: str | None) -> str | None:
         return value.rstrip("/") if value else value
 
+    @model_validator(mode="after")
+    def _has_an_address(self) -> Self:
+        if self.type in ("rest", "hive") and not self.uri:
+            raise ValueError(f"a catalog of type {self.type} needs its uri")
+        return self
+
 
 _TIERS: Mapping[str, Mapping[str, object]] = {
     "live": {"name": "live", "expected_latency": "1s"},
@@ -185,8 +191,19 @@ class Operations(_Model):
 
 
 class Spark(_Model):
+    """`python`: the interpreter of the executors, which has this package; of a local master it is this one."""
+
     master: str = "local[*]"
+    python: str | None = None
     conf: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _classic(self) -> Self:
+        if self.conf.get("spark.master", self.master).startswith("sc://") or "spark.remote" in self.conf:
+            raise ValueError(
+                "master: Spark Connect has no JVM for Iceberg's core; name a master, such as spark://HOST:7077"
+            )
+        return self
 
 
 class Reachability(_Model):
@@ -548,6 +565,8 @@ class LifecycleConfig(_Model):
         wrong = []
         if self.catalogs.live.name == self.catalogs.cold.name:
             wrong.append(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+        if self.catalogs.cold.type != "sql":
+            wrong.append(f"catalogs.cold.type is {self.catalogs.cold.type}; the handoff publishes to sql, on Postgres")
         named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:

@@ -183,3 +183,18 @@ tables:
     ]
     assert len(config.policy("a.b").zero_delays()) == 4
     assert LifecycleConfig().warnings() == ()
+
+
+@pytest.mark.parametrize(
+    ("catalogs", "says"),
+    [
+        (
+            "{cold: {type: rest, uri: 'http://h'}}",
+            r"line 2: catalogs\.cold\.type is rest",
+        ),
+        ("{live: {type: hive}}", r"line 2: catalogs\.live: a catalog of type hive needs its uri"),
+    ],
+)
+def test_a_catalog_that_cannot_work_is_refused_at_once(tmp_path: Path, catalogs: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _load(tmp_path, f"home: .artemis\ncatalogs: {catalogs}\n")
