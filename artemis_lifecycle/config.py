@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +26,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import ErrorDetails
 
 from artemis_lifecycle.errors import ConfigError
 
@@ -75,6 +76,9 @@ SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionke
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.*`-]{0,60}")
 
 _HIDDEN = "***"
+
+_Place = tuple[int | str, ...]
+"""Where pydantic found something: the keys, from the outside in."""
 
 
 def masked(name: str, value: Any) -> Any:
@@ -143,6 +147,12 @@ class Catalog(_Model):
     def _no_trailing_slash(cls, value: str | None) -> str | None:
         return value.rstrip("/") if value else value
 
+    @model_validator(mode="after")
+    def _has_an_address(self) -> Self:
+        if self.type in ("rest", "hive") and not self.uri:
+            raise ValueError(f"a catalog of type {self.type} needs its uri")
+        return self
+
 
 _TIERS: Mapping[str, Mapping[str, object]] = {
     "live": {"name": "live", "expected_latency": "1s"},
@@ -181,8 +191,19 @@ class Operations(_Model):
 
 
 class Spark(_Model):
+    """`python`: the interpreter of the executors, which has this package; of a local master it is this one."""
+
     master: str = "local[*]"
+    python: str | None = None
     conf: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _classic(self) -> Self:
+        if self.conf.get("spark.master", self.master).startswith("sc://") or "spark.remote" in self.conf:
+            raise ValueError(
+                "master: Spark Connect has no JVM for Iceberg's core; name a master, such as spark://HOST:7077"
+            )
+        return self
 
 
 class Reachability(_Model):
@@ -381,15 +402,6 @@ class Orphans(_Model):
     scan_every: ScanEvery = ScanEvery()
     in_flight: InFlight = InFlight()
 
-    @model_validator(mode="after")
-    def _age_above_floor(self) -> Self:
-        if self.min_age < self.min_age_floor:
-            raise ValueError(
-                f"min_age {format_duration(self.min_age)} is under min_age_floor "
-                f"{format_duration(self.min_age_floor)}: files of commits in flight would be taken for orphans"
-            )
-        return self
-
 
 class Dropped(_Model):
     """What becomes of the files of tables that were dropped from the catalog: kept for so long after that was noticed,
@@ -446,6 +458,15 @@ class Lineage(_Model):
     overwrite: OverwritePermissions = OverwritePermissions()
 
 
+_AT_ZERO = {
+    "retention.window": "history expires as soon as a commit follows it",
+    "deletion.grace": "files go right after the commit, under queries that still read them",
+    "orphans.min_age": "files of commits in flight count as orphans",
+    "orphans.min_age_floor": "a call may ask for orphans of any age, those of commits in flight included",
+}
+"""The delays that leave time to notice a mistake, and what happens without them."""
+
+
 class TablePolicy(_Model):
     """All that a table's life is governed by; `defaults` of lifecycle.yaml, overlaid by the entry that matches best."""
 
@@ -457,6 +478,17 @@ class TablePolicy(_Model):
     budgets: Budgets = Budgets()
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
+
+    @model_validator(mode="after")
+    def _age_above_floor(self) -> Self:
+        # A table may lower min_age alone: whether that is under the floor is known only of the merged policy.
+        orphans = self.orphans
+        if orphans.min_age < orphans.min_age_floor:
+            raise ValueError(
+                f"orphans.min_age {format_duration(orphans.min_age)} is under min_age_floor "
+                f"{format_duration(orphans.min_age_floor)}: files of commits in flight would be taken for orphans"
+            )
+        return self
 
     @model_validator(mode="after")
     def _some_keys_are_paimon(self) -> Self:
@@ -474,6 +506,13 @@ class TablePolicy(_Model):
                 raise ValueError(f"retention.{key} has a meaning only under rule paimon")
         return self
 
+    def zero_delays(self) -> dict[str, str]:
+        """What happens without each of the delays that are zero, by its key."""
+        sections = {key: key.split(".") for key in _AT_ZERO}
+        return {
+            key: _AT_ZERO[key] for key, (section, name) in sections.items() if not getattr(getattr(self, section), name)
+        }
+
 
 class TableOverrides(_Model):
     """One entry of `tables`: the sections, and in them the keys, that differ from `defaults`."""
@@ -486,22 +525,6 @@ class TableOverrides(_Model):
     budgets: Budgets | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _floor_is_judged_after_the_merge(cls, value: Any) -> Any:
-        # A table may lower min_age alone; whether that is under the floor is known only beside the defaults.
-        if isinstance(value, Mapping) and isinstance(value.get("orphans"), Mapping):
-            orphans = dict(value["orphans"])
-            if "min_age" in orphans and "min_age_floor" not in orphans:
-                partial = Orphans.model_construct(_fields_set=set(orphans), **_validated_orphans(orphans))
-                return {**value, "orphans": partial}
-        return value
-
-
-def _validated_orphans(raw: dict[str, Any]) -> dict[str, Any]:
-    checked = Orphans.model_validate({**raw, "min_age_floor": "0ms"})
-    return {name: getattr(checked, name) for name in Orphans.model_fields if name != "min_age_floor"}
 
 
 def _overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:
@@ -539,21 +562,33 @@ class LifecycleConfig(_Model):
     home: Path = Path(".artemis")
 
     _policies: dict[str, TablePolicy] = PrivateAttr(default_factory=dict)
+    _absent: str | None = PrivateAttr(default=None)
+
+    @property
+    def absent(self) -> str | None:
+        """What is wrong with the file that was to say all this, in words: it does not exist, or it is empty. None where
+        one was read, where `home` is set elsewhere, and for a configuration that was made in Python."""
+        return self._absent
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        wrong = []
         if self.catalogs.live.name == self.catalogs.cold.name:
-            raise ValueError(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+            wrong.append(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+        if self.catalogs.cold.type != "sql":
+            wrong.append(f"catalogs.cold.type is {self.catalogs.cold.type}; the handoff publishes to sql, on Postgres")
         named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
         for index, (key, root) in enumerate(named):
             for other_key, other in named[index + 1 :]:
                 if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
-                    raise ValueError(f"{key} and {other_key} are equal or nested: {root}, {other}")
+                    wrong.append(f"{key} and {other_key} are equal or nested: {root}, {other}")
         for pattern, overrides in self.tables.items():
             try:
                 self._policies[pattern] = _overlay(self.defaults, overrides)
             except ValidationError as error:
-                raise ValueError(f"tables.{pattern}: {error.errors()[0]['msg']}") from error
+                wrong += (f"tables.{pattern}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors())
+        if wrong:
+            raise ValueError("\n".join(wrong))
         return self
 
     def roots(self) -> dict[str, str | None]:
@@ -578,6 +613,14 @@ class LifecycleConfig(_Model):
         """The policy of `table`: `defaults`, overlaid by its entry."""
         entry = self.entry(table)
         return self.defaults if entry is None else self._policies[entry]
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person has to know at each start: the delays that are zero, and what happens without them."""
+        told = [("defaults", self.defaults.zero_delays())]
+        for pattern, policy in self._policies.items():
+            inherited = self.defaults.zero_delays()
+            told.append((f"tables.{pattern}", {k: v for k, v in policy.zero_delays().items() if k not in inherited}))
+        return tuple(f"{place}.{key} is 0: {what}" for place, delays in told for key, what in delays.items())
 
     def explicit_window(self, table: str) -> timedelta | None:
         """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.
@@ -623,20 +666,19 @@ ENVIRONMENT: dict[str, tuple[tuple[str, ...], ...]] = {
 def load_config(path: str | Path | None = None, environment: Mapping[str, str] | None = None) -> LifecycleConfig:
     """Read lifecycle.yaml.
 
-    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder, then nothing at all: the embedded
-    defaults. Relative paths in the file are taken from the file's own folder.
+    `path` None means `$ARTEMIS_CONFIG`, then `lifecycle.yaml` in the working folder. Where that does not exist, or is
+    empty, all defaults hold, and `absent` says so: no embedded stack is started for it. Relative paths in the file are
+    taken from the file's own folder.
 
-    Raises ConfigError, naming file, line and key, when the file is missing, is not YAML, has an unknown key or a value
-    of the wrong kind.
+    Raises ConfigError, naming file, line and key of each problem, when a file that was named is missing, or the file is
+    not YAML, has unknown keys or values of the wrong kind.
     """
     env = os.environ if environment is None else environment
     if path is None:
-        named = env.get("ARTEMIS_CONFIG")
-        found = Path(named) if named else Path("lifecycle.yaml")
-        if not named and not found.exists():
-            return _build({}, None, Path.cwd(), env, "")
-        path = found
-    file = Path(path)
+        path = env.get("ARTEMIS_CONFIG")
+    file = Path(path or "lifecycle.yaml").absolute()
+    if path is None and not file.exists():
+        return _build({}, None, file.parent, env, "", f"There is no {file}")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -655,17 +697,16 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
         raise ConfigError(
             f"{file}{line} is not YAML: {getattr(error, 'problem', error)}", untouched="everything", do="mend that line"
         ) from error
-    if raw is None:
-        raw = {}
-    if not isinstance(raw, dict):
+    if raw is not None and not isinstance(raw, dict):
         raise ConfigError(
             f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md"
         )
-    return _build(raw, node, file.resolve().parent, env, str(file))
+    absent = None if raw else f"{file} is empty"
+    return _build(raw or {}, node, file.resolve().parent, env, str(file), absent)
 
 
 def _build(
-    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str
+    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str, absent: str | None
 ) -> LifecycleConfig:
     values = _deep_copy(raw)
     for variable, places in ENVIRONMENT.items():
@@ -675,21 +716,66 @@ def _build(
     try:
         config = LifecycleConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = [str(part) for part in first["loc"]]
-        message = str(first["msg"]).removeprefix("Value error, ")
-        if first["type"] == "extra_forbidden":
-            message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
-        line = _line_of(node, where or message.partition(":")[0].split(".", 1))
-        prefix = f"{name} line {line}" if line else (name or "the environment")
-        # What stands in the place of a key may be what belongs behind it.
-        key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
+        problems = _problems(error, values, node)
+        count = f" has {len(problems)} problems," if problems[1:] else ""
         raise ConfigError(
-            f"{prefix}: {key + ': ' if key else ''}{message}",
+            f"{name or 'The environment'}{count} {'; '.join(problems)}",
+            problems=problems,
             untouched="everything",
-            do="mend that line, or see docs/configuration.md for the keys and their defaults",
+            do=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
         ) from error
-    return config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
+    config = config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
+    config._absent = None if "home" in values else absent
+    return config
+
+
+def _problems(error: ValidationError, values: dict[str, Any], node: yaml.Node | None) -> tuple[str, ...]:
+    """Every problem of `values`, by line, without what they say. Removes what is wrong from `values` and validates the
+    rest again: pydantic checks how parts fit together only once each part is right."""
+    found: set[tuple[int, str]] = set()
+    removed: list[_Place] = []
+    errors = error.errors()
+    while errors:
+        before = tuple(removed)
+        for each in errors:
+            found.update(_told(each, before, node))
+            if not any(each["loc"][: len(place)] == place for place in removed):
+                removed += filter(None, [_remove(values, each["loc"])])
+        errors = [] if len(removed) == len(before) else _errors(values)
+    return tuple(f"line {line}: {what}" if line else what for line, what in sorted(found))
+
+
+def _errors(values: dict[str, Any]) -> list[ErrorDetails]:
+    try:
+        LifecycleConfig.model_validate(values)
+    except ValidationError as error:
+        return error.errors()
+    return []
+
+
+def _remove(values: Any, place: _Place) -> _Place:
+    """Remove the innermost key on the way to `place` that `values` has; its own place, empty if it has none."""
+    if not isinstance(values, dict) or not place or place[0] not in values:
+        return ()
+    inner = _remove(values[place[0]], place[1:])
+    if not inner:
+        del values[place[0]]
+    return (place[0], *inner)
+
+
+def _told(error: ErrorDetails, removed: Sequence[_Place], node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """(Line, or 0; key and what is wrong with it). Nothing about a key that was removed as wrong itself."""
+    where, message = [str(part) for part in error["loc"]], str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = "unknown key" + (f" {where[-1]!r}" if _KEY.fullmatch(where[-1]) else "")
+    # What stands in the place of a key may be what belongs behind it.
+    key = ".".join(part if _KEY.fullmatch(part) else "…" for part in where)
+    # Of the whole there may be several, as `LifecycleConfig._check` writes them.
+    for said in message.splitlines():
+        if not any(re.search(rf"\b{re.escape(str(gone[-1]))}\b", said) for gone in removed):
+            table, _, named = said.partition(": ") if said.startswith("tables.") else ("", "", said)
+            keys = [*where, *(table.split(".", 1) if table else ()), *named.split(" ", 1)[0].split(".")]
+            yield _line_of(node, keys) or 0, f"{key + ': ' if key else ''}{said}"
 
 
 def _absolute(config: LifecycleConfig, folder: Path) -> dict[str, Any]:

@@ -6,6 +6,8 @@ and paths in it are escaped, while the attributes keep them as they are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from artemis_lifecycle.escaping import terminal
 
 
@@ -68,7 +70,23 @@ class BadInput(LifecycleError, ValueError):
 
 
 class ConfigError(BadInput):
-    """lifecycle.yaml cannot be read, or says something it may not; names the line where there is one."""
+    """lifecycle.yaml cannot be read, or says something it may not; names the line where there is one.
+
+    `problems` has each of them, where the file was read.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        table: str | None = None,
+        path: str | None = None,
+        untouched: str | None = None,
+        do: str | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        super().__init__(what, table=table, path=path, untouched=untouched, do=do)
+        self.problems = tuple(problems)
 
 
 class NaiveDatetime(BadInput):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from rich.console import Console
 from artemis_lifecycle import cli
 from artemis_lifecycle.config import ColdTier, LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table, set_ages
 from artemis_lifecycle_tests.people import approve_thaw
@@ -371,3 +373,51 @@ def test_dropped_tables_writers_and_old_records(
     assert (kept["state"], kept["kept_by"]) == ("kept", "ada") and "read elsewhere" in run("dropped")
     assert run("keep-dropped", "db.t", "--undo", "--json")["state"] == "waiting"
     assert run("forget-records", "--dry-run", "--json")["counts"]["jobs"] == 0
+
+
+class Terminal(io.StringIO):
+    """Standard input that is a terminal, with answers typed into it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_destroys_asks_on_the_terminal_where_a_delay_is_zero(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    make_config: MakeConfig,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    config = make_config(defaults={"deletion": {"grace": "0s"}, "cold_tier": {"enabled": False}})
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        table = make_table(lifecycle, "t")
+        set_ages(lifecycle, table, [timedelta(days=days) for days in (400, 300, 100, 0)])
+    file = tmp_path / "lifecycle.yaml"
+    file.write_text(config.model_dump_json(by_alias=True))
+
+    def call(*arguments: str, answer: str | None = None) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO() if answer is None else Terminal(answer))
+        code = _run(monkeypatch, *arguments, "-c", str(file))
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    def kept() -> int:
+        with Lifecycle.open(config, spark=spark) as lifecycle:
+            return len(ids_of(lifecycle, table))
+
+    plan = json.loads(call("plan", table, "--json")[1])["plan_id"]
+    for command in (["commit", plan], ["expire", table], ["purge-quarantine", table]):
+        code, _, told = call(*command)
+        assert code == 3 and "deletion.grace is 0" in told and "--yes" in told
+    assert call("commit", plan, "--dry-run")[0] == 0
+    code, _, told = call("commit", plan, answer="n\n")
+    assert code == 1 and "deletion.grace is 0" in told and "Go on?" in told
+    assert kept() == 4
+    assert call("commit", plan, "--json")[0] == 0  # A program: nobody is there to be asked.
+    assert kept() == 2
+    assert call("delete", plan)[0] == 3
+    assert call("delete", plan, answer="y\n")[0] == 0
+    scan = json.loads(call("scan-orphans", table, "--json")[1])["scan_id"]
+    assert call("delete-orphans", scan)[0] == 3
+    assert call("delete-orphans", scan, "--yes")[0] == 0

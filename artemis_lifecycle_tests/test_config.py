@@ -129,3 +129,72 @@ def test_what_stands_in_the_place_of_a_key_is_not_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key") as refused:
         load_config(path, {})
     assert "topsecret" not in str(refused.value)
+
+
+WRONG = """\
+catalogs: {live: {name: cold}}
+defaults:
+  retention: {window: 30}
+  orphans: {min_age_floor: 5x, min_age: 1h}
+operations: {root: /a}
+quarantine: {root: /a/b}
+tables:
+  a.b: {orphans: {min_age: 1h}}
+  a.c: {retention: {expire_limit: 3}}
+nonsense: 1
+"""
+
+
+def test_every_problem_of_a_file_is_reported_in_one_pass_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has 6 problems") as refused:
+        _load(tmp_path, WRONG)
+    told = [problem.split(" ", 3)[:3] for problem in refused.value.problems]
+    assert told == [
+        ["line", "1:", "catalogs.live"],
+        ["line", "3:", "defaults.retention.window:"],
+        ["line", "4:", "defaults.orphans.min_age_floor:"],
+        ["line", "5:", "operations.root"],
+        ["line", "9:", "tables.a.c:"],
+        ["line", "10:", "nonsense:"],
+    ]
+    assert all(problem in str(refused.value) for problem in refused.value.problems)
+
+
+def test_a_table_may_lower_min_age_to_the_floor_of_the_defaults_and_no_further(tmp_path: Path) -> None:
+    text = "defaults: {{orphans: {{min_age_floor: 1h}}}}\ntables:\n  a.b: {{orphans: {{min_age: {}}}}}\n"
+    assert _load(tmp_path, text.format("1h")).policy("a.b").orphans.min_age == timedelta(hours=1)
+    with pytest.raises(ConfigError, match=r"line 3: tables\.a\.b: orphans\.min_age 30m is under min_age_floor 1h"):
+        _load(tmp_path, text.format("30m"))
+
+
+def test_each_delay_of_zero_is_a_warning_where_it_is_set(tmp_path: Path) -> None:
+    text = """\
+defaults: {deletion: {grace: 0s}, orphans: {min_age_floor: 0ms}}
+tables:
+  a.b: {retention: {window: 0d}, orphans: {min_age: 0h}}
+  a.c: {retention: {window: 1d}}
+"""
+    config = _load(tmp_path, text)
+    assert [warning.split(" is 0: ")[0] for warning in config.warnings()] == [
+        "defaults.deletion.grace",
+        "defaults.orphans.min_age_floor",
+        "tables.a.b.retention.window",
+        "tables.a.b.orphans.min_age",
+    ]
+    assert len(config.policy("a.b").zero_delays()) == 4
+    assert LifecycleConfig().warnings() == ()
+
+
+@pytest.mark.parametrize(
+    ("catalogs", "says"),
+    [
+        (
+            "{cold: {type: rest, uri: 'http://h'}}",
+            r"line 2: catalogs\.cold\.type is rest",
+        ),
+        ("{live: {type: hive}}", r"line 2: catalogs\.live: a catalog of type hive needs its uri"),
+    ],
+)
+def test_a_catalog_that_cannot_work_is_refused_at_once(tmp_path: Path, catalogs: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        _load(tmp_path, f"home: .artemis\ncatalogs: {catalogs}\n")

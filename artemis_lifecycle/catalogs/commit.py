@@ -140,6 +140,17 @@ def commit_with_retry(
     raise AssertionError("tenacity either returns or raises")
 
 
+def no_whole_compare(catalog_name: str, table: str) -> Refused:
+    """The error for an expiration in a catalog that would not notice another's change of the refs."""
+    return Refused(
+        f"Catalog {catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile would be "
+        "dropped unseen",
+        table=table,
+        untouched="the table",
+        do="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
+    )
+
+
 class _Lost(Exception):  # noqa: N818
     """This attempt changed nothing as far as is known: another was faster, or the catalog's connection broke."""
 
@@ -250,13 +261,7 @@ class _Committer:
                 do="plan again",
             )
         if (doomed or change.remove_refs) and not self._compares_whole_metadata():
-            raise Refused(
-                f"Catalog {self._catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile "
-                "would be dropped unseen",
-                table=self._table,
-                untouched="the table",
-                do="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
-            )
+            raise no_whole_compare(self._catalog_name, self._table)
         try:
             updated = self._updated(base, change, refs, location)
         except Exception as error:

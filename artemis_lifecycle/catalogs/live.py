@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import Engine, Row, select, union
@@ -25,7 +27,13 @@ from artemis_lifecycle.catalogs.identifier import (
 )
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
-from artemis_lifecycle.errors import BadInput, ConfigError, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.errors import (
+    BadInput,
+    ConfigError,
+    EnvironmentMissing,
+    NoSuchTable,
+    OperationsUnavailable,
+)
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Purpose, connect
 from artemis_lifecycle.storage.stores import Stores
@@ -229,13 +237,22 @@ class _Other(_Source):
     """Any other catalog, by pyiceberg."""
 
     def __init__(self, catalog: config.Catalog) -> None:
-        from pyiceberg.catalog import load_catalog
-
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
+        self._properties = pyiceberg_properties(catalog)
+        # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it come out of order.
+        self._loaded = threading.local() if catalog.type == "hive" else SimpleNamespace()
         with self._answering():
-            self._catalog: PyIcebergCatalog = load_catalog(catalog.name, **pyiceberg_properties(catalog))
+            self._catalog()
+
+    def _catalog(self) -> PyIcebergCatalog:
+        from pyiceberg.catalog import load_catalog
+
+        found: PyIcebergCatalog | None = getattr(self._loaded, "catalog", None)
+        if found is None:
+            found = self._loaded.catalog = load_catalog(self._name, **self._properties)
+        return found
 
     def namespaces(self) -> list[tuple[str, ...]]:
         with self._answering():
@@ -246,7 +263,7 @@ class _Other(_Source):
             return [
                 Identifier.of(parts)
                 for namespace in self._all_namespaces()
-                for parts in self._catalog.list_tables(namespace)
+                for parts in self._catalog().list_tables(namespace)
             ]
 
     def entry(self, identifier: Identifier) -> CatalogEntry | None:
@@ -254,7 +271,7 @@ class _Other(_Source):
 
         with self._answering():
             try:
-                table = self._catalog.load_table(identifier.parts)
+                table = self._catalog().load_table(identifier.parts)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
             except ValueError:
@@ -287,7 +304,7 @@ class _Other(_Source):
 
     def create_namespace(self, levels: tuple[str, ...]) -> None:
         with self._answering(), around("catalog.create_namespace"):
-            self._catalog.create_namespace_if_not_exists(levels)
+            self._catalog().create_namespace_if_not_exists(levels)
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
         if self._warehouse is None:
@@ -299,23 +316,35 @@ class _Other(_Source):
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
     def close(self) -> None:
-        self._catalog.close()
+        self._catalog().close()
 
     def _all_namespaces(self, parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-        for namespace in self._catalog.list_namespaces(parent):
+        for namespace in self._catalog().list_namespaces(parent):
             yield namespace
             if len(namespace) > len(parent):
                 yield from self._all_namespaces(namespace)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        from pyiceberg.exceptions import RESTError
+        from pyiceberg.exceptions import NotInstalledError, RESTError
 
         try:
             yield
-        except (OSError, RESTError) as error:
-            raise OperationsUnavailable(
-                f"Catalog {self._name} does not answer: {type(error).__name__}",
+        except NotInstalledError as error:
+            raise EnvironmentMissing(
+                f"Catalog {self._name} needs a package that is not installed: {error}",
                 untouched="everything",
-                do="see that it runs and that its properties in lifecycle.yaml are right",
+                do=f"pip install 'pyiceberg[{self._properties['type']}]'",
+            ) from error
+        except Exception as error:
+            # By name: neither Thrift nor botocore is loaded, or installed, for a catalog that does without.
+            clients = {kind.__module__.partition(".")[0] for kind in type(error).__mro__} & {"thrift", "botocore"}
+            if not clients and not isinstance(error, OSError | RESTError):
+                raise
+            # What a REST server answers may repeat what it was sent.
+            said = f": {' '.join(str(error).split())[:300]}" if clients else ""
+            raise OperationsUnavailable(
+                f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
+                untouched="everything",
+                do="see that it runs, and that its address and credentials in lifecycle.yaml are right",
             ) from error

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle import config
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.local.jars import PACED_CLIENTS
+from artemis_lifecycle.local.jars import GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
@@ -221,7 +221,22 @@ def _hive(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) ->
 
 def _glue(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     region = options.get("client.region") or options.get("glue.region")
-    return {"type": "glue", **({"client.region": region} if region else {})}
+    return {"type": "glue", **({"client.region": region} if region else {}), **_credentials(options)}
+
+
+def _credentials(options: dict[str, str]) -> dict[str, str]:
+    """The credentials for Glue as pyiceberg reads them, in the one form in which Iceberg's Java client takes any."""
+    if "client.credentials-provider" in options:
+        return {}
+    given = {
+        name: found
+        for name in ("profile-name", "access-key-id", "secret-access-key", "session-token")
+        if (found := options.get(f"glue.{name}") or options.get(f"client.{name}"))
+    }
+    if not given:
+        return {}
+    provider = "client.credentials-provider"
+    return {provider: GIVEN_CREDENTIALS, **{f"{provider}.{name}": value for name, value in given.items()}}
 
 
 _SPARK_TYPES: dict[str, Callable[[config.Catalog, dict[str, str], Purpose], dict[str, str]]] = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from artemis_lifecycle.cli.asking import agreed, table_of_plan
 from artemis_lifecycle.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -15,6 +16,7 @@ from artemis_lifecycle.cli.options import (
     OlderThanOption,
     PlanArgument,
     TableArgument,
+    YesOption,
     instant,
 )
 from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
@@ -170,10 +172,15 @@ def hand_off(plan: PlanArgument, config: ConfigOption = None, json: JsonOption =
 
 @app.command()
 def commit(
-    plan: PlanArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+    plan: PlanArgument,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Remove a plan's snapshots from the table's metadata, in one commit."""
-    with opened(config, "committing") as lifecycle:
+    first = agreed(table_of_plan(plan), yes=yes, json=json, dry_run=dry_run)
+    with opened(config, "committing", first) as lifecycle:
         show(lifecycle.commit_expiration(plan, dry_run=dry_run), json=json, title=f"Commit of {plan}")
 
 
@@ -182,11 +189,13 @@ def delete(
     plan: PlanArgument,
     now: NowOption = None,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped."""
-    with opened(config, "deleting") as lifecycle:
+    first = agreed(table_of_plan(plan), yes=yes, json=json, dry_run=dry_run)
+    with opened(config, "deleting", first) as lifecycle:
         show(lifecycle.delete_files(plan, now=instant(now), dry_run=dry_run), json=json, title=f"Deletion of {plan}")
 
 
@@ -197,11 +206,12 @@ def expire(
     older_than: OlderThanOption = None,
     retain_last: int | None = None,
     snapshot_id: Annotated[list[int] | None, typer.Option()] = None,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Plan, hand off, commit, and delete if the grace is over: the steps in their order."""
-    with opened(config, f"expiring {table}") as lifecycle:
+    with opened(config, f"expiring {table}", agreed(lambda _: table, yes=yes, json=json)) as lifecycle:
         report = lifecycle.expire(
             table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from artemis_lifecycle.cli.asking import agreed
 from artemis_lifecycle.cli.expiration import approvals
 from artemis_lifecycle.cli.options import (
     ConfigOption,
@@ -18,6 +19,7 @@ from artemis_lifecycle.cli.options import (
     PlanArgument,
     ReasonOption,
     TableArgument,
+    YesOption,
 )
 from artemis_lifecycle.cli.output import opened, say, show, show_json, show_list, show_table
 from artemis_lifecycle.errors import BadInput
@@ -214,10 +216,15 @@ def undelete(
 
 @app.command("purge-quarantine")
 def purge_quarantine(
-    table: TableArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+    table: TableArgument,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Delete for good what was in quarantine for longer than `quarantine.retain`."""
-    with opened(config, f"purging the quarantine of {table}") as lifecycle:
+    first = agreed(lambda _: table, yes=yes, json=json, dry_run=dry_run)
+    with opened(config, f"purging the quarantine of {table}", first) as lifecycle:
         done = lifecycle.purge_quarantine(table, dry_run=dry_run)
     show_list(
         done,

@@ -20,6 +20,7 @@ ThawArgument = Annotated[str, typer.Argument(help="The id that `artemis thaw` pr
 NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
 OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask where a window, grace or min_age is zero.")]
 FilesOption = Annotated[bool, typer.Option("--files", help="List the files too.")]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="An instant with its time zone.")]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png or .svg).")]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from artemis_lifecycle.cli.asking import agreed, table_of_scan
 from artemis_lifecycle.cli.options import (
     ConfigOption,
     DryRunOption,
@@ -16,6 +17,7 @@ from artemis_lifecycle.cli.options import (
     PersonOption,
     ReasonOption,
     TableArgument,
+    YesOption,
     instant,
 )
 from artemis_lifecycle.cli.output import opened, show, show_list, show_rows
@@ -108,11 +110,13 @@ def scan_cold(
 def delete_orphans(
     scan: Annotated[str, typer.Argument(help="The id that `artemis scan-orphans` printed.", metavar="SCAN")],
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Delete the orphans of a stored scan, each looked at once more before it goes."""
-    with opened(config, "deleting orphans") as lifecycle:
+    first = agreed(table_of_scan(scan), yes=yes, json=json, dry_run=dry_run)
+    with opened(config, "deleting orphans", first) as lifecycle:
         show(lifecycle.delete_orphans(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
 
 
@@ -173,11 +177,13 @@ def scan_dropped(
 def delete_dropped(
     scan: Annotated[str, typer.Argument(help="The id that `artemis scan-dropped` printed.", metavar="SCAN")],
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Delete what a dropped table has left, when its time is over and somebody approved the scan."""
-    with opened(config, "deleting what a dropped table has left") as lifecycle:
+    first = agreed(table_of_scan(scan), yes=yes, json=json, dry_run=dry_run)
+    with opened(config, "deleting what a dropped table has left", first) as lifecycle:
         show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
@@ -152,12 +152,18 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
 
 
 @contextmanager
-def opened(config: Path | None, doing: str) -> Iterator[Lifecycle]:
-    """An open Lifecycle, with a spinner on a terminal that says what is being done."""
+def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] | None = None) -> Iterator[Lifecycle]:
+    """An open Lifecycle, with a spinner on a terminal that says what is being done; `first` may ask before it."""
     from artemis_lifecycle.lifecycle import Lifecycle
 
-    with (
-        err.status(plain(doing)) if err.is_terminal else nullcontext(),
-        Lifecycle.open(config, owner="artemis") as lifecycle,
-    ):
-        yield lifecycle
+    with ExitStack() as stack:
+        with _spinner(doing):
+            lifecycle = stack.enter_context(Lifecycle.open(config, owner="artemis"))
+        if first is not None:
+            first(lifecycle)
+        with _spinner(doing):
+            yield lifecycle
+
+
+def _spinner(doing: str) -> AbstractContextManager[object]:
+    return err.status(plain(doing)) if err.is_terminal else nullcontext()

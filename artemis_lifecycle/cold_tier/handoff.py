@@ -377,12 +377,6 @@ class _Publication:
 
 @contextmanager
 def _cold_catalog(config: LifecycleConfig) -> Iterator[CatalogReader]:
-    if config.catalogs.cold.type != "sql":
-        raise ConfigError(
-            f"The cold catalog is of type {config.catalogs.cold.type!r}; the handoff publishes to SQL catalogs",
-            untouched="both tiers",
-            do="make catalogs.cold a SQL catalog on Postgres",
-        )
     with CatalogReader(config.catalogs.cold) as reader:
         yield reader
 

@@ -1,12 +1,15 @@
 """One function makes the definitions, for production, tests and other installations alike. Touches no network."""
 
+import logging
 from pathlib import Path
 
-from dagster import Definitions, in_process_executor
+from dagster import AssetsDefinition, Definitions, MetadataValue, in_process_executor
 from dagster_aws.s3 import S3Resource
 
+from artemis_lifecycle.config import load_config
 from artemis_lifecycle.defs import checks, compaction, expiration, jobs, observation, orphans, schedules, sensors
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+from artemis_lifecycle.errors import LifecycleError
 
 ASSETS = (
     expiration.snapshot_history,
@@ -25,6 +28,10 @@ ASSETS = (
     compaction.compacted_data_files,
 )
 
+DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orphans.orphan_deletion)
+
+_log = logging.getLogger(__name__)
+
 
 def build_definitions(config_path: str | Path | None = None, s3: S3Resource | None = None) -> Definitions:
     """What Dagster loads. `config_path` None is looked up when a run starts, as `Lifecycle.open` does.
@@ -34,8 +41,11 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
     path = None if config_path is None else str(config_path)
     spark = SparkSessionResource(config_path=path)
     lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3)
+    warnings = _warnings(path)
+    for warning in warnings:
+        _log.warning("lifecycle.yaml: %s", warning)
     return Definitions(
-        assets=list(ASSETS),
+        assets=[_warning(asset, warnings) if warnings and asset in DESTRUCTIVE else asset for asset in ASSETS],
         asset_checks=list(checks.ALL),
         jobs=list(jobs.ALL),
         schedules=list(schedules.ALL),
@@ -44,3 +54,17 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
         # One JVM per run: a process per step would start Spark fourteen times.
         executor=in_process_executor,
     )
+
+
+def _warnings(path: str | None) -> tuple[str, ...]:
+    try:
+        return load_config(path).warnings()
+    except LifecycleError:
+        # The code location loads without a configuration; each run says what is wrong with it.
+        return ()
+
+
+def _warning(asset: AssetsDefinition, warnings: tuple[str, ...]) -> AssetsDefinition:
+    """`asset` with what its page in the UI has to say first."""
+    text = MetadataValue.md("\n".join(f"- {each}" for each in warnings))
+    return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata={"warnings": text}))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Optional
 
-from dagster import ConfigurableResource, DagsterInstance, DagsterRun, InitResourceContext
+from dagster import ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
@@ -23,7 +23,7 @@ from artemis_lifecycle.storage.stores import Stores
 OWNER = "dagster"
 """Who leases and step records name when Dagster does the work; the run's id stands beside it."""
 
-_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder, then the embedded defaults."
+_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder."
 
 
 class SparkSessionResource(LazyPySparkResource):
@@ -98,12 +98,14 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     _run_id: Optional[str] = PrivateAttr(default=None)
     _scheduled: bool = PrivateAttr(default=False)
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
+    _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
         """Remember whose run this is, and sign it; nothing is opened yet."""
         run, instance = context.run, context.instance
         if run is not None and instance is not None:
             sign(instance, run.run_id)
+        self._log = context.log
         self._run_id = run.run_id if run is not None else None
         # A person who launches a run means it now; what the clock began ends with its night.
         self._scheduled = run is not None and NIGHT_TAG in run.tags
@@ -118,6 +120,9 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
             opened.session = self.spark
             opened.s3_client_factory = self.s3.get_client if self.s3 is not None else None
             self._opened = opened
+            if self._log is not None:
+                for warning in opened.config.warnings():
+                    self._log.warning(f"lifecycle.yaml: {warning}")
             if self._predecessors:
                 # A killed run's lease lives on for two minutes, and its retry comes within seconds.
                 opened.operations.leases.lapse(self._predecessors)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from shlex import quote
 
+from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
@@ -50,8 +51,13 @@ class Expiration(Reading):
         If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
         is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
         commit it, then plan again. Raises PlanStateError then for a call that asks for something else; HandoffFailed
-        for a table whose uuid another name has, and whose archive is that one's.
+        for a table whose uuid another name has, and whose archive is that one's; Refused in a REST catalog, which could
+        not commit the plan safely.
         """
+        live = self.config.catalogs.live
+        if live.type == "rest":
+            # The commit refuses it too, but only after the whole copy to the cold tier.
+            raise no_whole_compare(live.name, table)
         look = self._look(table)
         instant = self._instant("now", now)
         with self._step(look, "plan") as step:

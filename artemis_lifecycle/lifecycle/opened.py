@@ -7,7 +7,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -34,12 +34,17 @@ from artemis_lifecycle.storage.stores import Stores, StoreSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 _log = escaping.logger(__name__)
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
 _CLOCKS_SEEN_FOR = 60.0
 """Seconds for which a store whose clock agreed is not asked again."""
+
+
+@cache
+def _warn_once(warning: str) -> None:
+    # Once in a process: the sensors of a code server open a configuration every half minute.
+    _log.warning("lifecycle.yaml: %s", warning)
 
 
 class Opened:
@@ -66,6 +71,8 @@ class Opened:
         self._prepared = False
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
+        for warning in config.warnings():
+            _warn_once(warning)
         self.require_apart()
 
     @classmethod
@@ -78,15 +85,20 @@ class Opened:
         run_id: str | None = None,
         in_quiet_window: bool = False,
     ) -> Self:
-        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml, then the embedded defaults).
+        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml in the working folder).
 
-        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running.
-        The cold catalog's guard is verified, and restored where it is broken. Raises ConfigError (also where two tiers'
-        roots are one place), EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
+        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running; but
+        not for a file that does not exist or is empty, nor with `ARTEMIS_EMBEDDED=never`. The cold catalog's guard is
+        verified, and restored where it is broken. Raises ConfigError (also for two tiers' roots in one place),
+        EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
         """
         loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
         opened = cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
-        opened._verify_cold_guard()
+        try:
+            opened._verify_cold_guard()
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     def _verify_cold_guard(self) -> None:

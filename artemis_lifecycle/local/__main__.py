@@ -53,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _setup(config: LifecycleConfig, named: str | None) -> None:
     java = require_java()
     print(f"java: {java}")
+    fill(config, set_up=True)
     for jar in resolve(config.home, needed(config)):
         print(terminal(f"jar: {jar}"))
     _compile_loops()
-    _start(config, named)
+    _status(config, None)
 
 
 def _compile_loops() -> None:

@@ -14,16 +14,20 @@ from artemis_lifecycle.config import Catalogs, LifecycleConfig, Operations
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.local.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
 
+EMBEDDED_VARIABLE = "ARTEMIS_EMBEDDED"
+"""`never` forbids the embedded Postgres, whoever asks for it."""
+
 DAGSTER_VARIABLE = "ARTEMIS_DAGSTER_POSTGRES"
 """What dagster.yaml reads the address of Dagster's storage from."""
 
 
-def fill(config: LifecycleConfig) -> LifecycleConfig:
-    """`config` with an address for everything; the embedded Postgres is started when it is needed for one.
+def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
+    """`config` with an address for everything; the embedded Postgres is started when it is needed for one, and may be:
+    see `embedded_postgres`.
 
     A warehouse that was not given stands under `home`; where the live one was given, cold, `operations.root` and
     `quarantine.root` stand beside it, as `<live>-cold`, `<live>-lifecycle` and `<live>-quarantine`. Raises ConfigError
-    when no such place can be named or the places are nested, and what starting Postgres raises.
+    when no such place can be named or the places are nested, and what `embedded_postgres` and starting Postgres raise.
     """
     live, cold, operations = config.catalogs.live, config.catalogs.cold, config.operations
     quarantine = config.quarantine
@@ -41,13 +45,12 @@ def fill(config: LifecycleConfig) -> LifecycleConfig:
         default = _beside(live.warehouse, "quarantine") if beside else _folder(home / "quarantine")
         quarantine = quarantine.model_copy(update={"root": default})
 
-    def missing(catalog_type: str, uri: str | None) -> bool:
-        return uri is None and catalog_type == "sql"
-
-    if missing(live.type, live.uri) or missing(cold.type, cold.uri) or operations.uri is None:
-        uri = EmbeddedPostgres(home).uri(CATALOGS)
-        live = live.model_copy(update={"uri": uri}) if missing(live.type, live.uri) else live
-        cold = cold.model_copy(update={"uri": uri}) if missing(cold.type, cold.uri) else cold
+    if needs_embedded(config):
+        uri = embedded_postgres(config, set_up=set_up).uri(CATALOGS)
+        live, cold = (
+            each.model_copy(update={"uri": uri}) if each.type == "sql" and each.uri is None else each
+            for each in (live, cold)
+        )
         operations = Operations(uri=operations.uri or uri, root=operations.root)
     try:
         # Built anew and not copied: the rules on roots have to hold for the filled ones too.
@@ -67,6 +70,39 @@ def fill(config: LifecycleConfig) -> LifecycleConfig:
         ) from error
 
 
+def needs_embedded(config: LifecycleConfig) -> bool:
+    """Return True if an address is missing that only the embedded Postgres can fill."""
+    catalogs = (config.catalogs.live, config.catalogs.cold)
+    return config.operations.uri is None or any(each.type == "sql" and each.uri is None for each in catalogs)
+
+
+def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> EmbeddedPostgres:
+    """The embedded Postgres of `config`, which may be started.
+
+    Raises ConfigError with `ARTEMIS_EMBEDDED=never`; and, unless `set_up`, where no lifecycle.yaml says anything: an
+    empty catalog in a wrong folder, or behind a mount that is missing, looks like one whose tables are all gone.
+    """
+    embedded = os.environ.get(EMBEDDED_VARIABLE, "")
+    if embedded not in ("", "never"):
+        raise ConfigError(
+            f"{EMBEDDED_VARIABLE} is {embedded!r}", untouched="everything", do="set it to never, or unset it"
+        )
+    if embedded:
+        raise ConfigError(
+            f"An address of Postgres is missing, and {EMBEDDED_VARIABLE}=never forbids the embedded one",
+            untouched="everything",
+            do="set catalogs.live.uri, catalogs.cold.uri and operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+        )
+    if config.absent is not None and not set_up:
+        raise ConfigError(
+            f"{config.absent}, so no catalog is named",
+            untouched="everything",
+            do="run this in the folder of your lifecycle.yaml, or name it with --config or ARTEMIS_CONFIG; for the "
+            "embedded Postgres write `home: .artemis` into it",
+        )
+    return EmbeddedPostgres(config.home)
+
+
 def dagster_postgres_url(config: LifecycleConfig) -> str:
     """The address of Dagster's own storage: `$ARTEMIS_DAGSTER_POSTGRES`, else a database of the embedded Postgres.
 
@@ -77,7 +113,7 @@ def dagster_postgres_url(config: LifecycleConfig) -> str:
     if named:
         return _with_driver(named)
     if config.operations.uri is None or config.operations.uri == _embedded_uri(config):
-        return EmbeddedPostgres(config.home).uri(DAGSTER)
+        return embedded_postgres(config).uri(DAGSTER)
     return _in_schema(config.operations.uri, "dagster")
 
 

@@ -30,8 +30,14 @@ JARS_VARIABLE = "ARTEMIS_JARS"
 PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
 """The class, in the project's own jar, that makes S3 clients which keep to the pace of all workers."""
 
+GIVEN_CREDENTIALS = "artemis.lifecycle.GivenCredentials"
+"""The class beside it that hands the credentials of lifecycle.yaml to Glue's client."""
+
 _RESOLVE_SECONDS = 900
-_JAVA = Path(__file__).parents[1] / "spark" / "java" / "PacedS3Clients.java"
+_JAVA = tuple(
+    Path(__file__).parents[1] / "spark" / "java" / f"{name.rpartition('.')[2]}.java"
+    for name in (PACED_CLIENTS, GIVEN_CREDENTIALS)
+)
 
 
 @dataclass(frozen=True)
@@ -69,14 +75,16 @@ ICEBERG_AWS = Jar(
     "1.12.0",
     "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
 )
-"""S3 for Iceberg's own file access; needed only by warehouses there."""
+"""AWS for Iceberg's own access to files and catalogs; needed only by warehouses on S3, and by Glue."""
 
 
 def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
     """The jars that the catalogs of `config` need."""
     warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
-    on_s3 = any(warehouse and warehouse.startswith(("s3://", "s3a://", "s3n://")) for warehouse in warehouses)
-    return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_s3 else (ICEBERG, POSTGRES)
+    on_aws = config.catalogs.live.type == "glue" or any(
+        warehouse and warehouse.startswith(("s3://", "s3a://", "s3n://")) for warehouse in warehouses
+    )
+    return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
 
 
 def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:
@@ -124,7 +132,7 @@ def _spark_home() -> str:
 def _compiled(home: Path, libraries: Sequence[Path]) -> Path:
     """The jar of `spark/java/`, named by what it was made from. Janino compiles it, which every Spark has: a Java that
     only runs programs has no compiler."""
-    source = _JAVA.read_bytes()
+    source = b"".join(file.read_bytes() for file in _JAVA)
     made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
     folder = home.resolve() / "jars"
     jar = folder / f"artemis-paced-s3-{made_from}.jar"
@@ -147,7 +155,7 @@ def _compile(jar: Path, libraries: Sequence[Path]) -> None:
                 # Without it Janino takes interfaces for those of Java 6, which had no static methods.
                 "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
                 *("-classpath", f"{_spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
-                *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), str(_JAVA)),
+                *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), *map(str, _JAVA)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -157,10 +165,11 @@ def _compile(jar: Path, libraries: Sequence[Path]) -> None:
         )
         written = sorted(classes.rglob("*.class"))
         # It exits with 0 whatever it finds, and may leave the classes that it finished before.
-        if done.returncode != 0 or not any(file.stem == _JAVA.stem for file in written) or "Exception" in done.stdout:
+        left = {file.stem for file in _JAVA} - {file.stem for file in written}
+        if done.returncode != 0 or left or "Exception" in done.stdout:
             raise EnvironmentMissing(
-                f"{_JAVA.name} does not compile: {_reason(done.stdout)}",
-                path=str(_JAVA),
+                f"The project's own Java does not compile: {_reason(done.stdout)}",
+                path=str(_JAVA[0].parent),
                 untouched="everything",
                 do="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
             )

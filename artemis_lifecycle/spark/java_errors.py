@@ -24,6 +24,10 @@ Source: PostgreSQL, appendix A."""
 _ICEBERG = "org.apache.iceberg.exceptions."
 _CONFLICTS = (f"{_ICEBERG}CommitFailedException", f"{_ICEBERG}ValidationException")
 _UNKNOWN = f"{_ICEBERG}CommitStateUnknownException"
+_CATALOG = re.compile(
+    r"org\.apache\.(?:iceberg\.hive\.RuntimeMetaException|hadoop\.hive\.metastore\.|thrift\.)|"
+    r"software\.amazon\.awssdk\.services\.glue\.[\w.]+Exception"
+)
 _STORE = re.compile(
     r"software\.amazon\.awssdk\.[\w.]+Exception|org\.apache\.iceberg\.exceptions\.(?:NotFound|RuntimeIO)Exception|"
     r"java\.io\.\w*IOException|java\.io\.(?:FileNotFound|EOF)Exception|java\.net\.\w+Exception|"
@@ -69,6 +73,9 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     elif any(state.startswith(PASSING_STATES) for state in states):
         ours, what = OperationsUnavailable, "The catalog's database did not answer"
         untouched, first = "everything that was not yet written", "see that Postgres runs, then "
+    elif _CATALOG.search(said):
+        ours, what = OperationsUnavailable, "The catalog did not answer"
+        untouched, first = "everything that was not yet written", "see that it runs and takes the credentials, then "
     elif _STORE.search(said):
         ours, what = StorageError, "The object store did not answer as it should"
         untouched, first = "everything that was not yet written", "see that the store answers, then "

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config import SECRET, LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.jars import ICEBERG, PACED_CLIENTS, POSTGRES
+from artemis_lifecycle.local.jars import GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.local.java import export_java
+from artemis_lifecycle.spark.executors import require_executors, use_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,7 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
 _PROPERTIES = "--properties-file"
+_PYTHON = "spark.pyspark.python"
 
 _log = escaping.logger(__name__)
 
@@ -75,6 +77,7 @@ def session_conf(
         }
     return {
         **conf,
+        **({} if config.spark.python is None else {_PYTHON: config.spark.python}),
         **catalogs,
         **own,
         "spark.sql.extensions": _joined([EXTENSIONS], own.get("spark.sql.extensions")),
@@ -93,7 +96,16 @@ def local_cores(master: str) -> int | None:
 
 
 def live_session() -> SparkSession | None:
-    """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars."""
+    """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars.
+
+    Raises EnvironmentMissing where pyspark is told to connect to a server instead of a JVM of its own.
+    """
+    if os.environ.get("SPARK_REMOTE"):
+        raise EnvironmentMissing(
+            "SPARK_REMOTE is set, and a Spark Connect session has no JVM for Iceberg's core",
+            untouched="everything",
+            do="unset SPARK_REMOTE, and name a master in spark.master, such as local[*] or spark://HOST:7077",
+        )
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -115,7 +127,8 @@ def driver_pid() -> int | None:
 def open_session(conf: Mapping[str, str]) -> SparkSession:
     """The session of this process: a new one with `conf`, or the one that lives already, with the catalogs of `conf`.
 
-    Raises EnvironmentMissing when Java is missing or too old, Spark does not start, or a live session lacks the jars.
+    Raises EnvironmentMissing when Java is missing or too old, Spark does not start, a live session lacks the jars, or
+    executors lack the package.
     """
     java = export_java()
     from pyspark.errors import PySparkException
@@ -125,9 +138,9 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
     if live is not None:
         add_catalogs(live, conf)
         return live
-    if local_cores(conf.get("spark.master", "")) is not None:
-        # Workers of a local master are this environment's, whatever `python3` the path has.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+    local = local_cores(conf.get("spark.master", "")) is not None
+    use_python(conf.get(_PYTHON), local=local)
+    if local:
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder
@@ -141,7 +154,12 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
         raise EnvironmentMissing(
             f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
         ) from error
-    require_iceberg(spark)
+    try:
+        require_iceberg(spark)
+        require_executors(spark)
+    except BaseException:
+        spark.stop()
+        raise
     for key in conf.keys() - _with_its_classes(spark, conf).keys():
         spark.conf.unset(key)
     return spark
@@ -213,9 +231,11 @@ def _quietly() -> Iterator[None]:
 def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
     """Give a live session the catalogs of `conf`, and change nothing else of it.
 
-    A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` raises.
+    A catalog that the session has loaded keeps the settings it was loaded with. Raises what `require_iceberg` and
+    `require_executors` raise.
     """
     require_iceberg(spark)
+    require_executors(spark)
     with _quietly():
         for key, value in _with_its_classes(spark, conf).items():
             if key.startswith("spark.sql.catalog."):
@@ -224,6 +244,13 @@ def add_catalogs(spark: SparkSession, conf: Mapping[str, str]) -> None:
 
 def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
     """`conf` without the paced clients of S3 where the session lacks them: tables must open there all the same."""
+    if GIVEN_CREDENTIALS in conf.values() and _lacking(spark, [GIVEN_CREDENTIALS]):
+        # The default chain in its place may be another account's.
+        raise EnvironmentMissing(
+            f"This Spark session lacks {GIVEN_CREDENTIALS}, which gives Glue the credentials of lifecycle.yaml",
+            do="add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars; or set "
+            "client.credentials-provider in the catalog's properties",
+        )
     asks = [key for key, value in conf.items() if key.endswith(".s3.client-factory-impl") and value == PACED_CLIENTS]
     if not asks or not _lacking(spark, [PACED_CLIENTS]):
         return dict(conf)
@@ -240,6 +267,10 @@ def require_iceberg(spark: SparkSession) -> None:
 
     Iceberg's SQL extensions are not asked for: no step needs them. Raises EnvironmentMissing naming the jars.
     """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise EnvironmentMissing(
+            "A Spark Connect session has no JVM for Iceberg's core", do="pass a classic session, or none"
+        )
     lacking = [_CLASSES[name].coordinates for name in _lacking(spark, _CLASSES)]
     do = "stop that session and let Lifecycle.open start one, or start yours with "
     if lacking:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from artemis_lifecycle import errors
+from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.java_errors import as_ours
 
 # A worker's exception reaches the driver as text: the last line of its traceback names class and message.
@@ -27,7 +28,7 @@ def worker_errors() -> Iterator[None]:
     except Exception as error:
         raised = _RAISED.findall(str(error))
         if not raised:
-            known = as_ours(error)
+            known = from_executors(str(error)) or as_ours(error)
             if known is None:
                 raise
             raise known from error

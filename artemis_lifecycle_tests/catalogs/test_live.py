@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +16,7 @@ from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.tables import ensure_tables
 from artemis_lifecycle.config import Catalog, LifecycleConfig
-from artemis_lifecycle.errors import BadInput, NoSuchTable, OperationsUnavailable
+from artemis_lifecycle.errors import BadInput, EnvironmentMissing, NoSuchTable, OperationsUnavailable
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable, append
 
@@ -216,16 +219,89 @@ def test_a_table_that_is_listed_and_cannot_be_loaded_is_not_passed_over(
         reader.create_namespace("db")
         for name in ("seen", "unseen"):
             writer.create_table(f"db.{name}", Schema(NestedField(1, "id", IntegerType(), required=False)))
-        loaded = reader._source._catalog.load_table  # type: ignore[attr-defined]
+        loaded = reader._source._catalog().load_table  # type: ignore[attr-defined]
 
         def load(identifier: tuple[str, ...]) -> object:
             if identifier[-1] == "unseen":
                 raise NoSuchTableError("not here")
             return loaded(identifier)
 
-        monkeypatch.setattr(reader._source._catalog, "load_table", load)  # type: ignore[attr-defined]
+        monkeypatch.setattr(reader._source._catalog(), "load_table", load)  # type: ignore[attr-defined]
         with pytest.raises(OperationsUnavailable, match=r"db\.unseen"):
             reader.pointers()
         writer.drop_table("db.unseen")
         assert list(reader.pointers()) == ["db.seen"]
     writer.close()
+
+
+def test_hive_without_thrift_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in [name for name in sys.modules if name.partition(".")[0] in ("thrift", "hive_metastore")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(sys.modules, "pyiceberg.catalog.hive", raising=False)
+    monkeypatch.setitem(sys.modules, "thrift", None)
+    with pytest.raises(EnvironmentMissing, match=r"pip install 'pyiceberg\[hive\]'"):
+        CatalogReader(Catalog(name="live", type="hive", uri="thrift://127.0.0.1:1"))
+
+
+def test_errors_of_thrift_and_of_aws_are_errors_of_this_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(400)
+            self.end_headers()
+            self.wfile.write(b'{"__type": "AccessDeniedException", "Message": "not for you"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    keys = {"glue.access-key-id": "K", "glue.secret-access-key": "topsecret", "glue.region": "us-east-1"}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = {"glue.endpoint": f"http://127.0.0.1:{server.server_port}"}
+        glue = Catalog(name="live", type="glue", warehouse="s3://b/w", properties=keys | address)
+        with pytest.raises(OperationsUnavailable, match=r"does not answer: AccessDenied.*not for you") as refused:
+            CatalogReader(glue).tables()
+        server.shutdown()
+    assert "topsecret" not in str(refused.value)
+
+    # As Thrift's own, which is not installed.
+    broken = type("TTransportException", (Exception,), {"__module__": "thrift.transport.TTransport"})
+
+    def load(name: str, **properties: str) -> None:
+        raise broken("Could not connect to any of [('127.0.0.1', 1)]")
+
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", load)
+    with pytest.raises(OperationsUnavailable, match="TTransportException: Could not connect to any"):
+        CatalogReader(Catalog(name="live", type="hive", uri="thrift://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize(("kind", "loads"), [("hive", 5), ("rest", 1)])
+def test_threads_share_no_thrift_transport(monkeypatch: pytest.MonkeyPatch, kind: str, loads: int) -> None:
+    users: dict[int, set[int]] = {}
+
+    class OneTransport:
+        def list_namespaces(self, _parent: tuple[str, ...]) -> list[tuple[str, ...]]:
+            users.setdefault(id(self), set()).add(threading.get_ident())
+            return []
+
+    made: list[OneTransport] = []
+
+    def load(name: str, **properties: str) -> OneTransport:
+        made.append(OneTransport())
+        return made[-1]
+
+    monkeypatch.setattr("pyiceberg.catalog.load_catalog", load)
+    reader = CatalogReader(Catalog(name="live", type=kind, uri="thrift://127.0.0.1:1"))
+    together = threading.Barrier(4)
+
+    def ask() -> None:
+        for _ in range(2):
+            together.wait()
+            reader.namespaces()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == loads
+    assert all(len(threads_of) == 1 for threads_of in users.values()) is (kind == "hive")

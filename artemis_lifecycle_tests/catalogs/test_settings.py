@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,8 +15,9 @@ from sqlalchemy import make_url, text
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, jdbc_url, pyiceberg_properties, spark_conf
 from artemis_lifecycle.config import Catalog, Catalogs, LifecycleConfig
-from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.spark.session import add_catalogs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -197,3 +201,56 @@ def test_the_password_does_not_stand_in_the_address_that_spark_shows(config: Lif
     shown = [value for key, value in catalog_conf(live).items() if not key.endswith("password")]
     assert password
     assert all(str(password) not in value for value in shown)
+
+
+class Glue(BaseHTTPRequestHandler):
+    """Answers as Glue without a database does, and notes who asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append(self.headers["Authorization"])
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"DatabaseList": []}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_glue_credentials_that_are_given_once_reach_spark_too(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Glue) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        properties = {
+            "glue.endpoint": f"http://127.0.0.1:{server.server_port}",
+            "glue.region": "us-east-1",
+            "glue.access-key-id": "KEYOFGLUE",
+            "glue.secret-access-key": "hush",
+        }
+        catalog = Catalog(name="by_glue", type="glue", warehouse="s3://b/w", properties=properties)
+        add_catalogs(spark, catalog_conf(catalog))
+        try:
+            assert CatalogReader(catalog).namespaces() == []
+            by_pyiceberg = len(Glue.asked)
+            spark.sql("SHOW NAMESPACES IN by_glue").collect()
+        finally:
+            server.shutdown()
+            for key in catalog_conf(catalog):
+                spark.conf.unset(key)
+    assert 0 < by_pyiceberg < len(Glue.asked)
+    assert all("Credential=KEYOFGLUE/" in said for said in Glue.asked)
+    own = catalog.model_copy(update={"properties": {**properties, "client.credentials-provider": "org.example.Mine"}})
+    assert catalog_conf(own)["spark.sql.catalog.by_glue.client.credentials-provider"] == "org.example.Mine"
+
+
+def test_a_session_without_the_class_for_glue_s_credentials_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("artemis_lifecycle.spark.session.GIVEN_CREDENTIALS", "artemis.lifecycle.Nowhere")
+    with pytest.raises(EnvironmentMissing, match=r"credentials of lifecycle\.yaml"):
+        add_catalogs(spark, {"spark.sql.catalog.c.client.credentials-provider": "artemis.lifecycle.Nowhere"})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import CHANGING, for_real
 from artemis_lifecycle.defs.partitions import tables
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.defs.conftest import Project
 
 DEPS = {
     "snapshot_history": set(),
@@ -205,3 +207,17 @@ class TestInstance:
     def test_the_workspace_names_the_definitions(self) -> None:
         workspace = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())
         assert workspace == {"load_from": [{"python_module": {"module_name": "artemis_lifecycle.definitions"}}]}
+
+
+def test_delays_of_zero_are_a_warning_in_the_ui_at_each_start(
+    make_project: Callable[..., Project], caplog: pytest.LogCaptureFixture
+) -> None:
+    project = make_project(tables={"artemis.*": {"retention": {"window": "0d"}}})
+    warning = "tables.artemis.*.retention.window is 0"
+    assert warning in caplog.text
+    graph = project.definitions.resolve_asset_graph()
+    for asset in ("expiration_commit", "physical_deletion", "orphan_deletion"):
+        assert warning in graph.get(AssetKey(asset)).metadata["warnings"].value
+    project.create("artemis.one", commits=1)
+    run = project.run("plan", "artemis.one")
+    assert any(warning in entry.user_message for entry in project.instance.all_logs(run.run_id))

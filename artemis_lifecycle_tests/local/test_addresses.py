@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle import Lifecycle, cli
+from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.demo.area import demo_area
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
 from artemis_lifecycle.local import addresses
-from artemis_lifecycle.local.addresses import dagster_postgres_url, fill
+from artemis_lifecycle.local.__main__ import main
+from artemis_lifecycle.local.addresses import dagster_postgres_url, embedded_postgres, fill
+from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle_tests.conftest import REPOSITORY
 
 OWN = "postgresql+psycopg2://someone:secret@127.0.0.1:1/theirs"
 
@@ -47,6 +52,58 @@ def test_addresses_that_are_given_start_nothing(tmp_path: Path) -> None:
     filled = fill(config(tmp_path / "home", **all_uris()))
     assert filled.operations.uri == OWN
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("written", [None, "", "# nothing\n", "{}\n"])
+def test_without_a_lifecycle_yaml_that_says_something_no_postgres_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if written is not None:
+        Path("lifecycle.yaml").write_text(written)
+    with pytest.raises(ConfigError, match=f"{tmp_path}/lifecycle.yaml.*--config or ARTEMIS_CONFIG"):
+        Lifecycle.open()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/lifecycle.yaml"):
+        dagster_postgres_url(load_config())
+    monkeypatch.setattr("sys.argv", ["artemis", "tables"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert not Path(".artemis").exists()
+
+
+def test_setup_and_an_explicit_home_start_postgres_without_a_lifecycle_yaml(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("ARTEMIS_JARS", str(REPOSITORY / ".artemis" / "jars"))
+    assert main(["start"]) == 2
+    assert main(["setup"]) == 0
+    assert EmbeddedPostgres(place / ".artemis").status().running
+    monkeypatch.setenv("ARTEMIS_HOME", "elsewhere")
+    assert embedded_postgres(load_config()).home == place / "elsewhere"
+
+
+def test_a_lifecycle_yaml_that_names_no_address_uses_the_embedded_postgres(tmp_path: Path) -> None:
+    file = tmp_path / "lifecycle.yaml"
+    file.write_text("defaults: {retention: {window: 7d}}\n")
+    assert embedded_postgres(load_config(file, {})).home == tmp_path / ".artemis"
+
+
+def test_artemis_embedded_never_forbids_the_embedded_postgres_to_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ARTEMIS_EMBEDDED", "never")
+    for start in (lambda: fill(config(tmp_path)), lambda: fill(load_config(), set_up=True)):
+        with pytest.raises(ConfigError, match=r"ARTEMIS_EMBEDDED=never.*ARTEMIS_POSTGRES_URI"):
+            start()
+    with pytest.raises(ConfigError, match="ARTEMIS_EMBEDDED=never"), demo_area(tmp_path):
+        pass
+    assert main(["setup"]) == 2 and not (tmp_path / ".artemis").exists()
+    assert fill(config(tmp_path / "home", **all_uris())).operations.uri == OWN
+    monkeypatch.setenv("ARTEMIS_EMBEDDED", "nevr")
+    with pytest.raises(ConfigError, match="set it to never, or unset it"):
+        fill(config(tmp_path))
 
 
 def test_every_section_comes_through(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Questions before what destroys: where a delay is zero, nothing leaves time to notice a mistake afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import typer
+
+from artemis_lifecycle.errors import Refused
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.lifecycle import Lifecycle
+
+
+def agreed(
+    table: Callable[[Lifecycle], str], *, yes: bool, json: bool, dry_run: bool = False
+) -> Callable[[Lifecycle], None]:
+    """For `opened`: ask on the terminal before files of `table` go, or its history, if a delay of its policy is zero.
+
+    A program (`json`, no terminal) is not asked. What it does raises Refused where nobody can be asked, Abort on no.
+    """
+
+    def ask(lifecycle: Lifecycle) -> None:
+        if yes or dry_run:
+            return
+        name = table(lifecycle)
+        zero = lifecycle.config.policy(name).zero_delays()
+        if not zero or (json and not sys.stdin.isatty()):
+            return
+        why = "; ".join(f"{key} is 0: {what}" for key, what in zero.items())
+        if not sys.stdin.isatty():
+            raise Refused(
+                f"Nobody can be asked, and it cannot be undone: {why}",
+                table=name,
+                untouched="everything",
+                do="set a delay in lifecycle.yaml, or confirm with --yes",
+            )
+        typer.confirm(f"{name}: {why}. This cannot be undone. Go on?", abort=True, err=True)
+
+    return ask
+
+
+def table_of_plan(plan: str) -> Callable[[Lifecycle], str]:
+    """The table of a stored plan. Raises NoSuchPlan."""
+    return lambda lifecycle: lifecycle.operations.plans.get(plan).table
+
+
+def table_of_scan(scan: str) -> Callable[[Lifecycle], str]:
+    """The table of a stored scan. Raises NoSuchPlan."""
+    return lambda lifecycle: lifecycle.operations.scans.get(scan).table

@@ -1,0 +1,145 @@
+"""Executors that cannot run this project's tasks are found when the session starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
+from artemis_lifecycle.spark.executors import from_executors
+from artemis_lifecycle.spark.session import live_session, session_conf
+from artemis_lifecycle_tests.conftest import REPOSITORY
+
+BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For Java that lives for seconds."""
+
+STARTS = """
+import os, sys, time
+from pathlib import Path
+from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.spark.executors import require_executors
+from artemis_lifecycle.spark.session import live_session, open_session, session_conf
+
+master, home, jars, *interpreters = sys.argv[1:]
+for python in interpreters:
+    own = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+    spark = {"master": master, "python": python, "conf": own}
+    config = LifecycleConfig.model_validate({"home": home, "spark": spark})
+    conf = session_conf(config, {}, resolve(Path(jars)))
+    began = time.monotonic()
+    try:
+        session = open_session(conf)
+    except EnvironmentMissing as error:
+        print("refused", f"{time.monotonic() - began:.0f}", error, live_session() is None)
+        continue
+    print("asked", [(each.executable, each.lacking) for each in require_executors(session)])
+    session.stop()
+"""
+
+
+@contextmanager
+def daemon(*arguments: str, says: str, log: Path) -> Iterator[str]:
+    """A process of Spark's own, until the end of the block; what it said that matches `says`."""
+    home = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr, arg-type]
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", **BRIEFLY}
+    with log.open("wb") as said:
+        command = [home / "bin" / "spark-class", *arguments]
+        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := re.search(says, log.read_text())):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a standalone master with one worker, on loopback."""
+    folder = tmp_path_factory.mktemp("cluster")
+    deploy, web = "org.apache.spark.deploy", ("--webui-port", "0")
+    with ExitStack() as stack:
+        master = stack.enter_context(
+            daemon(
+                *(f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", *web),
+                says=r"spark://127\.0\.0\.1:\d+",
+                log=folder / "master.log",
+            )
+        )
+        worker = (f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", *web)
+        stack.enter_context(
+            daemon(
+                *worker, "-d", str(folder / "work"), master, says="registered with master", log=folder / "worker.log"
+            )
+        )
+        yield master
+
+
+def test_executors_without_the_package_are_found_at_the_session_s_start(cluster: str, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, cluster, tmp_path, REPOSITORY / ".artemis", bare, sys.executable],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **BRIEFLY},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    refused, asked = done.stdout.splitlines() or [done.stderr] * 2
+    assert refused.startswith("refused ") and refused.endswith(" True")
+    assert int(refused.split()[1]) < 60 and f"({bare}), which lacks artemis_lifecycle, numpy" in refused
+    assert "spark.python" in refused
+    assert asked == f"asked [({sys.executable!r}, ())]"
+
+
+def test_spark_python_is_the_interpreter_of_sessions() -> None:
+    of = {"master": "spark://somewhere:7077", "python": "/opt/artemis/bin/python"}
+    conf = session_conf(LifecycleConfig.model_validate({"spark": of}), {})
+    assert conf["spark.pyspark.python"] == "/opt/artemis/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("… ModuleNotFoundError: No module named 'artemis_lifecycle'\n\tat org.", "named 'artemis_lifecycle'"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in\n at", "version: 3.9"),
+        (
+            'Cannot run program "/opt/python" (in directory "."): error=2, No such file or directory',
+            "have no /opt/python",
+        ),
+        ("ModuleNotFoundError: No module named 'my_udfs'", None),
+    ],
+)
+def test_an_executor_that_comes_later_is_an_error_of_this_project(said: str, expected: str | None) -> None:
+    found = from_executors(said)
+    assert (found is None) if expected is None else (found is not None and expected in found.what)
+
+
+@pytest.mark.parametrize("spark", [{"master": "sc://h:15002"}, {"conf": {"spark.remote": "sc://h"}}])
+def test_spark_connect_is_refused_with_one_clear_line(
+    spark: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "lifecycle.yaml"
+    file.write_text(json.dumps({"spark": spark}))
+    with pytest.raises(ConfigError, match=r"spark: master: Spark Connect has no JVM"):
+        load_config(file, {})
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
+    with pytest.raises(EnvironmentMissing, match="unset SPARK_REMOTE"):
+        live_session()
