@@ -295,6 +295,7 @@ class World:
 
     def stage_file(self, name: str, beats: bool) -> None:
         """A writer's file that no snapshot has yet. It is young; or old, and the writer's heartbeat protects it."""
+        self._require_right_clock()
         place = on_disk(self._data_file(name).location())
         target = place.with_name(f"in-flight-{self.number()}.parquet")
         shutil.copyfile(place, target)
@@ -304,8 +305,17 @@ class World:
             make_old(target)
         self.in_flight[str(target)] = (table_uuid, beats)
 
+    def _require_right_clock(self) -> None:
+        """A heartbeat by a clock that is 40 days late has lapsed when the clock is set right. Its writer would learn it at
+        the next beat, and not commit; this one does not beat again."""
+        with connected(self.uri) as cursor:
+            cursor.execute("SELECT days FROM shadow.skew")
+            if cursor.fetchone()[0]:
+                raise CannotNowError("clock")
+
     def take_up_expired_file(self, name: str) -> None:
         """A writer that still has a file at hand that only an expired snapshot had, and says that it writes."""
+        self._require_right_clock()
         table_uuid = self.uuid(name)
         for record in self.lifecycle.plans(f"db.{name}"):
             if record.status in ("committed", "deleting"):
