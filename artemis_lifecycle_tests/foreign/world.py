@@ -306,8 +306,8 @@ class World:
         self.in_flight[str(target)] = (table_uuid, beats)
 
     def _require_right_clock(self) -> None:
-        """A heartbeat by a clock that is 40 days late has lapsed when the clock is set right. Its writer would learn it at
-        the next beat, and not commit; this one does not beat again."""
+        """By a clock that is 40 days late a heartbeat has lapsed when the clock is set right. Its writer would learn it
+        at the next beat, and not commit; this one does not beat again."""
         with connected(self.uri) as cursor:
             cursor.execute("SELECT days FROM shadow.skew")
             if cursor.fetchone()[0]:
