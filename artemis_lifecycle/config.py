@@ -689,8 +689,18 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
             do="name a readable lifecycle.yaml with --config or ARTEMIS_CONFIG",
         ) from error
     try:
+        if len(text) > _MOST_TEXT:
+            raise ValueError(f"it has {len(text):,} characters")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         raw = yaml.safe_load(text)
+        _require_few(raw)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"The configuration cannot be read: {error}",
+            path=str(file),
+            untouched="everything",
+            do="see docs/configuration.md for the keys and their values",
+        ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
@@ -703,6 +713,24 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
         )
     absent = None if raw else f"{file} is empty"
     return _build(raw or {}, node, file.resolve().parent, env, str(file), absent)
+
+
+_MOST_TEXT = 4 << 20
+_MOST_VALUES = 1_000_000
+
+
+def _require_few(raw: object) -> None:
+    """Raise ValueError for aliases in aliases, which a few lines can make more of than memory holds."""
+    seen, left = 0, [raw]
+    while left:
+        value = left.pop()
+        seen += 1
+        if seen + len(left) > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values, or names itself")
+        if isinstance(value, Mapping):
+            left.extend(value.values())
+        elif isinstance(value, list):
+            left.extend(value)
 
 
 def _build(

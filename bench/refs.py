@@ -35,7 +35,9 @@ TABLE = "bench.refs"
 
 def main(work: Path, jars: Path, refs: int, properties: int) -> dict[str, Any]:
     folder = work / f"refs-{uuid.uuid4().hex[:8]}"
-    uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
+    # Of its own, for its tables would be neighbors of the next run's.
+    postgres = EmbeddedPostgres(folder / "home")
+    uri = postgres.uri(CATALOGS)
     mark = folder.name.replace("-", "_")
     config = LifecycleConfig.model_validate(
         {
@@ -47,7 +49,7 @@ def main(work: Path, jars: Path, refs: int, properties: int) -> dict[str, Any]:
             "spark": {"master": "local[2]"},
             "defaults": {"retention": {"rule": "iceberg", "window": "1ms"}, "deletion": {"grace": "0ms"}},
             "tables": {"bench.*": {}},
-            "home": str(work / "home"),
+            "home": str(folder / "home"),
         }
     )
     spark = open_session(session_conf(config, spark_conf(config.catalogs), resolve(jars)))
@@ -56,8 +58,8 @@ def main(work: Path, jars: Path, refs: int, properties: int) -> dict[str, Any]:
             size = _make(lifecycle, folder, uri, refs, properties)
             return {"refs": refs, "properties": properties, "metadata_bytes": size, "steps": _steps(lifecycle)}
     finally:
-        _run(uri, "DELETE FROM iceberg_tables WHERE catalog_name = :live", live=config.catalogs.live.name)
         spark.stop()
+        postgres.remove()
         shutil.rmtree(folder, ignore_errors=True)
 
 

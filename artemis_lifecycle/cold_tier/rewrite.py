@@ -25,14 +25,15 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
-from artemis_lifecycle.errors import HandoffFailed, StorageError, UnreadableMetadata
+from artemis_lifecycle.errors import HandoffFailed, LifecycleError, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.containers import Container, encoded_long, open_container
 from artemis_lifecycle.metadata.scan import require_bounded
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, within_memory
 from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches, require_bounded_orc
 
 if TYPE_CHECKING:
@@ -103,20 +104,21 @@ def rewrite_manifest_list(
 
     Raises HandoffFailed for a manifest without a length, UnreadableMetadata for bytes that are no manifest list.
     """
-    container = open_container(data, path, limits)
-    names = _Names(container.schema, path)
-    path_name, length_name = names.of(500, "manifest_path"), names.of(501, "manifest_length")
-    spec_name = names.find(502, "partition_spec_id")
+    with _decoding(path):
+        container = open_container(data, path, limits)
+        names = _Names(container.schema, path)
+        path_name, length_name = names.of(500, "manifest_path"), names.of(501, "manifest_length")
+        spec_name = names.find(502, "partition_spec_id")
 
-    def change(record: dict[str, Any]) -> None:
-        cold = mapped(record[path_name])
-        if cold not in lengths:
-            raise _not_copied("A manifest", record[path_name])
-        record[path_name], record[length_name] = cold, lengths[cold]
-        if spec_name is not None:
-            record[spec_name] = ids.specs.get(record[spec_name], record[spec_name])
+        def change(record: dict[str, Any]) -> None:
+            cold = mapped(record[path_name])
+            if cold not in lengths:
+                raise _not_copied("A manifest", record[path_name])
+            record[path_name], record[length_name] = cold, lengths[cold]
+            if spec_name is not None:
+                record[spec_name] = ids.specs.get(record[spec_name], record[spec_name])
 
-    return _rewrite_avro(data, path, container, change)
+        return _rewrite_avro(data, path, container, change)
 
 
 def rewrite_manifest(
@@ -132,19 +134,20 @@ def rewrite_manifest(
 
     Raises HandoffFailed for a live delete file that `deletes` lacks, UnreadableMetadata for bytes that are no manifest.
     """
-    container = open_container(data, path, limits)
-    entry = _Names(container.schema, path)
-    status_name, file_name = entry.of(0, "status"), entry.of(2, "data_file")
-    files = _Names(entry.type_of(file_name), path)
-    keys = _FileKeys.of(files)
+    with _decoding(path):
+        container = open_container(data, path, limits)
+        entry = _Names(container.schema, path)
+        status_name, file_name = entry.of(0, "status"), entry.of(2, "data_file")
+        files = _Names(entry.type_of(file_name), path)
+        keys = _FileKeys.of(files)
 
-    def change(record: dict[str, Any]) -> None:
-        file = record[file_name]
-        _map_entry(file, keys, mapped, deletes, live=record[status_name] != 2)
-        if keys.order is not None and file[keys.order] is not None:
-            file[keys.order] = ids.orders.get(file[keys.order], file[keys.order])
+        def change(record: dict[str, Any]) -> None:
+            file = record[file_name]
+            _map_entry(file, keys, mapped, deletes, live=record[status_name] != 2)
+            if keys.order is not None and file[keys.order] is not None:
+                file[keys.order] = ids.orders.get(file[keys.order], file[keys.order])
 
-    return _with_spec(_rewrite_avro(data, path, container, change), ids)
+        return _with_spec(_rewrite_avro(data, path, container, change), ids)
 
 
 def _with_spec(data: bytes, ids: Ids) -> bytes:
@@ -287,6 +290,7 @@ def _rewrite_parquet_deletes(
         raise _unreadable_deletes(path, error) from error
     schema = source.schema
     index = _path_column(schema, path)
+    _require_text(schema, index, path)
     mapped_groups = []
     paths: dict[str, str] = {}
     for group in groups:
@@ -318,6 +322,14 @@ def _rewrite_parquet_deletes(
         split_offsets=tuple(_start(written.row_group(group)) for group in range(written.num_row_groups)),
         column_sizes=_column_sizes(written, schema),
     )
+
+
+def _require_text(schema: pa.Schema, index: int, path: str) -> None:
+    import pyarrow.types as kind
+
+    found = schema.field(index).type
+    if not kind.is_string(found) and not kind.is_large_string(found):
+        raise _unreadable_deletes(path, ValueError(f"its paths are {found}"))
 
 
 def _path_column(schema: pa.Schema, path: str) -> int:
@@ -396,6 +408,7 @@ def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLim
         raise _unreadable_deletes(
             path, ValueError(f"it has no columns file_path and pos, or not its {source.nrows} rows")
         )
+    _require_text(schema, index, path)
     values = table.column(index).to_pylist()
     paths = {value: mapped(value) for value in dict.fromkeys(values)}
     table = table.set_column(index, schema.field(index), pa.array([paths[value] for value in values], pa.string()))
@@ -414,12 +427,17 @@ def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLim
 
 def _rewrite_avro_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimits) -> tuple[bytes, RewrittenDelete]:
     try:
-        container = open_container(data, path, limits)
-        names = _Names(container.schema, path)
-        path_name, pos_name = names.of(DELETE_FILE_PATH, "file_path"), names.of(DELETE_POS, "pos")
-        records = list(_records(container, path))
+        with _decoding(path):
+            return _avro_deletes(data, path, mapped, limits)
     except UnreadableMetadata as error:
         raise _unreadable_deletes(path, error) from error
+
+
+def _avro_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimits) -> tuple[bytes, RewrittenDelete]:
+    container = open_container(data, path, limits)
+    names = _Names(container.schema, path)
+    path_name, pos_name = names.of(DELETE_FILE_PATH, "file_path"), names.of(DELETE_POS, "pos")
+    records = list(_records(container, path))
     for record in records:
         record[path_name] = mapped(record[path_name])
     order = [(record[path_name].encode(), record[pos_name]) for record in records]
@@ -505,22 +523,34 @@ def _rewrite_avro(data: bytes, path: str, container: Container, change: Callable
     return _write_avro(data, path, container, changed())
 
 
+@contextmanager
+def _decoding(path: str) -> Iterator[None]:
+    """Raise UnreadableMetadata where the file's schema or a record is not what a writer makes."""
+    from fastavro.schema import SchemaParseException
+
+    broken = (ValueError, EOFError, LookupError, TypeError, AttributeError, OverflowError, SchemaParseException)
+    with within_memory(path):
+        try:
+            yield
+        except LifecycleError:
+            raise
+        except broken as error:
+            raise _unreadable(f"its records cannot be decoded: {error!r:.200}", path) from error
+
+
 def _records(container: Container, path: str) -> Iterator[dict[str, Any]]:
     """Records with their stored values: no logical type is applied, so that every value is written back as it was."""
     import fastavro
 
     stream = io.BytesIO(container.payload)
-    try:
-        structure = _structure(container.schema)
-        require_bounded(structure, container.payload, container.records, path)
-        parsed = fastavro.parse_schema(structure)
-        for _ in range(container.records):
-            record = fastavro.schemaless_reader(stream, parsed, None)
-            if not isinstance(record, dict):
-                raise _unreadable("it holds no records", path)
-            yield record
-    except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError) as error:
-        raise _unreadable(f"its records cannot be decoded: {error!r:.200}", path) from error
+    structure = _structure(container.schema)
+    require_bounded(structure, container.payload, container.records, path)
+    parsed = fastavro.parse_schema(structure)
+    for _ in range(container.records):
+        record = fastavro.schemaless_reader(stream, parsed, None)
+        if not isinstance(record, dict):
+            raise _unreadable("it holds no records", path)
+        yield record
     if stream.tell() != len(container.payload):
         raise _unreadable("its blocks hold more than their records", path)
 

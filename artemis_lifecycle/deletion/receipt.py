@@ -187,7 +187,7 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
         for name in ("began_at", "ended_at"):
             stored[name] = datetime.fromisoformat(stored[name])
         return Receipt(**{**stored, "files": tuple(stored["files"])})
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(
             f"The receipt is damaged: {error}",
             table=table,

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 _DAY_MS = 86_400_000
 POINTS = 24
-MOST_REFS = 500
-"""Each ref that is alone on its snapshot takes a whole decision: of more, those on the oldest snapshots."""
+MOST_WORK = 10_000_000
+"""Each ref that no other makes good for takes a whole decision, over all refs and snapshots. Of more refs than this
+allows, those on the oldest snapshots are weighed."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,16 @@ def retention_curve(
     expired = set(whole.expired_refs)
     staying = [ref for name, ref in sorted(metadata.refs.items()) if name not in expired]
     on = Counter(ref.snapshot_id for ref in staying)
-    free = [ref for ref in staying if not ref.is_branch and on[ref.snapshot_id] > 1]
-    alone = [ref for ref in staying if ref.name != "main" and (ref.is_branch or on[ref.snapshot_id] == 1)]
+    alike = Counter(replace(ref, name="") for ref in staying)
+    alone: list[Ref] = []
+    free: list[Ref] = []
+    for ref in staying:
+        kept_by_another = alike[replace(ref, name="")] > 1 if ref.is_branch else on[ref.snapshot_id] > 1
+        if ref.name != "main":
+            (free if kept_by_another else alone).append(ref)
     order = {snapshot.snapshot_id: number for number, snapshot in enumerate(metadata.snapshots)}
-    removable = sorted(alone, key=lambda ref: order.get(ref.snapshot_id, -1))[:MOST_REFS]
+    alone.sort(key=lambda ref: order.get(ref.snapshot_id, -1))
+    removable = alone[: max(50, MOST_WORK // (len(metadata.refs) + len(metadata.snapshots)))]
     without = []
     for ref in removable:
         rest = replace(metadata, refs={name: other for name, other in metadata.refs.items() if name != ref.name})

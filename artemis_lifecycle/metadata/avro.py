@@ -36,7 +36,7 @@ from artemis_lifecycle.metadata.types import (
     PartitionSummary,
     Snapshot,
 )
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
 from artemis_lifecycle.storage.location_hash import text_buffers
 
 if TYPE_CHECKING:
@@ -115,14 +115,15 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
     Raises UnreadableMetadata when the file is missing, broken, lacks a required field, or lists fewer live data or
     delete files than the snapshot's summary counts; EncryptedTable when a manifest is encrypted.
     """
-    data = _read(stores, path)
-    container = open_container(data, path, stores.limits)
-    names = _names(container.schema, _MANIFEST_FILE, path)
-    entries = tuple(_list_entry(record, names, path) for record in _records(container, path))
-    found = ManifestList(path, len(data), entries)
-    if expected is not None:
-        _check_listed(_listed_slowly(found), expected)
-    return found
+    with within_memory(path):
+        data = _read(stores, path)
+        container = open_container(data, path, stores.limits)
+        names = _names(container.schema, _MANIFEST_FILE, path)
+        entries = tuple(_list_entry(record, names, path) for record in _records(container, path))
+        found = ManifestList(path, len(data), entries)
+        if expected is not None:
+            _check_listed(_listed_slowly(found), expected)
+        return found
 
 
 @dataclass(frozen=True)
@@ -151,14 +152,19 @@ class ListedManifests:
 
 def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
     """What reachability needs of `manifests_of`, with the same checks and errors, without building an entry."""
-    import numpy as np
-    import pyarrow as pa
-
     if snapshot.key_id is not None:
         raise _encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
     path = snapshot.manifest_list
     if path is None:
         return _listed_slowly(manifests_of(stores, snapshot))
+    with within_memory(path):
+        return _listed(stores, snapshot, path)
+
+
+def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
+    import numpy as np
+    import pyarrow as pa
+
     data = _read(stores, path)
     container = open_container(data, path, stores.limits)
     program = _cached(_list_program, container, (), path)
@@ -369,21 +375,22 @@ def read_manifest(stores: Stores, entry: ManifestListEntry) -> Manifest:
     the list counts, or were added by another snapshot than the list says; EncryptedTable when one of its files is
     encrypted.
     """
-    path = entry.manifest_path
-    data = _read(stores, path)
-    _check_length(data, entry)
-    container = open_container(data, path, stores.limits)
-    names = _names(container.schema, _ENTRY, path)
-    file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
-    _check_content(container, entry)
-    entries = tuple(_entry(record, names, file_names, path) for record in _records(container, path))
-    counts = [0, 0, 0]
-    for item in entries:
-        counts[item.status] += 1
-    _check_counts(counts, entry)
-    _check_contents({item.data_file.content for item in entries}, entry)
-    _check_added_by({item.snapshot_id for item in entries if item.status == EntryStatus.ADDED}, entry)
-    return Manifest(path, len(data), entry.content, entries)
+    with within_memory(entry.manifest_path):
+        path = entry.manifest_path
+        data = _read(stores, path)
+        _check_length(data, entry)
+        container = open_container(data, path, stores.limits)
+        names = _names(container.schema, _ENTRY, path)
+        file_names = _names(_field(container.schema, names["data_file"], path), _DATA_FILE, path)
+        _check_content(container, entry)
+        entries = tuple(_entry(record, names, file_names, path) for record in _records(container, path))
+        counts = [0, 0, 0]
+        for item in entries:
+            counts[item.status] += 1
+        _check_counts(counts, entry)
+        _check_contents({item.data_file.content for item in entries}, entry)
+        _check_added_by({item.snapshot_id for item in entries if item.status == EntryStatus.ADDED}, entry)
+        return Manifest(path, len(data), entry.content, entries)
 
 
 def _entry(
@@ -468,7 +475,8 @@ def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
 
     Raises what `read_manifest` raises, after the same checks.
     """
-    return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
+    with within_memory(entry.manifest_path):
+        return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
 
 
 def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
@@ -493,7 +501,8 @@ def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEF
     nothing else).
     Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
     """
-    return _decode(open_container(data, path, limits), path)
+    with within_memory(path):
+        return _decode(open_container(data, path, limits), path)
 
 
 def _decode(container: Container, path: str) -> pa.RecordBatch:
@@ -537,6 +546,11 @@ ENTRY_KINDS: Final = (DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS
 
 def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     """What reachability needs of the manifest that `entry` names. Raises as `live_entries` does."""
+    with within_memory(entry.manifest_path):
+        return _live_files(stores, entry)
+
+
+def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
     import numpy as np
 
     path = entry.manifest_path

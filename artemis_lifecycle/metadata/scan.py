@@ -92,23 +92,30 @@ def scan_records(program: Program, payload: bytes, records: int, path: str) -> S
     from artemis_lifecycle.metadata.scan_kernels import OK, walk_records
 
     data = np.frombuffer(payload, np.uint8)
+    if records * (len(program.longs) + len(program.texts)) > len(payload):
+        # Each value that is taken has a byte at least.
+        raise _ends_elsewhere(0, records, path)
     longs = np.full((max(len(program.longs), 1), records), _UNSET, np.int64)
     starts = np.zeros((max(len(program.texts), 1), records), np.int64)
     sizes = np.full((max(len(program.texts), 1), records), -1, np.int64)
     outcome, at = walk_records(data, records, program.steps, program.targets, longs, starts, sizes)
     if outcome != OK:
-        raise UnreadableMetadata(
-            f"The Avro file's records do not end where the file does; the scan stopped at record {at} of {records}",
-            path=path,
-            untouched="the table and all its files",
-            do="restore the file; nothing of this table is planned or deleted until it reads",
-        )
+        raise _ends_elsewhere(at, records, path)
     return Scan(
         records,
         data,
         {name: longs[column] for column, name in enumerate(program.longs)},
         {name: starts[column] for column, name in enumerate(program.texts)},
         {name: sizes[column] for column, name in enumerate(program.texts)},
+    )
+
+
+def _ends_elsewhere(at: int, records: int, path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        f"The Avro file's records do not end where the file does; the scan stopped at record {at} of {records}",
+        path=path,
+        untouched="the table and all its files",
+        do="restore the file; nothing of this table is planned or deleted until it reads",
     )
 
 

@@ -23,7 +23,7 @@ from artemis_lifecycle.metadata.types import (
     StatisticsFile,
     TableMetadata,
 )
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -76,10 +76,9 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     plain = plain_json(data, metadata_location, limits)
     parser = _Parser(metadata_location)
     try:
-        node = _split(plain)
-        return parser.metadata(_load(plain, metadata_location) if node is None else node)
-    except MemoryError:
-        raise _unreadable("The metadata file's values take more memory than there is", metadata_location) from None
+        with within_memory(metadata_location):
+            node = _split(plain)
+            return parser.metadata(_load(plain, metadata_location) if node is None else node)
     except _Malformed as error:
         raise _unreadable(str(error), metadata_location) from None
 

@@ -70,7 +70,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
             for file in content["files"]
         )
         found = Inventory(manifest, str(content["sourceBucket"]), begun_at, content["fileFormat"], columns, files)
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError) as error:
         raise BadInput(
             f"This is no manifest of an S3 inventory: {type(error).__name__} {error}",
             path=manifest,
@@ -158,6 +158,8 @@ class _Reader:
                 there = pc.and_(there, pc.equal(pc.fill_null(flags, wanted), wanted))
         kept = found.filter(there)
         keys = kept.column("key").to_pylist()
+        if None in keys:
+            raise KeyError("a row without a key")
         if self.file_format == "CSV":
             keys = [unquote_plus(key) for key in keys]
         buckets = kept.column("bucket").to_pylist()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import gzip
 import io
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from artemis_lifecycle.errors import TooLarge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from _typeshed import WriteableBuffer
 
@@ -148,10 +149,19 @@ class _Counted(io.RawIOBase):
         return found
 
 
+@contextmanager
+def within_memory(path: str) -> Iterator[None]:
+    """Raise TooLarge, naming the file, where reading it takes more memory than there is."""
+    try:
+        yield
+    except MemoryError as error:
+        raise _too_large("What the file holds takes more memory than there is", path) from error
+
+
 def _too_large(what: str, path: str) -> TooLarge:
     return TooLarge(
         what,
         path=path,
         untouched="everything",
-        do="see what wrote the file; if it is right, raise that limit in lifecycle.yaml",
+        do="see what wrote the file; if it is right, raise reading.* in lifecycle.yaml, or give more memory",
     )

@@ -52,6 +52,7 @@ class ParquetReader:
         self._size = size
         with _naming("Parquet", path):
             self._file: pq.ParquetFile = pq.ParquetFile(self._window, **options)
+            self._spans = self._columns()
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,15 +103,24 @@ class ParquetReader:
     def close(self) -> None:
         self._file.close()
 
+    def _columns(self) -> list[list[tuple[int, int]]]:
+        """Where the columns of each row group begin and end. From the footer itself: to ask pyarrow of a column ends
+        the process where what the footer says of it contradicts itself."""
+        tail = self._window.hold(max(0, self._size - 8), self._size)
+        size = int.from_bytes(tail.data[:4], "little")
+        start = self._size - 8 - size
+        if start < 0:
+            raise ValueError("its footer is longer than the file")
+        try:
+            footer, _ = _struct(self._window.hold(start, self._size - 8), start, 0)
+            return [[_span(column[3]) for column in group[1]] for group in footer[4]]
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"its footer is broken ({error!r:.60})") from error
+
     def _load(self, number: int, allowance: Allowance) -> int:
         """Read a row group as it is stored, count what its pages come to, and return how many rows to decode at
         once."""
-        group = self._file.metadata.row_group(number)
-        columns = [group.column(index) for index in range(group.num_columns)]
-        spans = []
-        for column in columns:
-            start = min((at for at in (column.dictionary_page_offset, column.data_page_offset) if at), default=0)
-            spans.append((start, start + column.total_compressed_size))
+        spans = self._spans[number]
         if any(not 0 <= start <= end <= self._size for start, end in spans):
             raise ValueError("a column lies outside the file")
         stored = self._window.hold(min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0))
@@ -144,6 +154,12 @@ def _naming(kind: str, path: str) -> Iterator[None]:
         ) from error
 
 
+def _span(column: Mapping[int, Any]) -> tuple[int, int]:
+    """Where the pages of a column chunk begin and end, by its metadata."""
+    start = min((at for at in (column.get(11), column[9]) if at), default=0)
+    return start, start + int(column[7])
+
+
 @dataclass(frozen=True)
 class _Page:
     type: int
@@ -171,7 +187,7 @@ _DEPTH = 16
 
 
 def _struct(data: _Held, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """A struct of Thrift's compact protocol: its numbers and structs by field id."""
+    """A struct of Thrift's compact protocol: its numbers, structs and lists by field id."""
     if depth > _DEPTH:
         raise IndexError("it nests too deep")
     fields: dict[int, Any] = {}
@@ -207,10 +223,12 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
                 count, at = _varint(data, at)
             if count > len(data):
                 raise IndexError("it has more items than bytes")
+            items = []
             for _ in range(count):
                 # A boolean in a list takes a byte.
-                _, at = _value(data, at, 3 if head & 15 in (1, 2) else head & 15, depth + 1)
-            return None, at
+                item, at = _value(data, at, 3 if head & 15 in (1, 2) else head & 15, depth + 1)
+                items.append(item)
+            return items, at
         case 12:
             return _struct(data, at, depth + 1)
     raise IndexError(f"type {kind} is unknown")

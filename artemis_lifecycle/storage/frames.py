@@ -224,7 +224,7 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
         seal.pop("digest", None)  # Seals of before were told it.
         parts = tuple(FramePart(**part) for part in seal.pop("parts"))
         return SealedFrame(**{**seal, "folder": folder, "parts": parts})
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"The seal of a stored frame is damaged: {error}",
             path=path,
