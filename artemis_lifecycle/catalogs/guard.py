@@ -9,6 +9,9 @@ drop a trigger may drop this one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from sqlalchemy import Connection, Engine, func, select, text
 
 from artemis_lifecycle.catalogs.cold import publish
@@ -112,6 +115,46 @@ _STATEMENTS = (
     "FOR EACH STATEMENT EXECUTE FUNCTION artemis_cold.guard_all()",
     *role_statements(_GRANTS),
 )
+
+
+@dataclass(frozen=True)
+class GuardState:
+    """How the guard of one cold catalog stands. `in_use`: the catalog has rows, or had a handoff."""
+
+    in_use: bool
+    problems: tuple[str, ...] = ()
+
+    @property
+    def condition(self) -> Literal["present", "missing"]:
+        """Whether every trigger is there and fires."""
+        return "missing" if self.problems else "present"
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems) or "present"
+
+
+def guard_state(connection: Connection, catalog: str) -> GuardState:
+    """How the guard of `catalog` stands, as of now. Changes nothing."""
+    named = {"catalog": catalog}
+    rows = text("SELECT to_regclass('iceberg_tables') IS NOT NULL")
+    used = text("SELECT EXISTS (SELECT FROM iceberg_tables WHERE catalog_name = :catalog)")
+    if not connection.execute(rows).scalar_one() or not connection.execute(used, named).scalar_one():
+        return GuardState(in_use=False)
+    firing = set(
+        connection.execute(
+            text(
+                "SELECT tgrelid::regclass::text || ': ' || tgname FROM pg_trigger WHERE tgenabled IN ('O', 'A') AND "
+                "tgrelid IN (to_regclass('iceberg_tables'), to_regclass('iceberg_namespace_properties'))"
+            )
+        ).scalars()
+    )
+    wanted = [
+        f"{table}: {trigger}"
+        for table in ("iceberg_tables", "iceberg_namespace_properties")
+        for trigger in ("artemis_cold", "artemis_cold_all")
+    ]
+    problems = [f"trigger {each} is missing or disabled" for each in wanted if each not in firing]
+    return GuardState(in_use=True, problems=tuple(problems))
 
 
 def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
