@@ -54,9 +54,7 @@ def _by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
 
 
 def _relations(engine: Engine) -> set[str]:
-    own = (
-        "SELECT oid::regclass::text FROM pg_class WHERE relnamespace::regnamespace::text !~ '^pg_|^information'"
-    )
+    own = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace::regnamespace::text !~ '^pg_|^information'"
     with engine.connect() as connection:
         return set(connection.execute(text(own)).scalars())
 
