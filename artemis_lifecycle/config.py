@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -673,12 +674,55 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
     Raises ConfigError, naming file, line and key of each problem, when a file that was named is missing, or the file is
     not YAML, has unknown keys or values of the wrong kind.
     """
-    env = os.environ if environment is None else environment
+    document = _read(path, os.environ if environment is None else environment)
+    try:
+        return document.validated()
+    except ValidationError as error:
+        problems = _problems(error.errors(), document)
+        count = f" has {len(problems)} problems," if problems[1:] else ""
+        raise ConfigError(
+            f"{document.name}{count} {'; '.join(problems)}",
+            problems=problems,
+            untouched="everything",
+            do=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
+        ) from error
+
+
+def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None:
+    """What a lifecycle.yaml with problems says without them, to report on the rest; nothing may work by it. None where
+    that is no configuration either. Raises ConfigError for a file that cannot be read."""
+    document = _read(path, os.environ)
+    _problems(_errors(document.values), document)
+    try:
+        return document.validated()
+    except ValidationError:
+        return None
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A file that was read: `values` with those of the environment laid over them, and the lines in `node`."""
+
+    name: str
+    folder: Path
+    values: dict[str, Any]
+    node: yaml.Node | None = None
+    absent: str | None = None
+
+    def validated(self) -> LifecycleConfig:
+        config = LifecycleConfig.model_validate(self.values)
+        home = (self.folder / config.home).resolve()
+        config = config.model_copy(update={"home": home, **_absolute(config, self.folder)})
+        config._absent = None if "home" in self.values else self.absent
+        return config
+
+
+def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
     if path is None:
         path = env.get("ARTEMIS_CONFIG")
     file = Path(path or "lifecycle.yaml").absolute()
     if path is None and not file.exists():
-        return _build({}, None, file.parent, env, "", f"There is no {file}")
+        return _Document("The environment", file.parent, _with_environment({}, env), absent=f"There is no {file}")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -712,7 +756,7 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
             f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md"
         )
     absent = None if raw else f"{file} is empty"
-    return _build(raw or {}, node, file.resolve().parent, env, str(file), absent)
+    return _Document(str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent)
 
 
 _MOST_TEXT = 4 << 20
@@ -733,43 +777,27 @@ def _require_few(raw: object) -> None:
             left.extend(value)
 
 
-def _build(
-    raw: dict[str, Any], node: yaml.Node | None, folder: Path, env: Mapping[str, str], name: str, absent: str | None
-) -> LifecycleConfig:
-    values = _deep_copy(raw)
+def _with_environment(raw: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = _deep_copy(raw)
     for variable, places in ENVIRONMENT.items():
         if env.get(variable):
             for place in places:
                 _put(values, place, env[variable])
-    try:
-        config = LifecycleConfig.model_validate(values)
-    except ValidationError as error:
-        problems = _problems(error, values, node)
-        count = f" has {len(problems)} problems," if problems[1:] else ""
-        raise ConfigError(
-            f"{name or 'The environment'}{count} {'; '.join(problems)}",
-            problems=problems,
-            untouched="everything",
-            do=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
-        ) from error
-    config = config.model_copy(update={"home": (folder / config.home).resolve(), **_absolute(config, folder)})
-    config._absent = None if "home" in values else absent
-    return config
+    return values
 
 
-def _problems(error: ValidationError, values: dict[str, Any], node: yaml.Node | None) -> tuple[str, ...]:
-    """Every problem of `values`, by line, without what they say. Removes what is wrong from `values` and validates the
-    rest again: pydantic checks how parts fit together only once each part is right."""
+def _problems(errors: list[ErrorDetails], document: _Document) -> tuple[str, ...]:
+    """Every problem of a document, by line. Removes what is wrong from its values and validates the rest again:
+    pydantic checks how parts fit together only once each part is right."""
     found: set[tuple[int, str]] = set()
     removed: list[_Place] = []
-    errors = error.errors()
     while errors:
         before = tuple(removed)
         for each in errors:
-            found.update(_told(each, before, node))
+            found.update(_told(each, before, document.node))
             if not any(each["loc"][: len(place)] == place for place in removed):
-                removed += filter(None, [_remove(values, each["loc"])])
-        errors = [] if len(removed) == len(before) else _errors(values)
+                removed += filter(None, [_remove(document.values, each["loc"])])
+        errors = [] if len(removed) == len(before) else _errors(document.values)
     return tuple(f"line {line}: {what}" if line else what for line, what in sorted(found))
 
 

@@ -21,7 +21,7 @@ from artemis_lifecycle.cli.options import (
     TableArgument,
     YesOption,
 )
-from artemis_lifecycle.cli.output import opened, say, show, show_json, show_list, show_table
+from artemis_lifecycle.cli.output import opened, say, say_check, show, show_json, show_list, show_table, spinner
 from artemis_lifecycle.errors import BadInput
 
 if TYPE_CHECKING:
@@ -107,6 +107,22 @@ def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None,
             each.catalog, each.deployment.address, each.deployment.root, each.recorded_at, each.who, each.why,
         ),
     )  # fmt: skip
+
+
+@app.command()
+def doctor(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Check the configuration and all that it names, in one pass, and say how to fix what is wrong. Changes nothing."""
+    from artemis_lifecycle.doctor.diagnosis import diagnose
+
+    with spinner("checking"):
+        found = diagnose(config)
+    if json:
+        show_json(found)
+    else:
+        for each in found:
+            say_check(each.status, each.name, each.detail, each.fix)
+    if any(each.status == "failed" for each in found):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -157,13 +157,24 @@ def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] |
     from artemis_lifecycle.lifecycle import Lifecycle
 
     with ExitStack() as stack:
-        with _spinner(doing):
+        with spinner(doing):
             lifecycle = stack.enter_context(Lifecycle.open(config, owner="artemis"))
         if first is not None:
             first(lifecycle)
-        with _spinner(doing):
+        with spinner(doing):
             yield lifecycle
 
 
-def _spinner(doing: str) -> AbstractContextManager[object]:
+_SIGNS = {"ok": "[green]✓[/]", "warning": "[yellow]! warning[/]", "failed": "[red]✗ failed[/]", "skipped": "- skipped"}
+
+
+def say_check(status: str, name: str, detail: str, fix: str) -> None:
+    """Print a check and what was found, green or red; below it how to fix it. Lines are to be copied."""
+    out.print(f"{_SIGNS[status]} [bold]{plain(name)}[/]: {plain(detail)}", soft_wrap=True)
+    if fix:
+        out.print(f"    → {plain(fix)}", soft_wrap=True)
+
+
+def spinner(doing: str) -> AbstractContextManager[object]:
+    """A spinner on a terminal that says what is being done."""
     return err.status(plain(doing)) if err.is_terminal else nullcontext()

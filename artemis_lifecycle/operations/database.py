@@ -122,6 +122,16 @@ def migrate(engine: Engine) -> None:
             ) from error
 
 
+def schema_state(engine: Engine) -> tuple[str | None, bool, str | None]:
+    """(Revision of schema `lifecycle` or None, whether this version knows it, the newest that it has). Only reads."""
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    scripts = ScriptDirectory.from_config(config)
+    with engine.connect() as connection:
+        found = _revision(connection)
+    return found, found in {script.revision for script in scripts.walk_revisions()}, scripts.get_current_head()
+
+
 def _revision(connection: Connection) -> str | None:
     return MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA}).get_current_revision()
 

@@ -1,0 +1,121 @@
+"""The order of the checks, and which of them a partial configuration allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from artemis_lifecycle.config import SECRET, Catalog, LifecycleConfig, load_config, load_what_is_right
+from artemis_lifecycle.doctor import machine, services
+from artemis_lifecycle.doctor.results import Check, checked
+from artemis_lifecycle.errors import ConfigError, LifecycleError
+from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.roots import require_apart
+
+
+def diagnose(path: Path | None = None) -> tuple[Check, ...]:
+    """Check the configuration at `path` (None: as every command finds it) and all that it names; changes nothing.
+
+    The embedded Postgres is started where every other command would start it. What a broken part leaves unknown is
+    skipped, and says why. No result has a password or a key in it.
+    """
+    checks, config = _configuration(path)
+    checks += _of_the_machine()
+    if config is None:
+        return (*checks, Check("all that it names", "skipped", "the configuration cannot be used"))
+    checks += _of_the_configuration(config)
+    secrets = _secrets(config)
+    return tuple(_without(secrets, each) for each in checks)
+
+
+def _configuration(path: Path | None) -> tuple[list[Check], LifecycleConfig | None]:
+    """What is wrong with the file, and what can be checked of the rest: with every address where nothing is wrong."""
+    config: LifecycleConfig | None = None
+    try:
+        config = load_config(path)
+        filled = fill(config)
+    except ConfigError as error:
+        wrong = [Check("configuration", "failed", each, error.do or "") for each in error.problems or (error.what,)]
+        return wrong, load_what_is_right(path) if error.problems else config
+    except LifecycleError as error:
+        return [Check("configuration", "failed", error.what, error.do or "")], config
+    return [Check("configuration", "ok", config.absent or "read, and every address is known")], filled
+
+
+def _of_the_machine() -> Iterator[Check]:
+    yield checked("java", machine.java)
+    yield checked("versions", machine.versions)
+
+
+def _of_the_configuration(config: LifecycleConfig) -> Iterator[Check]:
+    for warning in config.warnings():
+        yield Check("delays", "warning", warning, "set it above zero in lifecycle.yaml")
+    yield checked("free space", partial(machine.free_space, config))
+    yield from _of_the_services(config)
+    yield checked("executors' Python", partial(machine.executors, config))
+
+
+def _of_the_services(config: LifecycleConfig) -> Iterator[Check]:
+    live, cold, uri = config.catalogs.live, config.catalogs.cold, config.operations.uri
+    has_rows = {tier: of.type == "sql" and of.uri is not None for tier, of in (("live", live), ("cold", cold))}
+    for tier, of in (("live", live), ("cold", cold)):
+        known = has_rows[tier] or of.type != "sql"
+        yield _if(known, f"catalogs.{tier}", partial(services.catalog, tier, of), f"catalogs.{tier}.uri")
+    yield _if(uri is not None, "operations", partial(services.operations, uri or ""), "operations.uri")
+    yield _if(uri is not None, "roles", partial(services.roles, uri or ""), "operations.uri")
+    yield _if(has_rows["cold"], "cold guard", partial(services.guard, cold), "catalogs.cold.uri")
+    if live.type == "sql":
+        known = has_rows["live"] and uri is not None and config.operations.root is not None
+        yield _if(known, "deployment", partial(services.deployment, config), "an address")
+    yield checked("roots", partial(_apart, config))
+    roots: list[tuple[str, Catalog]] = []
+    for key, root in config.roots().items():
+        of = cold if key == "catalogs.cold.warehouse" else live
+        found = _if(root is not None, key, partial(services.store, key, root or "", of), key)
+        yield found
+        if root is not None and found.status in ("ok", "warning"):
+            roots.append((root, of))
+    yield _if(uri is not None, "clocks", partial(services.clocks, config, roots), "operations.uri")
+
+
+def _apart(config: LifecycleConfig) -> Check:
+    require_apart(config.roots(), LocationRules.from_config(config.defaults.orphans))
+    return Check("roots", "ok", "apart, by name and on the disk")
+
+
+def _if(known: bool, name: str, check: partial[Check], missing: str) -> Check:
+    return checked(name, check) if known else Check(name, "skipped", f"{missing} is not known")
+
+
+def _secrets(config: LifecycleConfig) -> tuple[str, ...]:
+    """Whatever of the configuration must not be repeated, in every spelling that a message may have."""
+    catalogs = (config.catalogs.live, config.catalogs.cold)
+    found = {
+        value
+        for settings in (*(of.properties for of in catalogs), config.spark.conf)
+        for key, value in settings.items()
+        if SECRET.search(key)
+    }
+    for uri in (*(of.uri for of in catalogs), config.operations.uri, config.reachability.cache):
+        try:
+            password = None if uri is None else make_url(uri).password
+        except ArgumentError:
+            continue
+        if password:
+            found |= {str(password), unquote(str(password))}
+    # Longest first: one may be a part of another.
+    return tuple(sorted((each for each in found if len(each) > 2), key=len, reverse=True))
+
+
+def _without(secrets: tuple[str, ...], check: Check) -> Check:
+    detail, fix = check.detail, check.fix
+    for secret in secrets:
+        detail, fix = detail.replace(secret, "***"), fix.replace(secret, "***")
+    return replace(check, detail=detail, fix=fix)

@@ -1,0 +1,151 @@
+"""Checks of what the configuration names: catalogs, the operations database, roles, the cold guard, stores, clocks.
+
+They read, and write one probe file per root, which they remove. No schema is made or changed, and no catalog taken.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from sqlalchemy import Engine, text
+
+from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_deployment
+from artemis_lifecycle.catalogs.guard import guard_state
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.settings import catalog_conf
+from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.doctor.results import Check
+from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
+from artemis_lifecycle.operations.clock import Clock
+from artemis_lifecycle.operations.database import connect, schema_state
+from artemis_lifecycle.operations.deployment import read_deployment
+from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.stores import Stores, StoreSettings
+
+PROBE = ".artemis-doctor-"
+"""How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
+
+_ATTEMPTS = 2
+"""A person waits for the answer, and a store that fails twice is told as that."""
+
+
+def catalog(tier: str, of: Catalog) -> Check:
+    """The catalog answers, to pyiceberg and to what Spark is told, and its rows can be read."""
+    name = f"catalogs.{tier}"
+    catalog_conf(of)
+    if of.type != "sql":
+        with CatalogReader(of) as reader:
+            return Check(name, "ok", f"{of.type}, {len(reader.namespaces())} namespaces")
+    with _engine(of.uri) as engine, engine.connect() as connection:
+        version = connection.execute(text("SHOW server_version")).scalar_one()
+        if not connection.execute(text("SELECT to_regclass('iceberg_tables') IS NOT NULL")).scalar_one():
+            return Check(name, "ok", f"Postgres {version}; its tables are made at first use")
+        count = connection.execute(
+            text("SELECT count(*) FROM iceberg_tables WHERE catalog_name = :name"), {"name": of.name}
+        ).scalar_one()
+    if tier == "live" and not count:
+        fix = f"if it should have some, check catalogs.live.uri and catalogs.live.name ({of.name})"
+        return Check(name, "warning", f"Postgres {version}, no table", fix)
+    return Check(name, "ok", f"Postgres {version}, {count} tables")
+
+
+def operations(uri: str) -> Check:
+    """The operations database answers, with the schema of this version."""
+    with _engine(uri) as engine:
+        found, known, newest = schema_state(engine)
+    if found is None:
+        return Check("operations", "ok", "answers; its schema is made at first use")
+    if not known:
+        do = "use the version of artemis-lifecycle that made it, or a newer one"
+        return Check("operations", "failed", f"schema revision {found} is of another version", do)
+    if found != newest:
+        do = "the next start by its owner brings it up to date; back it up before"
+        return Check("operations", "warning", f"schema revision {found}, and this version has {newest}", do)
+    return Check("operations", "ok", f"schema revision {found}")
+
+
+def roles(uri: str) -> Check:
+    """The three group roles are there, and this login may work with the operations schema."""
+    with _engine(uri) as engine, engine.connect() as connection:
+        login = connection.execute(text("SELECT session_user")).scalar_one()
+        query = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)")
+        names = [LIFECYCLE, INGEST, ANALYST]
+        there = set(connection.execute(query, {"names": names}).scalars())
+        rights = text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'lifecycle'")
+        may = connection.execute(rights).scalar_one_or_none()
+    if may is False:
+        do = f"GRANT {LIFECYCLE} TO {login} (docs/roles.md)"
+        return Check("roles", "failed", f"login {login} may not use schema lifecycle", do)
+    lacking = [each for each in names if each not in there]
+    if lacking and may is not None:
+        do = "have a login with CREATEROLE open it once (docs/roles.md)"
+        return Check("roles", "warning", f"no {', '.join(lacking)}: every login has all rights or none", do)
+    return Check("roles", "ok", f"login {login}; {', '.join(sorted(there)) or 'roles are made at first use'}")
+
+
+def deployment(config: LifecycleConfig) -> Check:
+    """The live catalog is this deployment's, or nobody's yet."""
+    live = config.catalogs.live
+    assert live.uri is not None and config.operations.uri is not None and config.operations.root is not None
+    with _engine(live.uri) as rows, _engine(config.operations.uri) as engine:
+        if schema_state(engine)[0] is None:
+            return Check("deployment", "ok", "no operations schema yet: the catalog is taken at first use")
+        ours = read_deployment(engine, normalise(config.operations.root))
+        records = DeploymentsInSql(rows, live.name)
+        require_deployment(records, live.name, ours, who="doctor", record=False)
+        return Check("deployment", "ok", "ours" if records.newest() else "nobody's yet: it is taken at first use")
+
+
+def guard(cold: Catalog) -> Check:
+    """The cold catalog refuses writes."""
+    with _engine(cold.uri) as engine, engine.connect() as connection:
+        state = guard_state(connection, cold.name)
+    if not state.in_use:
+        return Check("cold guard", "ok", "nothing to guard before the first handoff")
+    if state.condition == "present":
+        return Check("cold guard", "ok", "triggers refuse every writer but the handoff")
+    do = f"have a login with {LIFECYCLE} and the tables' owner's rights open it; see who removed it"
+    return Check("cold guard", "failed", str(state), do)
+
+
+def store(key: str, root: str, of: Catalog) -> Check:
+    """A root can be written, read, and cleared again."""
+    stores, probe, content = _stores(of), f"{root}/{PROBE}{uuid.uuid4().hex}", b"artemis doctor"
+    stores.write(probe, content, storage_class="STANDARD")
+    try:
+        read = stores.read(probe)
+    finally:
+        left = [each for each in stores.delete([probe]) if each.outcome == "failed"]
+    if read != content:
+        return Check(key, "failed", f"{root}: what was written reads back as something else", "see the store")
+    if left:
+        do = "allow s3:DeleteObject there if anything is to be deleted, and remove the probe"
+        return Check(key, "warning", f"{root}: reads and writes, but {probe} cannot be deleted", do)
+    return Check(key, "ok", f"{root}: writes, reads, deletes")
+
+
+def clocks(config: LifecycleConfig, roots: Sequence[tuple[str, Catalog]]) -> Check:
+    """Postgres, this host and every store agree on the time."""
+    assert config.operations.uri is not None
+    folders = {folder.clock: folder for folder in (Folder(root, _stores(of)) for root, of in roots)}
+    with _engine(config.operations.uri) as engine:
+        require_agreement(Clock(engine).now, folders.values(), config.clocks.max_difference)
+    return Check("clocks", "ok", f"this host, Postgres and {len(folders)} stores agree")
+
+
+def _stores(of: Catalog) -> Stores:
+    return Stores(replace(StoreSettings.from_catalog(of), attempts=_ATTEMPTS))
+
+
+@contextmanager
+def _engine(uri: str | None) -> Iterator[Engine]:
+    assert uri is not None
+    engine = connect(uri)
+    try:
+        yield engine
+    finally:
+        engine.dispose()

@@ -1,0 +1,166 @@
+"""`artemis doctor`: everything that is wrong in one pass, how to fix it, and nothing changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from sqlalchemy import Engine, create_engine, text
+
+from artemis_lifecycle import Lifecycle, cli
+from artemis_lifecycle.catalogs.guard import ensure_guard
+from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.config import load_config
+from artemis_lifecycle.doctor import machine
+from artemis_lifecycle.doctor.diagnosis import diagnose
+from artemis_lifecycle.doctor.results import Check
+from artemis_lifecycle.operations.database import Operations
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(postgres_uri: str, tmp_path: Path) -> Write:
+    """`write(**sections)`: a lifecycle.yaml with every address, and these sections in the place of its own."""
+
+    def make(**sections: Any) -> Path:
+        tiers = {
+            tier: {"name": tier, "uri": postgres_uri, "warehouse": str(tmp_path / tier)} for tier in ("live", "cold")
+        }
+        operations = {"uri": postgres_uri, "root": str(tmp_path / "state")}
+        file = tmp_path / "lifecycle.yaml"
+        file.write_text(yaml.safe_dump({"catalogs": tiers, "operations": operations, "home": ".artemis", **sections}))
+        return file
+
+    return make
+
+
+@pytest.fixture
+def engine(postgres_uri: str) -> Any:
+    engine = create_engine(postgres_uri)
+    yield engine
+    engine.dispose()
+
+
+def _by_name(checks: tuple[Check, ...]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def _relations(engine: Engine) -> set[str]:
+    own = "SELECT oid::regclass::text FROM pg_class WHERE relnamespace::regnamespace::text !~ '^pg_|^information'"
+    with engine.connect() as connection:
+        return set(connection.execute(text(own)).scalars())
+
+
+def test_doctor_changes_nothing_and_is_green_where_all_is_well(
+    write: Write, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, before = write(), _relations(engine)
+    monkeypatch.setattr("sys.argv", ["artemis", "doctor", "--json", "-c", str(file)])
+    with pytest.raises(SystemExit, match="0"):
+        cli.main()
+    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+    named = {"java", "versions", "configuration", "free space", "catalogs.live", "catalogs.cold", "operations", "roles"}
+    named |= {"cold guard", "deployment", "roots", "clocks", "executors' Python"}
+    named |= {"catalogs.live.warehouse", "catalogs.cold.warehouse", "operations.root", "quarantine.root"}
+    assert named == set(checks)
+    assert {each["status"] for each in checks.values()} <= {"ok", "warning"}, checks
+    # An empty live catalog is a warning: it may be the wrong one.
+    assert checks["catalogs.live"]["status"] in ("ok", "warning")
+    assert _relations(engine) == before
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path != file]
+    with Lifecycle.open(file) as lifecycle:
+        lifecycle.tables()
+    assert _by_name(diagnose(file))["deployment"].status == "ok"
+
+
+def test_every_problem_of_a_configuration_and_of_what_it_names_is_told_in_one_pass(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], postgres_uri: str
+) -> None:
+    dead = "postgresql+psycopg2://me:topsecret%40one@127.0.0.1:1/db"
+    keys = {"s3.access-key-id": "AKIATOPSECRET", "s3.secret-access-key": "topsecret2"}
+    there = {"s3.endpoint": "http://127.0.0.1:1", "s3.region": "r"}
+    file = write(
+        catalogs={
+            "live": {"uri": dead, "warehouse": "s3://bucket/live", "properties": keys | there},
+            "cold": {"uri": postgres_uri, "warehouse": str(tmp_path / "a-file" / "cold")},
+        },
+        defaults={"retention": {"window": 30}, "deletion": {"grace": "0s"}},
+        nonsense=1,
+        spark={"python": "/nowhere/python"},
+    )
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(machine, "version", lambda name: "0.0.1" if name == "pyspark" else machine_version(name))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**29))
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.clocks.host_now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    monkeypatch.setattr("sys.argv", ["artemis", "doctor", "-c", str(file)])
+    with pytest.raises(SystemExit, match="1"):
+        cli.main()
+    told = capsys.readouterr()
+    checks = diagnose(file)
+    lines = file.read_text().splitlines()
+    for key in ("window: 30", "nonsense: 1"):
+        number = next(index for index, line in enumerate(lines, 1) if line.strip() == key)
+        assert f"line {number}: " in told.out
+    red = {check.name for check in checks if check.status == "failed"}
+    assert red >= {"configuration", "java", "versions", "free space", "catalogs.live", "catalogs.live.warehouse"}
+    assert red >= {"catalogs.cold.warehouse", "clocks", "executors' Python"}
+    assert all(check.fix for check in checks if check.status == "failed")
+    found = _by_name(checks)
+    assert found["delays"].detail.startswith("defaults.deletion.grace is 0")
+    assert "pyspark 0.0.1" in found["versions"].detail and "bin/java" in found["java"].detail
+    assert "clocks.max_difference" in found["clocks"].detail
+    assert found["operations"].status == found["catalogs.cold"].status == "ok"
+    for shown in (told.out, told.err, repr(checks)):
+        assert "topsecret" not in shown.lower()
+
+
+class Usage(NamedTuple):
+    """What a nearly full disk has."""
+
+    free: int
+
+
+machine_version = machine.version
+
+
+def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are_red(
+    write: Write, engine: Engine, postgres_uri: str
+) -> None:
+    file = write()
+    ensure_tables(engine)
+    with engine.begin() as connection:
+        row = "VALUES ('cold', 'db', 't', 'file:///m.json', NULL, 'TABLE')"
+        connection.execute(text(f"INSERT INTO iceberg_tables {row}"))
+    ensure_guard(engine, "cold", "live")
+    Operations.open(postgres_uri).close()
+    found = _by_name(diagnose(file))
+    assert found["cold guard"].status == found["operations"].status == found["roles"].status == "ok"
+    with Lifecycle.open(load_config(file)) as lifecycle:
+        lifecycle.require_deployment()
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
+        connection.execute(text("UPDATE artemis_live.deployments SET operations_id = 'another'"))
+    found = _by_name(diagnose(file))
+    assert found["cold guard"].status == "failed" and "artemis_cold" in found["cold guard"].detail
+    assert found["deployment"].status == "failed" and "take-over" in found["deployment"].fix
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE lifecycle.alembic_version SET version_num = '9999'"))
+    assert _by_name(diagnose(file))["operations"].status == "failed"
+
+
+def test_doctor_without_a_lifecycle_yaml_starts_no_postgres(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = _by_name(diagnose())
+    assert found["configuration"].status == "failed" and f"{tmp_path}/lifecycle.yaml" in found["configuration"].detail
+    assert found["catalogs.live"].status == found["clocks"].status == "skipped"
+    assert found["executors' Python"].detail.startswith(sys.executable)
+    assert not list(tmp_path.iterdir())
