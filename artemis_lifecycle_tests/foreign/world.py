@@ -24,6 +24,7 @@ from artemis_lifecycle.catalogs.settings import pyiceberg_properties
 from artemis_lifecycle.config import LifecycleConfig, Operations
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
+from artemis_lifecycle_tests.past_the_guard import past_the_guard
 
 NAMES = ("a", "b", "c", "q", "x.y")
 """Table names; `q` has its files moved to quarantine, and the last one has a dot."""
@@ -141,8 +142,8 @@ class World:
             cursor.execute("UPDATE shadow.skew SET days = 0")
             names = [self.live, self.config.catalogs.cold.name]
             # The next world's tables have no neighbors in this one.
-            cursor.execute("SET LOCAL session_replication_role = replica")
-            cursor.execute("DELETE FROM iceberg_tables WHERE catalog_name = ANY(%s)", (names,))
+            with past_the_guard(cursor.execute):
+                cursor.execute("DELETE FROM iceberg_tables WHERE catalog_name = ANY(%s)", (names,))
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
         return self.spark.sql(statement.format(live=self.live, **values)).collect()

@@ -31,6 +31,7 @@ from pyiceberg.table import StaticTable
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.operations.tags import REPLACED
+from artemis_lifecycle_tests.past_the_guard import past_the_guard
 
 Stamps = dict[str, tuple[int, int]]
 
@@ -81,9 +82,10 @@ class Disk:
             for schema in ("artemis_cold", "artemis_live"):
                 if not any(table.startswith(f"{schema}.") for table in saved.rows):
                     cursor.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
-            for table in _tables(cursor):
-                cursor.execute(f"DELETE FROM {table}")
-                cursor.copy_expert(f"COPY {table} FROM STDIN", io.BytesIO(saved.rows[table]))
+            with past_the_guard(cursor.execute):
+                for table in _tables(cursor):
+                    cursor.execute(f"DELETE FROM {table}")
+                    cursor.copy_expert(f"COPY {table} FROM STDIN", io.BytesIO(saved.rows[table]))
 
     def _put_back_files(self, saved: Saved) -> None:
         now = stamps(self.home)
@@ -114,8 +116,7 @@ class Disk:
             out = io.BytesIO()
             cursor.copy_expert("COPY iceberg_tables TO STDOUT", out)
         work()
-        with self.connected() as cursor:
-            cursor.execute("SET LOCAL session_replication_role = replica")
+        with self.connected() as cursor, past_the_guard(cursor.execute):
             cursor.execute("DELETE FROM iceberg_tables")
             cursor.copy_expert("COPY iceberg_tables FROM STDIN", io.BytesIO(out.getvalue()))
 
