@@ -182,7 +182,7 @@ class Guardian:
         self.seconds = 0.0
         self.losses: list[str] = []
         self.damaged: set[str] = set()
-        """Files of which a test says that somebody else damaged them: what is read of them is not the lifecycle's."""
+        """Files of which a test says that somebody else damaged them: what is read of them, or not, is not the lifecycle's."""
         self._worlds: dict[str, World] = {}
         self._chance = random.Random(os.environ.get("ARTEMIS_SEED"))
         self._cross_checked = cross_checked
@@ -436,6 +436,8 @@ class Guardian:
                 known = None if was is None else was.reads.get(snapshot)
                 whose = f"{'.'.join(key[:3])}, {'its own' if snapshot is None else f'snapshot {snapshot}'}"
                 for path in reads.files:
+                    if self.damaged and str(on_disk(path)) in self.damaged:
+                        continue
                     if after.stamps[path] is None and (before.stamps.get(path) is not None or known is None):
                         yield f"{whose}: {path} is gone"
                     elif after.stamps[path] is None:

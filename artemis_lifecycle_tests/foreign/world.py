@@ -473,7 +473,10 @@ class World:
         make_old(path)
 
     def lose_cold_file(self, which: int) -> None:
-        self._cold_file(which).unlink()
+        path = self._cold_file(which)
+        path.unlink()
+        # A snapshot that shares it with the live table may be archived before a scrub makes it again.
+        GUARDIAN.damaged.add(str(path))
 
     def flip_cold_file(self, which: int, keeps_size: bool) -> None:
         path = self._cold_file(which)
