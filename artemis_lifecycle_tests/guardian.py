@@ -182,7 +182,7 @@ class Guardian:
         self.seconds = 0.0
         self.losses: list[str] = []
         self.damaged: set[str] = set()
-        """Files of which a test says that somebody else damaged them: what is read of them, or not, is not the lifecycle's."""
+        """Files that, as a test says, somebody else damaged or took: what is read of them is not the lifecycle's."""
         self._worlds: dict[str, World] = {}
         self._chance = random.Random(os.environ.get("ARTEMIS_SEED"))
         self._cross_checked = cross_checked
