@@ -461,9 +461,14 @@ class Guardian:
                 has = [each for each in after.tables.values() if snapshot in each.reads]
                 if not has or not whole(before, was.reads[snapshot]):
                     continue
-                if not any(whole(after, each.reads[snapshot]) for each in has):
+                if not any(
+                    whole(after, each.reads[snapshot]) or self._is_damaged(each.reads[snapshot]) for each in has
+                ):
                     names = ", ".join(".".join(each.key[:3]) for each in has)
                     yield f"{'.'.join(key[:3])}, snapshot {snapshot}: it is left to {names}, where files are gone"
+
+    def _is_damaged(self, reads: Reads) -> bool:
+        return bool(self.damaged) and not self.damaged.isdisjoint(str(on_disk(path)) for path in reads.files)
 
     def _changed(self, world: World, before: Census, after: Census) -> Iterator[str]:
         for (key, snapshot), rows in before.rows.items():
@@ -472,8 +477,7 @@ class Guardian:
             for seen in self._answering(before, after, key, snapshot):
                 was, reads = before.tables[key], seen.reads[snapshot]
                 unchanged = seen.location == was.location and before.stamp_of(reads) == after.stamp_of(reads)
-                damaged = self.damaged and not self.damaged.isdisjoint(str(on_disk(path)) for path in reads.files)
-                if unchanged or damaged or not after.is_whole(reads):
+                if unchanged or self._is_damaged(reads) or not after.is_whole(reads):
                     continue
                 self.compared += 1
                 now = self._rows(world, after, seen, snapshot, rows[0])
