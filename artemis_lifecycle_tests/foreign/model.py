@@ -114,6 +114,8 @@ class Model:
                 if key[0] == catalog and key[1] != "lifecycle":
                     yield Way(kind, key[2], key[3]), seen, seen.snapshots
         for location, why in world.elsewhere.items():
+            if world.single.get(location, location) not in {location, *census.pointers.values()}:
+                continue
             seen = GUARDIAN.seen((why, "db", location), location, {}, census.stamps)
             if seen.key[3] not in self.approved:
                 yield Way(why, location, seen.key[3]), seen, seen.snapshots

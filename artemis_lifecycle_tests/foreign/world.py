@@ -93,6 +93,8 @@ class World:
     """Other systems' files, and people's."""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Metadata files that no catalog names and that still count, and why: `dropped`, `future`."""
+    single: dict[str, str] = field(default_factory=dict)
+    """Futures of one commit, and the pointer below them: the next commit to that shows that the writer lost."""
     flipped: set[str] = field(default_factory=set)
     """Archived files whose bytes, and not whose size, others changed."""
     _next: int = 0
@@ -528,6 +530,8 @@ class World:
                 (back, self.live, name),
             )
         self.elsewhere[now] = "future"
+        if back == log[-2][0]:
+            self.single[now] = back
 
     def give_up_future(self) -> None:
         """A person says that the older pointer is right."""
