@@ -3,6 +3,8 @@ every kind of deletion keeps what a live heartbeat covers, and an expiration goe
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -113,17 +115,33 @@ def test_a_writer_that_comes_while_files_are_being_deleted_keeps_the_rest(
         plan = committed(lifecycle, table)
         uuid = lifecycle._look(table).metadata.table_uuid
 
+        engine, come_in = lifecycle.operations.engine, []
+
+        def insert() -> None:
+            with engine.begin() as connection:
+                connection.exec_driver_sql(
+                    "INSERT INTO lifecycle.heartbeats (table_uuid, table_name, writer_id, session, expires_at) "
+                    f"VALUES ('{uuid}', '{table}', 'foreign', 's', clock_timestamp() + interval '10 minutes')"
+                )
+
         def come(point: str) -> None:
-            if point == "deletion.write_outcomes:after" and not lifecycle.writers(table):
-                # What `writing` does waits for the table's lock, which this thread has.
-                with lifecycle.operations.engine.begin() as connection:
-                    connection.exec_driver_sql(
-                        "INSERT INTO lifecycle.heartbeats (table_uuid, table_name, writer_id, session, expires_at) "
-                        f"VALUES ('{uuid}', '{table}', 'foreign', 's', clock_timestamp() + interval '10 minutes')"
-                    )
+            if point == "deletion.write_outcomes:after" and not come_in:
+                # It waits for the table's lock, which the batch has, and is the first to get it.
+                come_in.append(threading.Thread(target=insert))
+                come_in[0].start()
+                while not waiting():
+                    time.sleep(0.05)
+
+        def waiting() -> int:
+            with engine.connect() as connection:
+                return connection.exec_driver_sql(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = "
+                    "current_database() AND query LIKE 'INSERT INTO lifecycle.heartbeats%%'"
+                ).scalar_one()
 
         with crash_points.installed(come):
             done = lifecycle.delete_files(plan)
+        come_in[0].join()
         assert done.deleted == 1 and done.kept == done.pending > 0
         lapse(lifecycle, "heartbeats")
         assert lifecycle.delete_files(plan).pending == 0
