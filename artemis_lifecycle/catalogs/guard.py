@@ -168,6 +168,8 @@ _STATEMENTS = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM PUBLIC",
     *(function.statement for function in _FUNCTIONS),
     *(statement for trigger in _TRIGGERS for statement in trigger.statements),
+    # They run as their owner: nobody may call them, nor make a trigger of a table of their own from one.
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA artemis_cold FROM PUBLIC",
     *role_statements(_GRANTS),
 )
 

@@ -54,6 +54,8 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
     size, overflow = _POOLS[purpose]
     engine = create_engine(
         url,
+        # Locks are waited for, and what was committed meanwhile has to be seen; a server may have another default.
+        isolation_level="READ COMMITTED",
         pool_size=size,
         max_overflow=overflow,
         pool_timeout=30,

@@ -121,17 +121,22 @@ def person() -> str:
 def may_be_one_person(one: str, other: str) -> bool:
     """Whether two names look alike to a reader, or differ in case, marks, spaces, punctuation or the part after `@`.
 
-    By the skeletons of Unicode TR39 (confusable characters), of letters and digits alone.
+    By the skeletons of Unicode TR39 (confusable characters), of letters, their vowel signs, and digits alone.
     """
-    return _skeleton(one) == _skeleton(other)
+    # A capital I looks like an l, and is an i.
+    return _skeleton(one) == _skeleton(other) or _skeleton(one.replace("I", "l")) == _skeleton(other.replace("I", "l"))
 
 
 def _skeleton(name: str) -> str:
-    # The part after @ is where an account is, not who it is: ada@corp and ada@corp. are one.
+    # What follows @, or goes before a backslash, is where an account is, not who it is.
     normal = unicodedata.normalize("NFKD", name).casefold()
-    local = "".join(each for each in normal.partition("@")[0] if each.isalnum())
-    whole = local or "".join(each for each in normal if each.isalnum())
-    return "".join(_prototype(each) for each in whole)
+    local = _told(normal.partition("@")[0].rpartition("\\")[2])
+    return "".join(_prototype(each) for each in local or _told(normal))
+
+
+def _told(text: str) -> str:
+    # Marks above ASCII's own letters are decoration; those of other scripts are vowels.
+    return "".join(each for each in text if unicodedata.category(each)[0] in "LNM" and not "\u0300" <= each <= "\u036f")
 
 
 @cache
@@ -142,7 +147,7 @@ def _prototype(character: str) -> str:
 
     if character.isascii():
         # Unicode confuses these with each other; and so do people.
-        return {"0": "o", "1": "l", "i": "l", "m": "rn"}.get(character, character)
+        return {"0": "o", "1": "l", "m": "rn"}.get(character, character)
     alike = sorted(
         folded
         for each in confusables_data.get(character, ())

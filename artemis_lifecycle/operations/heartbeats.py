@@ -25,6 +25,7 @@ from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.tables import heartbeats, to_record
+from artemis_lifecycle.storage.instants import elapsed
 
 if TYPE_CHECKING:
     from artemis_lifecycle.operations.database import Operations
@@ -188,6 +189,7 @@ class Writing:
         self._guard = threading.Lock()
         self._gap: str | None = None
         self._started_at: datetime | None = None
+        self._deadline = float("inf")
 
     def check(self) -> None:
         """Beat now. Raises LeaseLost when the protection had a gap since the block began: a file written before it may
@@ -204,12 +206,17 @@ class Writing:
 
     def _beat(self) -> None:
         with self._guard:
+            asked_at = elapsed()
             beat = self._beats.beat(
                 self._table_uuid, self.table, self.writer_id, self._prefix, self._ttl, session=self.session
             )
             if self._started_at is not None and beat.started_at != self._started_at:
                 self._gap = f"it lapsed and began again at {beat.started_at.isoformat()}"
+            elif elapsed() > self._deadline:
+                # A renewal that was begun in time and committed late: in between nobody saw it.
+                self._gap = "it was renewed only after it had lapsed"
             self._started_at = beat.started_at
+            self._deadline = asked_at + self._ttl.total_seconds()
 
     def _beat_always(self) -> None:
         while not self._stop.wait(self._ttl.total_seconds() / 3):

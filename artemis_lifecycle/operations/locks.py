@@ -84,8 +84,10 @@ def table_lock(
 
 def lock_row(connection: Connection, name: str) -> None:
     """Hold the lock `name` until the connection's transaction ends; waits for it."""
-    connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
-    connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update())
+    row = None
+    while row is None:
+        connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
+        row = connection.execute(select(locks.c.name).where(locks.c.name == name).with_for_update()).first()
 
 
 @contextmanager
@@ -147,7 +149,7 @@ def _holder_of_row(engine: Engine, name: str) -> str:
 def _holder(engine: Engine, condition: str, **values: object) -> str:
     """Which session it is, as far as the server tells."""
     row = None
-    with suppress(DBAPIError, OperationsUnavailable), engine.connect() as connection:
+    with suppress(SQLAlchemyError, OperationsUnavailable), engine.connect() as connection:
         row = connection.execute(text(_HOLDER + condition), values).first()
     if row is None:
         return ""

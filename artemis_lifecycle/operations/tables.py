@@ -457,8 +457,9 @@ thaws = Table(
     CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
     CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
     CheckConstraint(
+        "approved_login IS NULL OR approved_from IS NOT NULL AND ("
         "approved_login <> coalesce(requested_login, approved_login) "
-        "OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1))",
+        "OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1)))",
         name="thaws_second_account",
     ),
     CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),

@@ -230,7 +230,7 @@ def test_frozen_between_two_pieces_it_finds_the_hold_that_came_meanwhile(world: 
         placed = world.operations.holds.place(job.table_uuid, table, "legal", "case 7")
         assert wake() == Refused.__name__
     assert len(left) == job.files - 1 and _there(world, job) == left
-    world.operations.holds.release(placed.hold_id)
+    world.operations.holds.release(placed.hold_id, "ada")
     assert world.delete(job).deleted == job.files
 
 

@@ -174,7 +174,7 @@ def test_a_hold_stops_the_deletion_and_is_named(world: World, whole_table: bool)
         world.delete(job)
     assert world.on_disk(table) == before
 
-    world.operations.holds.release(hold.hold_id)
+    world.operations.holds.release(hold.hold_id, "ada")
     assert world.delete(job).deleted == job.files
 
 

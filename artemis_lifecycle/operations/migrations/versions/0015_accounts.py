@@ -28,6 +28,12 @@ _OWNS = "pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspn
 _APPROVED = {"plans": ("approved", "lost_approved"), "scans": ("approved",), "thaws": ("approved",)}
 """Columns `<name>_by`, `<name>_at` and `<name>_why`: whichever a reader goes by."""
 
+_SCOPE = {
+    "plans": ("plan_id", "content_id", "table_uuid", "files_location", "base_metadata_location"),
+    "scans": ("scan_id", "table_uuid", "files_location", "kind"),
+    "thaws": ("thaw_id", "table_uuid", "files_location", "snapshot_ids", "days", "case_id", "reason"),
+}
+
 
 def _of(row: str, name: str) -> str:
     return ", ".join(f"{row}.{name}_{part}" for part in ("by", "at", "why"))
@@ -41,11 +47,22 @@ _LOCKS = (
     CREATE FUNCTION lifecycle.take_table_lock(table_uuid TEXT) RETURNS void LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
-        INSERT INTO lifecycle.locks (name) VALUES ('table:' || table_uuid) ON CONFLICT DO NOTHING;
-        PERFORM 1 FROM lifecycle.locks WHERE name = 'table:' || table_uuid FOR UPDATE;
+        LOOP
+            INSERT INTO lifecycle.locks (name) VALUES ('table:' || table_uuid) ON CONFLICT DO NOTHING;
+            PERFORM 1 FROM lifecycle.locks WHERE name = 'table:' || table_uuid FOR UPDATE;
+            EXIT WHEN FOUND;
+        END LOOP;
     END $$
     """,
-    "REVOKE ALL ON FUNCTION lifecycle.take_table_lock(TEXT) FROM PUBLIC",
+    # Who waits for a row that is renamed or deleted meanwhile would wait for nothing.
+    """
+    CREATE FUNCTION lifecycle.lock_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'lifecycle.locks is only ever added to' USING ERRCODE = 'insufficient_privilege';
+    END $$
+    """,
+    "CREATE TRIGGER lock_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON lifecycle.locks FOR EACH STATEMENT "
+    "EXECUTE FUNCTION lifecycle.lock_stays()",
     """
     CREATE FUNCTION lifecycle.hold_begins() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -93,6 +110,12 @@ _HEARTBEATS = (
             NEW.started_at := least(NEW.started_at + waited, clock_timestamp());
             NEW.expires_at := NEW.expires_at + waited;
         END IF;
+        IF TG_OP = 'UPDATE' AND OLD.login IS NULL THEN
+            -- Of before this column: whose it is, is not known, so that it can be renewed only.
+            NEW.expires_at := greatest(NEW.expires_at, OLD.expires_at);
+            NEW.prefix := OLD.prefix;
+            NEW.table_uuid := OLD.table_uuid;
+        END IF;
         -- For ever, as far as a driver can read it.
         NEW.expires_at := least(NEW.expires_at, TIMESTAMPTZ '9999-12-30 00:00:00+00');
         NEW.login := session_user;
@@ -105,9 +128,10 @@ _HEARTBEATS = (
     # Everybody who may read the table sees every row of it: a writer that is not seen would lose its files.
     "CREATE POLICY heartbeats_seen ON lifecycle.heartbeats FOR SELECT USING (true)",
     "CREATE POLICY heartbeats_begun ON lifecycle.heartbeats FOR INSERT WITH CHECK (login = session_user)",
-    # A row of before this column is taken over by its writer's next beat.
+    # A row of before this column is taken over by its writer's next beat; one that lapsed protects nothing any more.
     "CREATE POLICY heartbeats_renewed ON lifecycle.heartbeats FOR UPDATE "
-    "USING (login = session_user OR login IS NULL) WITH CHECK (login = session_user)",
+    "USING (login = session_user OR login IS NULL OR expires_at <= clock_timestamp()) "
+    "WITH CHECK (login = session_user)",
     "CREATE POLICY heartbeats_ended ON lifecycle.heartbeats FOR DELETE "
     f"USING (login = session_user OR {_member(LIFECYCLE)})",
 )
@@ -136,6 +160,7 @@ _DECISIONS = (
     CREATE FUNCTION lifecycle.decision_is_made() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
+        NEW.decision_id := nextval('lifecycle.decisions_decision_id_seq');
         NEW.login := session_user;
         NEW.address := host(inet_client_addr());
         NEW.decided_at := clock_timestamp();
@@ -180,7 +205,7 @@ _APPROVALS = (
         for name in names
     ),
     "ALTER TABLE lifecycle.thaws ADD COLUMN requested_login TEXT, ADD COLUMN approved_login TEXT",
-    """
+    f"""
     CREATE FUNCTION lifecycle.thaw_is_decided() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
     BEGIN
@@ -191,6 +216,12 @@ _APPROVALS = (
             NEW.requested_login := OLD.requested_login;
             NEW.requested_from := OLD.requested_from;
             NEW.requester := OLD.requester;
+            IF NEW.approved_at IS NOT NULL AND OLD.approved_at IS NULL AND NOT ({_OWNS})
+                AND OLD.requested_login IS NOT DISTINCT FROM session_user
+            THEN
+                -- Which user of an operating system it is, is the client's word: enough for the owner, who is trusted.
+                RAISE check_violation USING MESSAGE = 'thaws_second_account: ' || session_user || ' asked for it';
+            END IF;
             NEW.approved_login := CASE
                 WHEN NEW.approved_at IS NOT DISTINCT FROM OLD.approved_at THEN OLD.approved_login
                 WHEN NEW.approved_at IS NOT NULL THEN session_user
@@ -205,10 +236,44 @@ _APPROVALS = (
     # before has no login, and passes.
     """
     ALTER TABLE lifecycle.thaws ADD CONSTRAINT thaws_second_account CHECK (
-        approved_login <> coalesce(requested_login, approved_login)
-        OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1))
+        approved_login IS NULL OR approved_from IS NOT NULL AND (
+            approved_login <> coalesce(requested_login, approved_login)
+            OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1))
+        )
     )
     """,
+    # What was approved is what is done: ids never change, and of what is approved neither does the scope.
+    """
+    CREATE FUNCTION lifecycle.approved_stays() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        old_row JSONB := to_jsonb(OLD);
+        new_row JSONB := to_jsonb(NEW);
+        name TEXT;
+    BEGIN
+        IF old_row -> TG_ARGV[0] <> new_row -> TG_ARGV[0] THEN
+            RAISE EXCEPTION 'the id of %.% never changes', TG_TABLE_NAME, TG_ARGV[0]
+            USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        IF coalesce(old_row ->> 'approved_at', old_row ->> 'lost_approved_at') IS NULL
+            OR coalesce(new_row ->> 'approved_at', new_row ->> 'lost_approved_at') IS NULL
+        THEN
+            RETURN NEW;
+        END IF;
+        FOREACH name IN ARRAY TG_ARGV LOOP
+            IF old_row -> name IS DISTINCT FROM new_row -> name THEN
+                RAISE EXCEPTION '% of what is approved in % never changes', name, TG_TABLE_NAME
+                USING ERRCODE = 'insufficient_privilege';
+            END IF;
+        END LOOP;
+        RETURN NEW;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER approved_stays BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW "
+        f"EXECUTE FUNCTION lifecycle.approved_stays({', '.join(map(repr, columns))})"
+        for table, columns in _SCOPE.items()
+    ),
     "ALTER TABLE lifecycle.holds ADD COLUMN released_by TEXT, ADD COLUMN released_why TEXT",
 )
 
@@ -243,7 +308,9 @@ def upgrade() -> None:
             untouched="the database",
             do="stop the processes of the earlier version, wait for their leases, then start again",
         )
-    for statement in (*_LOCKS, *_HEARTBEATS, *_DECISIONS, *_APPROVALS, *role_statements(_GRANTS)):
+    # A function that runs as its owner is nobody's to call, nor to make a trigger of a table of their own from.
+    closed = "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC"
+    for statement in (*_LOCKS, *_HEARTBEATS, *_DECISIONS, *_APPROVALS, closed, *role_statements(_GRANTS)):
         op.execute(statement)
 
 
@@ -252,7 +319,10 @@ def downgrade() -> None:
         for name in names:
             op.execute(f"DROP TRIGGER approver_approves_{name} ON lifecycle.{table}")
             op.execute(f"DROP TRIGGER approver_inserts_{name} ON lifecycle.{table}")
+    for table in _SCOPE:
+        op.execute(f"DROP TRIGGER approved_stays ON lifecycle.{table}")
     for statement in (
+        "DROP FUNCTION lifecycle.approved_stays()",
         "ALTER TABLE lifecycle.holds DROP COLUMN released_by, DROP COLUMN released_why",
         "ALTER TABLE lifecycle.thaws DROP CONSTRAINT thaws_second_account",
         "DROP TRIGGER thaw_is_decided ON lifecycle.thaws",
@@ -272,6 +342,7 @@ def downgrade() -> None:
         "DROP FUNCTION lifecycle.hold_begins()",
         "DROP FUNCTION lifecycle.take_table_lock(TEXT)",
         "DROP TABLE lifecycle.locks",
+        "DROP FUNCTION lifecycle.lock_stays()",
         "ALTER TABLE lifecycle.leases DROP COLUMN lock_version",
     ):
         op.execute(statement)
