@@ -1,11 +1,11 @@
 """One function makes the definitions, for production, tests and other installations alike. Touches no network."""
 
-import logging
 from pathlib import Path
 
 from dagster import AssetsDefinition, Definitions, MetadataValue, in_process_executor
 from dagster_aws.s3 import S3Resource
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.config import load_config
 from artemis_lifecycle.defs import checks, compaction, expiration, jobs, observation, orphans, schedules, sensors
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
@@ -30,7 +30,7 @@ ASSETS = (
 
 DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orphans.orphan_deletion)
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 def build_definitions(config_path: str | Path | None = None, s3: S3Resource | None = None) -> Definitions:

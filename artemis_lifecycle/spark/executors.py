@@ -7,7 +7,6 @@ first large one, in the middle of a night.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import EnvironmentMissing
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _MOST = 64
 _TAG = "artemis-executors"
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\][^\n]*")
 
-_log = logging.getLogger(__name__)
+_log = escaping.logger(__name__)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,8 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("approve", plan, *by, "--large")
     run("approve", plan, *by, "--lost")
     run("plans", TABLE)
-    run("hand-off", plan), run("commit", plan), run("delete", plan, "--dry-run"), run("delete", plan)
+    run("hand-off", plan), run("commit", plan, "--yes")
+    run("delete", plan, "--dry-run"), run("delete", plan, "--yes")
     run("receipt", plan)
     receipt = run("receipt", plan, "--json")
     found = lifecycle.receipt(plan)
@@ -225,9 +226,15 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("explain", TABLE, os.fsdecode(UNDECODABLE), code=(0, 2))
     newest = lifecycle.latest_scan(TABLE)
     assert newest is not None
-    run("delete-orphans", newest.scan_id, "--dry-run"), run("delete-orphans", newest.scan_id)
+    run("delete-orphans", newest.scan_id, "--dry-run"), run("delete-orphans", newest.scan_id, "--yes")
     _safe_markdown(lifecycle.receipt(newest.scan_id).to_markdown())
-    run("expire", TABLE), run("close", plan, *by, code=(0, 3)), run("forget-records", "--dry-run")
+    (
+        run("doctor", code=(0, 1)),
+        run("expire", TABLE, "--yes"),
+        run("decisions"),
+        run("close", plan, *by, code=(0, 3)),
+        run("forget-records", "--dry-run"),
+    )
     run("take-over", *by)
     assert not lifecycle.observe_catalog()
     uuid = lifecycle._look(TABLE).metadata.table_uuid

@@ -113,6 +113,7 @@ def test_every_section_comes_through(tmp_path: Path) -> None:
         "deep_archive": {"days": 3},
         "quarantine": {"root": "file:///somewhere/else", "retain": "3d"},
         "records": {"keep": "3d"},
+        "reading": {"max_ratio": 3},
         "clocks": {"max_difference": "3m"},
         "prices": {"classes": {"STANDARD": {"gb_month": 0.5}}},
         "defaults": {"retention": {"window": "3d"}},

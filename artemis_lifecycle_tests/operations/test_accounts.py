@@ -39,6 +39,7 @@ LIKE_ADA = (
     "àdä",
     "𝐚𝐝𝐚",
     "аԁа",  # Cyrillic, whole
+    "CORP\\ada",
 )
 
 
@@ -164,7 +165,10 @@ def test_a_name_that_looks_like_the_requesters_is_no_second_person(
     assert operations.thaws.get(thaw_id).approved_by is None
 
 
-@pytest.mark.parametrize(("one", "other"), [("ada", "bob"), ("李", "王"), ("müller", "maier"), ("x1", "x2")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("ada", "bob"), ("李", "王"), ("müller", "maier"), ("x1", "x2"), ("Ilan", "Lian"), ("राम", "रमा")],
+)
 def test_two_names_are_two_people(one: str, other: str) -> None:
     assert not may_be_one_person(one, other)
 
@@ -224,6 +228,47 @@ def test_only_who_has_the_role_may_approve(operations: Operations, make_plan: Ma
         assert service.decisions.about(plan.plan_id) == []
     with login(operations.engine, LIFECYCLE, APPROVER) as uri, Operations.open(uri) as person:
         assert person.plans.approve(plan.plan_id, "bob", "looked").approved_by == "bob"
+
+
+def test_what_is_approved_keeps_its_id_and_its_scope(operations: Operations, make_plan: MakePlan, thaw_id: str) -> None:
+    plan = operations.plans.seal(make_plan())
+    operations.plans.approve(plan.plan_id, "ada", "looked")
+    with login(operations.engine, LIFECYCLE, APPROVER) as uri, Operations.open(uri) as other:
+        other.thaws.approve(thaw_id, "bob", "")
+    with login(operations.engine, LIFECYCLE) as uri, Operations.open(uri) as service:
+        for change in (
+            f"UPDATE lifecycle.plans SET plan_id = 'x' WHERE plan_id = '{plan.plan_id}'",
+            f"UPDATE lifecycle.plans SET files_location = 'file:/x' WHERE plan_id = '{plan.plan_id}'",
+            f"UPDATE lifecycle.thaws SET thaw_id = 'x' WHERE thaw_id = '{thaw_id}'",
+            f"UPDATE lifecycle.thaws SET snapshot_ids = '{{1,2}}' WHERE thaw_id = '{thaw_id}'",
+            f"UPDATE lifecycle.thaws SET days = 999 WHERE thaw_id = '{thaw_id}'",
+            "UPDATE lifecycle.locks SET name = 'x'",
+        ):
+            with pytest.raises(DBAPIError, match=r"never changes|only ever added to"), service.engine.begin() as it:
+                it.exec_driver_sql(change)
+
+
+def test_no_false_word_about_a_users_name_makes_a_second_account(operations: Operations) -> None:
+    with login(operations.engine, LIFECYCLE, APPROVER) as uri, Operations.open(uri) as one:
+        for number, said in enumerate(("approved_from = NULL", "approved_from = 'bob@elsewhere'")):
+            thaw_id = f"thaw-{uuid4().hex}-{number}"
+            _request(one, thaw_id)
+            with pytest.raises(IntegrityError, match="thaws_second_account"), one.engine.begin() as connection:
+                connection.execute(
+                    text(
+                        f"UPDATE lifecycle.thaws SET approved_by = 'bob', approved_at = now(), {said} "
+                        f"WHERE thaw_id = '{thaw_id}'"
+                    )
+                )
+
+
+def test_nobody_may_call_what_runs_as_its_owner(operations: Operations) -> None:
+    open_to_all = text(
+        "SELECT proname FROM pg_proc WHERE pronamespace = to_regnamespace('lifecycle') "
+        "AND has_function_privilege('public', oid, 'EXECUTE')"
+    )
+    with operations.engine.connect() as connection:
+        assert connection.execute(open_to_all).all() == []
 
 
 # --- heartbeats and locks ---------------------------------------------------------------------------------------------
