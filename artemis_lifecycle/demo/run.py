@@ -7,14 +7,16 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, redirect_stderr
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from rich.console import Console
+from sqlalchemy import Engine
 
 import artemis_lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
@@ -31,6 +33,8 @@ from artemis_lifecycle.errors import InDeepArchive
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.metadata.types import SnapshotHistory
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
 
 ASSETS = 14
@@ -210,7 +214,8 @@ def _deep_archive(lifecycle: Lifecycle, table: str, before: Before) -> tuple[Pro
         refused = False
     except InDeepArchive:
         refused = True
-    lifecycle.approve_thaw(thaw.thaw_id, "a custodian", "a demo")
+    with _custodian(lifecycle.operations.engine) as custodian:
+        custodian.thaws.approve(thaw.thaw_id, "a custodian", "a demo")
     thaw = lifecycle.follow_thaw(thaw.thaw_id)
     after = fingerprint(lifecycle.read(table, snapshot_id=deep[0]))
     waited = f"case {thaw.case_id}, approved by {thaw.approved_by}"
@@ -218,6 +223,21 @@ def _deep_archive(lifecycle: Lifecycle, table: str, before: Before) -> tuple[Pro
     chosen = [(current, ""), (before.expiring[table], ""), (deep[0], waited)]
     answers = [_answer(lifecycle, table, each, said) for each, said in chosen if each is not None]
     return proofs.prove_thawed(table, deep[0], thaw.files, refused, known[deep[0]], after), tuple(answers)
+
+
+@contextmanager
+def _custodian(engine: Engine) -> Iterator[Operations]:
+    """The operations database as a second person sees it, who has a login of their own and may approve."""
+    name, password = f"custodian_{token_hex(4)}", token_hex(16)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN PASSWORD '{password}' IN ROLE {LIFECYCLE}, {APPROVER}")
+    try:
+        uri = engine.url.set(username=name, password=password).render_as_string(hide_password=False)
+        with Operations.open(uri) as operations:
+            yield operations
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP ROLE {name}")
 
 
 def _answer(lifecycle: Lifecycle, table: str, snapshot_id: int, waited: str) -> Answer:
