@@ -76,6 +76,7 @@ test: setup lint types  ## Everything that must hold: lint, import rules, types,
 nightly: soak  ## All that takes too long for `make test`.
 
 .PHONY: soak
+soak: export ARTEMIS_SEED ?= $(shell date +%s)
 soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).
 	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
 	@ARTEMIS_SOAK=50 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)

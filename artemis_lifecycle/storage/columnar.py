@@ -11,7 +11,7 @@ Sources: parquet-format's parquet.thrift and Encodings.md, Thrift's compact prot
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -52,6 +52,7 @@ class ParquetReader:
         self._size = size
         with _naming("Parquet", path):
             self._file: pq.ParquetFile = pq.ParquetFile(self._window, **options)
+            _require_text_names(self._file.schema_arrow)
             self._spans = self._columns()
 
     @property
@@ -152,6 +153,13 @@ def _naming(kind: str, path: str) -> Iterator[None]:
             untouched="everything",
             do="see what wrote it; restore it, or write it again",
         ) from error
+
+
+def _require_text_names(fields: Iterable[pa.Field]) -> None:
+    """Raise UnicodeDecodeError where a name is no UTF-8: Arrow does so only when somebody asks for the name."""
+    for field in fields:
+        _ = field.name
+        _require_text_names(field.type.field(each) for each in range(field.type.num_fields))
 
 
 def _span(column: Mapping[int, Any]) -> tuple[int, int]:
@@ -355,11 +363,14 @@ def _orc_rows(data: bytes, path: str, limits: ReadLimits) -> int:
 
         length = _one(tail, 1)
         footer = _message(undone(end - length, length))
-        types = len(footer.get(4, ()))
+        types = list(map(_message, footer.get(4, ())))
+        for kind in types:
+            for name in kind.get(3, ()):
+                str(name, "utf-8")
         longest = _VALUE
         for text in footer.get(3, ()):
             stripe = _message(text)
-            decoded.take(_VALUE * types * _one(stripe, 5))
+            decoded.take(_VALUE * len(types) * _one(stripe, 5))
             start, indexes, body = (_one(stripe, number) for number in (1, 2, 3))
             for stream in map(_message, _message(undone(start + indexes + body, _one(stripe, 4))).get(1, ())):
                 stored = _one(stream, 3)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import typer
-from dagster import DagsterInstance, MarkdownMetadataValue, PathMetadataValue, TextMetadataValue, UrlMetadataValue
+from dagster import MarkdownMetadataValue, PathMetadataValue, TextMetadataValue, UrlMetadataValue, instance_for_test
 from markdown_it import MarkdownIt
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -226,21 +226,21 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("explain", TABLE, os.fsdecode(UNDECODABLE), code=(0, 2))
     newest = lifecycle.latest_scan(TABLE)
     assert newest is not None
-    run("delete-orphans", newest.scan_id, "--dry-run"), run("delete-orphans", newest.scan_id, "--yes")
+    run("delete-orphans", newest.scan_id, "--dry-run")
+    run("delete-orphans", newest.scan_id, "--yes")
     _safe_markdown(lifecycle.receipt(newest.scan_id).to_markdown())
-    (
-        run("doctor", code=(0, 1)),
-        run("expire", TABLE, "--yes"),
-        run("decisions"),
-        run("close", plan, *by, code=(0, 3)),
-        run("forget-records", "--dry-run"),
-    )
+    run("doctor", code=(0, 1))
+    run("expire", TABLE, "--yes")
+    run("decisions")
+    run("close", plan, *by, code=(0, 3))
+    run("forget-records", "--dry-run")
     run("take-over", *by)
     assert not lifecycle.observe_catalog()
     uuid = lifecycle._look(TABLE).metadata.table_uuid
     lifecycle.spark.sql(f"DROP TABLE {Identifier(('db',), NAME).sql(lifecycle.config.catalogs.live.name)}")
     run("dropped")
-    run("scan-dropped", uuid, "--files", code=(0, 3)), run("keep-dropped", uuid, *by)
+    run("scan-dropped", uuid, "--files", code=(0, 3))
+    run("keep-dropped", uuid, *by)
     run("delete-dropped", EVIL, code=2)
     # Errors quote what they were asked for.
     run("history", TABLE, code=2), run("commit", EVIL, code=2)
@@ -254,15 +254,14 @@ def test_no_page_of_dagster_and_no_picture_shows_what_others_wrote_as_it_is(
     lifecycle: Lifecycle, made: list[int], tmp_path: Path
 ) -> None:
     lifecycle.tag(TABLE, NAME, made[2], why=EVIL, who=EVIL)
-    instance = DagsterInstance.ephemeral()
-    project = Project(lifecycle.config, written(lifecycle.config, tmp_path), instance, lifecycle.spark)
-    key = partition_key(TABLE)
-    assert not _harmful(key)
-    instance.add_dynamic_partitions("table", [key])
-    with lifecycle.writing(TABLE, EVIL[:200], prefix=None, ttl="10m"):
-        results = [project.run("whole_walk", key, dry_run=False)]
     shown = 0
-    for result in results:
+    with instance_for_test() as instance:
+        project = Project(lifecycle.config, written(lifecycle.config, tmp_path), instance, lifecycle.spark)
+        key = partition_key(TABLE)
+        assert not _harmful(key)
+        instance.add_dynamic_partitions("table", [key])
+        with lifecycle.writing(TABLE, EVIL[:200], prefix=None, ttl="10m"):
+            result = project.run("whole_walk", key, dry_run=False)
         for event in result.all_events:
             _safe(event.message or "")
             data = event.event_specific_data

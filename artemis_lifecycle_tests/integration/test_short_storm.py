@@ -6,7 +6,6 @@ Lifecycle workers are threads on the run's one Spark session, and the writers ar
 from __future__ import annotations
 
 import os
-import random
 import sys
 
 import pytest
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle_tests.soak import place, proxy, storm
 from artemis_lifecycle_tests.soak.weather import weather
 
-_SEED = int(os.environ.get("ARTEMIS_SOAK_SEED") or random.randrange(10_000))
+_SEED = int(os.environ["ARTEMIS_SEED"])
 
 pytestmark = [
     pytest.mark.timeout(7200),

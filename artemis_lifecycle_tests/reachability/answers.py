@@ -19,8 +19,6 @@ def examples(count: int) -> settings:
     return settings(
         max_examples=count * int(os.environ.get("ARTEMIS_SOAK", "1")),
         deadline=None,
-        derandomize=False,
-        print_blob=True,
         suppress_health_check=[
             HealthCheck.too_slow,
             HealthCheck.function_scoped_fixture,

@@ -1,12 +1,11 @@
 """Writers, walks, kills, restarts of Postgres and a store that fails, all at once; then nothing is lost or left over.
 
-`ARTEMIS_SOAK_MINUTES` (30) and `ARTEMIS_SOAK_SEED` (drawn, and told) are the storm's; `ARTEMIS_TEST_S3` another server.
+`ARTEMIS_SOAK_MINUTES` (30) and `ARTEMIS_SEED` are the storm's; `ARTEMIS_TEST_S3` another server.
 """
 
 from __future__ import annotations
 
 import os
-import random
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +14,7 @@ from artemis_lifecycle_tests.soak import place, storm
 from artemis_lifecycle_tests.soak.weather import weather
 
 _MINUTES = float(os.environ.get("ARTEMIS_SOAK_MINUTES", "30"))
-_SEED = int(os.environ.get("ARTEMIS_SOAK_SEED") or random.randrange(10_000))
+_SEED = int(os.environ["ARTEMIS_SEED"])
 
 pytestmark = pytest.mark.timeout(_MINUTES * 60 * 3 + 7200)
 

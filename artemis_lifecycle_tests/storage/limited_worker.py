@@ -28,7 +28,8 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.hostile_files import Reader, readers
 
 MEMORY = 1536 << 20
-"""What reading one file may take, beside what the process has when all valid files were read once."""
+"""What reading one file may take, beside the address space that the process has before (which creeps: allocators keep
+what they have had)."""
 
 LONGEST = 60
 """Seconds, on a shared machine."""
@@ -37,6 +38,8 @@ LONGEST = 60
 class Worker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.process = psutil.Process()
+        self.limited = False
         self.stores = Stores(StoreSettings(limits=ReadLimits(max_bytes=1 << 30)))
         self.outcomes: Counter[str] = Counter()
         self.findings: list[dict[str, str]] = []
@@ -50,6 +53,9 @@ class Worker:
         for name, content in reader.beside(data).items():
             (self.folder / name).write_bytes(content)
         print(f"{time.monotonic():.1f} {what}, {len(data):,} bytes", file=sys.stderr, flush=True)
+        if self.limited:
+            _, hard = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (self.process.memory_info().vms + MEMORY, hard))
         faulthandler.dump_traceback_later(LONGEST, exit=True)
         try:
             reader.read(self.stores, f"file://{path}")
@@ -110,8 +116,7 @@ def main(seconds: float, seed: int) -> None:
                     made[make] = make()
                 bombs.append((f"{name}: {bomb}", reader, made[make]))
         del made
-        limit = psutil.Process().memory_info().vms + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        worker.limited = True
         for what, reader, data in bombs:
             worker.read(what, reader, data)
         ends = time.monotonic() + seconds

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
@@ -24,6 +26,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.spark.readers import read_there
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+from artemis_lifecycle.storage.columnar import ParquetReader, require_bounded_orc
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -31,6 +34,7 @@ from artemis_lifecycle_tests.metadata.metadata_json import metadata_bytes
 from artemis_lifecycle_tests.protection.foreign import append, sql
 
 MB = 1 << 20
+SEED = os.environ["ARTEMIS_SEED"]
 SECONDS = 5 * int(os.environ.get("ARTEMIS_SOAK", "1"))
 SMALL = ReadLimits(max_bytes=8 * MB, max_ratio=20, ratio_above=MB)
 
@@ -172,11 +176,25 @@ def test_no_step_of_a_table_with_a_bomb_for_metadata_reaches_iceberg(
         point(lifecycle, before.metadata_location)
 
 
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_a_column_whose_name_is_no_text_names_the_file(kind: str) -> None:
+    table = pa.table({"outer": pa.array([{"file_path": "x"}])})
+    out = pa.BufferOutputStream()
+    if kind == "orc":
+        orc.write_table(table, out, compression="uncompressed")
+    else:
+        pq.write_table(table, out, compression="none", store_schema=False)
+    data = out.getvalue().to_pybytes().replace(b"file_path", b"file\x86path")
+    read = {"orc": require_bounded_orc, "parquet": ParquetReader}[kind]
+    with pytest.raises(StorageError, match="utf-8") as refused:
+        read(data, "s3://b/named", DEFAULT_LIMITS)
+    assert refused.value.path == "s3://b/named"
+
+
 def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Path) -> None:
     """Bombs and mutated files in a process that may not grow (RLIMIT_AS). `ARTEMIS_SOAK` multiplies the time."""
-    seed = random.randrange(10**6)
     root = Path(__file__).resolve().parents[2]
-    worker = [sys.executable, "-m", "artemis_lifecycle_tests.storage.limited_worker", str(SECONDS), str(seed)]
+    worker = [sys.executable, "-m", "artemis_lifecycle_tests.storage.limited_worker", str(SECONDS), SEED]
     done = subprocess.run(
         worker,
         cwd=root,
