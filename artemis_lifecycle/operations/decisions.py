@@ -13,7 +13,7 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Literal
+from typing import Literal, Protocol
 
 from sqlalchemy import Connection, Engine, insert, select
 
@@ -78,33 +78,42 @@ class Decisions:
             return [to_record(Decision, row) for row in connection.execute(query)]
 
 
-def note(
-    connection: Connection,
-    kind: DecisionKind,
-    subject: str,
-    *,
-    who: str,
-    why: str | None,
-    table_uuid: str | None = None,
-    table: str | None = None,
-) -> None:
-    """Add a decision, in the transaction that carries it out. `why` None: none is asked for.
+class OfTable(Protocol):
+    """A record of a table; `table_uuid` and `table` None concern all tables."""
 
-    Raises BadInput, which ends that transaction, where `who` or `why` says nothing: no letter and no digit.
-    """
-    said = {"who": who} if why is None else {"who": who, "why": why}
-    require_said(table or subject, **said)
-    connection.execute(
-        insert(decisions).values(
-            kind=kind,
-            subject=subject,
-            table_uuid=table_uuid,
-            table_name=table,
-            who=storable(who),
-            why=storable(why or ""),
-            account=person(),
+    @property
+    def table_uuid(self) -> str | None: ...
+    @property
+    def table(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class NewDecision:
+    """A decision to record. `why` None: no reason is required."""
+
+    kind: DecisionKind
+    who: str
+    why: str | None = None
+
+    def record(self, connection: Connection, subject: str, of: OfTable | None = None) -> None:
+        """Add the decision in the transaction that carries it out. `of` is the record that it changes; without it
+        `subject` is a table's uuid.
+
+        Raises BadInput, which ends that transaction, if `who` or `why` has no letter and no digit.
+        """
+        said = {"who": self.who} if self.why is None else {"who": self.who, "why": self.why}
+        require_said((of and of.table) or subject, **said)
+        connection.execute(
+            insert(decisions).values(
+                kind=self.kind,
+                subject=subject,
+                table_uuid=subject if of is None else of.table_uuid,
+                table_name=of and of.table,
+                who=storable(self.who),
+                why=storable(self.why or ""),
+                account=person(),
+            )
         )
-    )
 
 
 def person() -> str:
@@ -142,12 +151,12 @@ def _told(text: str) -> str:
 @cache
 def _prototype(character: str) -> str:
     """The ASCII text that a character is confused with, or itself."""
-    # 1.6 MB of tables, for those who compare two people.
-    from confusable_homoglyphs.confusables import confusables_data
-
     if character.isascii():
         # Unicode confuses these with each other; and so do people.
         return {"0": "o", "1": "l", "m": "rn"}.get(character, character)
+    # Lazy: 1.6 MB of tables, which ASCII names do not need.
+    from confusable_homoglyphs.confusables import confusables_data
+
     alike = sorted(
         folded
         for each in confusables_data.get(character, ())

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, may_be_one_person, note, person
+from artemis_lifecycle.operations.decisions import NewDecision, may_be_one_person, person
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE, approving
 from artemis_lifecycle.operations.tables import deep_moves, deep_snapshots, thaws, to_record
 from artemis_lifecycle.operations.texts import require_said
@@ -204,8 +204,8 @@ class Thaws:
         size_in_bytes: int,
         approve_within: timedelta,
     ) -> ThawRecord:
-        """Write a request down. It asks nothing of the store yet. Raises BadInput where something is not said."""
-        require_said(table, case_id=case_id)
+        """Record a request. It asks nothing of the store yet. Raises BadInput for a text that says nothing."""
+        require_said(table, case_id=case_id, requester=requester, reason=reason)
         with around("thaws.request"), self._engine.begin() as connection:
             row = connection.execute(
                 insert(thaws)
@@ -226,13 +226,13 @@ class Thaws:
                 )
                 .returning(thaws)
             ).one()
-            of = {"table_uuid": table_uuid, "table": table}
-            note(connection, "request-thaw", thaw_id, who=requester, why=reason, **of)
-        return to_record(ThawRecord, row)
+            thaw = to_record(ThawRecord, row)
+            NewDecision("request-thaw", requester, reason).record(connection, thaw_id, thaw)
+        return thaw
 
     def approve(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """A second person's approval, from a second account: another login of Postgres, or another user of the
-        operating system.
+        """Record a second person's approval, from another login of Postgres; for the schema's owner another user of
+        the operating system suffices.
 
         Raises Refused for a name that may be the requester's, for the account that asked, for a login that may not
         approve, and for a thaw that has lapsed or ended; BadInput for nobody's; NoSuchPlan. Approving twice changes
@@ -253,7 +253,7 @@ class Thaws:
                 done = self._set(
                     thaw_id,
                     *open_to_approval,
-                    decision=("approve-thaw", who, None if not why.strip() else why),
+                    decision=NewDecision("approve-thaw", who, why if why.strip() else None),
                     approved_by=who.strip(),
                     approved_at=func.clock_timestamp(),
                     approved_why=why.strip() or None,
@@ -295,7 +295,7 @@ class Thaws:
 
     def end(self, thaw_id: str, who: str | None, why: str) -> ThawRecord:
         """End a thaw. One that has ended stays as it was. Raises NoSuchPlan."""
-        ended: tuple[DecisionKind, str, str] | None = None if who is None else ("end-thaw", who, why)
+        ended = None if who is None else NewDecision("end-thaw", who, why)
         done = self._set(thaw_id, decision=ended, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
         return done or self.get(thaw_id)
 
@@ -323,7 +323,7 @@ class Thaws:
         self,
         thaw_id: str,
         *conditions: ColumnElement[bool],
-        decision: tuple[DecisionKind, str, str | None] | None = None,
+        decision: NewDecision | None = None,
         **values: object,
     ) -> ThawRecord | None:
         """None when it has ended, or a condition does not hold."""
@@ -335,8 +335,7 @@ class Thaws:
                 .returning(thaws)
             ).first()
             if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, thaw_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
+                decision.record(connection, thaw_id, to_record(ThawRecord, row))
         return None if row is None else to_record(ThawRecord, row)
 
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
+from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import busy_after
+from artemis_lifecycle.operations.roles import INGEST, NO_RIGHT
 from artemis_lifecycle.operations.tables import heartbeats, to_record
 from artemis_lifecycle.storage.instants import elapsed
 
@@ -80,7 +81,8 @@ class Heartbeats:
         pid when None).
 
         The first beat, and one after a lapse, takes the table's lock (by a trigger): no deletion batch is between its
-        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds.
+        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds; Refused if another
+        login of Postgres is writing under this id and session.
         """
         key = session or _this_process()
         with self._engine.begin() as connection:
@@ -104,6 +106,7 @@ class Heartbeats:
         if row is not None:
             return to_record(Heartbeat, row)
         with (
+            _refusing(writer_id, table),
             around("heartbeats.enter"),
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
@@ -222,7 +225,7 @@ class Writing:
         while not self._stop.wait(self._ttl.total_seconds() / 3):
             try:
                 self._beat()
-            except (OperationsUnavailable, Busy, DBAPIError) as error:
+            except (OperationsUnavailable, Busy, Refused, DBAPIError) as error:
                 _LOG.warning("Writer %s of %s could not beat: %s", self.writer_id, self.table, error)
 
     def _start(self) -> None:
@@ -259,6 +262,21 @@ def writing(
         yield protection
     finally:
         protection._end()
+
+
+@contextmanager
+def _refusing(writer_id: str, table: str) -> Iterator[None]:
+    try:
+        yield
+    except ProgrammingError as error:
+        if getattr(error.orig, "pgcode", None) != NO_RIGHT:
+            raise
+        raise Refused(
+            f"Postgres refuses the heartbeat of writer {writer_id}: {str(error.orig).splitlines()[0]}",
+            table=table,
+            untouched="the heartbeat of another login, if one is live under this id",
+            do=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
+        ) from None
 
 
 def _this_process() -> str:

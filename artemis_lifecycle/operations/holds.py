@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, insert, or_, select, update
 
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.locks import busy_after
 from artemis_lifecycle.operations.tables import holds, to_record
 from artemis_lifecycle.operations.texts import require_said
@@ -65,6 +65,7 @@ class Holds:
         `ttl` counts by Postgres' clock, and stands for `until`. Raises Busy when that lock is not free within `timeout`
         seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
         """
+        require_said(table, owner=owner, reason=reason)
         _require_sense(kind, table, snapshot_ids, until, ttl)
         if until is not None and until.tzinfo is None:
             raise NaiveDatetime(
@@ -93,9 +94,8 @@ class Holds:
                 .returning(holds)
             ).one()
             hold = to_record(Hold, row)
-            require_said(table, owner=owner, reason=reason)
             if kind == "legal":
-                note(connection, "hold", hold.hold_id, who=owner, why=reason, table_uuid=table_uuid, table=table)
+                NewDecision("hold", owner, reason).record(connection, hold.hold_id, hold)
             if until is not None and until <= hold.created_at:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",
@@ -106,7 +106,8 @@ class Holds:
         return hold
 
     def release(self, hold_id: str, who: str, why: str | None = None) -> Hold:
-        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput where nobody is named."""
+        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput for a `who` that says nothing."""
+        require_said(self.get(hold_id).table, who=who)
         with around("holds.release"), self._engine.begin() as connection:
             row = connection.execute(
                 update(holds)
@@ -116,10 +117,8 @@ class Holds:
             ).first()
             if row is not None:
                 hold = to_record(Hold, row)
-                require_said(hold.table, who=who)
                 if hold.kind == "legal":
-                    of = {"table_uuid": hold.table_uuid, "table": hold.table}
-                    note(connection, "release", hold_id, who=who, why=why, **of)
+                    NewDecision("release", who, why).record(connection, hold_id, hold)
                 return hold
         return self.get(hold_id)
 

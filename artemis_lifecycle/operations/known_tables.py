@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import known_tables, to_record
 
 _SEEN_EVERY = timedelta(hours=1)
@@ -100,13 +100,13 @@ class KnownTables:
         """Decide that a dropped table's files stay. Raises PlanStateError when it is not missing, or gone."""
         return self._decide(
             catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
-            kept_why=why, decision=("keep-dropped", who, why),
+            kept_why=why, decision=NewDecision("keep-dropped", who, why),
         )  # fmt: skip
 
     def unkeep(self, catalog: str, table_uuid: str, who: str) -> KnownTable:
         """Let a dropped table's time run on from when it was missed. Raises PlanStateError."""
         return self._decide(
-            catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=("unkeep-dropped", who, None)
+            catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=NewDecision("unkeep-dropped", who)
         )
 
     def back(self, catalog: str, table_uuid: str) -> KnownTable:
@@ -125,7 +125,7 @@ class KnownTables:
         table_uuid: str,
         *,
         again: bool = False,
-        decision: tuple[DecisionKind, str, str | None] | None = None,
+        decision: NewDecision | None = None,
         **values: object,
     ) -> KnownTable:
         missing = known_tables.c.missing_since.is_not(None)
@@ -138,8 +138,7 @@ class KnownTables:
                 .returning(known_tables)
             ).first()
             if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, table_uuid, who=who, why=why, table_uuid=table_uuid, table=row.table_name)
+                decision.record(connection, table_uuid, to_record(KnownTable, row))
         if row is None:
             found = self.get(catalog, table_uuid)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, func, insert, select, update
 
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import pauses, to_record
 from artemis_lifecycle.operations.texts import require_said
 
@@ -62,7 +62,7 @@ class Pauses:
                     )
                     .returning(pauses)
                 ).one()
-                note(connection, "pause", row.pause_id, who=who, why=why, table_uuid=table_uuid, table=table)
+                NewDecision("pause", who, why).record(connection, row.pause_id, to_record(Pause, row))
         return to_record(Pause, row)
 
     def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
@@ -77,8 +77,7 @@ class Pauses:
             ).all()
             ended = [to_record(Pause, row) for row in rows]
             for each in ended:
-                of = {"table_uuid": each.table_uuid, "table": each.table}
-                note(connection, "resume", each.pause_id, who=who, why=why, **of)
+                NewDecision("resume", who, why).record(connection, each.pause_id, each)
         return ended
 
     def in_force(self) -> list[Pause]:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, Row, case, func, inser
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import approving
 from artemis_lifecycle.operations.tables import plan_order, plans, to_record
@@ -317,8 +317,8 @@ class Plans:
             if row is None:
                 raise self._refusal(connection, plan_id, "cannot be approved", HOLDING)
             record = _record(row)
-            kind: DecisionKind = "approve-large" if what == "large" else "approve-lost"
-            note(connection, kind, plan_id, who=who, why=why, table_uuid=record.table_uuid, table=record.table)
+            kind: Literal["approve-large", "approve-lost"] = "approve-large" if what == "large" else "approve-lost"
+            NewDecision(kind, who, why).record(connection, plan_id, record)
         return record
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
@@ -337,7 +337,7 @@ class Plans:
                 .returning(plans)
             ).first()
             if row is not None:
-                note(connection, "close", plan_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
+                NewDecision("close", who, why).record(connection, plan_id, _record(row))
             else:
                 row = connection.execute(
                     select(plans).where(plans.c.plan_id == plan_id, plans.c.status == PlanStatus.CLOSED)

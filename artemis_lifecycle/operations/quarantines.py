@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import quarantines, to_record
 
 
@@ -142,7 +142,7 @@ class Quarantines:
             closed_at=None,
             closed_by=None,
             closed_why=None,
-            decision=("undelete", who, why),
+            decision=NewDecision("undelete", who, why),
         )
 
     def close(self, job_id: str, who: str, why: str) -> QuarantineRecord:
@@ -153,7 +153,7 @@ class Quarantines:
             closed_at=func.coalesce(quarantines.c.closed_at, func.clock_timestamp()),
             closed_by=who,
             closed_why=why,
-            decision=("close-undelete", who, why),
+            decision=NewDecision("close-undelete", who, why),
         )
 
     def purge(self, job_id: str) -> QuarantineRecord:
@@ -176,7 +176,7 @@ class Quarantines:
         job_id: str,
         only: ColumnElement[bool],
         *,
-        decision: tuple[DecisionKind, str, str] | None = None,
+        decision: NewDecision | None = None,
         **values: Any,
     ) -> QuarantineRecord:
         with around("quarantines.record"), self._engine.begin() as connection:
@@ -184,8 +184,7 @@ class Quarantines:
                 update(quarantines).where(quarantines.c.job_id == job_id, only).values(**values).returning(quarantines)
             ).first()
             if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, job_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
+                decision.record(connection, job_id, to_record(QuarantineRecord, row))
         if row is None:
             found = self.get(job_id)
             raise PlanStateError(

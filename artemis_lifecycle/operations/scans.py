@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.roles import approving
 from artemis_lifecycle.operations.tables import listings, scans, to_record
 
@@ -147,8 +147,7 @@ class Scans:
                 .returning(scans)
             ).first()
             if row is not None:
-                of = {"table_uuid": row.table_uuid, "table": row.table_name}
-                note(connection, "approve-scan", scan_id, who=who, why=why, **of)
+                NewDecision("approve-scan", who, why).record(connection, scan_id, _scan(row))
         if row is None:
             raise _refusal(self.get(scan_id), "cannot be approved", (ScanState.OPEN, ScanState.DELETING))
         return _scan(row)

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import settled_metadata
 
 
@@ -25,7 +25,7 @@ class SettledMetadata:
         if rows:
             with around("settled_metadata.settle"), self._engine.begin() as connection:
                 connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
-                note(connection, "settle-metadata", table_uuid, who=who, why=why, table_uuid=table_uuid)
+                NewDecision("settle-metadata", who, why).record(connection, table_uuid)
 
     def of_table(self, table_uuid: str) -> frozenset[str]:
         """The files that were settled."""
