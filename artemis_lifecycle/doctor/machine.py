@@ -17,7 +17,7 @@ from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.java import java_version, require_java
 from artemis_lifecycle.spark.executors import require_executors
 from artemis_lifecycle.spark.session import local_cores, open_session, session_conf
-from artemis_lifecycle.storage.local import local_path
+from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.stores import is_local
 
 _LOCK = Path(__file__).parents[2] / "requirements.lock"

@@ -25,7 +25,7 @@ from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse
