@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check, Status
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.java import java_version, require_java

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ClocksDisagree
 from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.location import split

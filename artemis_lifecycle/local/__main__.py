@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill

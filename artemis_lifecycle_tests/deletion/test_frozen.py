@@ -23,7 +23,7 @@ import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError, Refused

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url, text
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
 from artemis_lifecycle.lifecycle import Lifecycle, clocks, opened
 from artemis_lifecycle.operations import crash_points, leases

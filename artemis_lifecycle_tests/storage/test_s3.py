@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-from artemis_lifecycle.config import Catalog
+from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
