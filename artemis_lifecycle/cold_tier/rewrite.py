@@ -34,7 +34,8 @@ from artemis_lifecycle.errors import HandoffFailed, LifecycleError, StorageError
 from artemis_lifecycle.metadata.containers import Container, encoded_long, open_container
 from artemis_lifecycle.metadata.scan import require_bounded
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits, within_memory
-from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches, require_bounded_orc
+from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.orc import read_orc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -393,21 +394,16 @@ def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLim
     from pyarrow import orc
 
     try:
-        require_bounded_orc(data, path, limits)
-        source = orc.ORCFile(io.BytesIO(data))
-        # Field by field: a table that is read has the types, and not the attributes.
-        schema = pa.schema(list(source.schema))
-        columns = pa.Table.from_batches(orc_batches(data, path, limits), schema.remove_metadata()).columns
-        table = pa.Table.from_arrays(columns, schema=schema)
-    except (StorageError, pa.ArrowException, OSError, MemoryError) as error:
+        source = read_orc(data, path, limits)
+    except StorageError as error:
         raise _unreadable_deletes(path, error) from error
+    table, schema = source.table, source.table.schema
+    rows = table.num_rows
     ids = {(column.metadata or {}).get(b"iceberg.id"): index for index, column in enumerate(schema)}
     index = ids.get(str(DELETE_FILE_PATH).encode(), schema.get_field_index("file_path"))
     pos = ids.get(str(DELETE_POS).encode(), schema.get_field_index("pos"))
-    if table.num_rows != source.nrows or min(index, pos) < 0:
-        raise _unreadable_deletes(
-            path, ValueError(f"it has no columns file_path and pos, or not its {source.nrows} rows")
-        )
+    if min(index, pos) < 0:
+        raise _unreadable_deletes(path, ValueError("it has no columns file_path and pos"))
     _require_text(schema, index, path)
     values = table.column(index).to_pylist()
     paths = {value: mapped(value) for value in dict.fromkeys(values)}
@@ -416,11 +412,10 @@ def _rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLim
     if ordered != sorted(set(ordered)):
         table = table.sort_by([(schema.names[index], "ascending"), (schema.names[pos], "ascending")])
     out = io.BytesIO()
-    codec = source.compression.lower()
-    orc.write_table(table, out, compression="zstd" if codec == "lzo" else codec)
+    orc.write_table(table, out, compression=source.compression)
     rewritten = out.getvalue()
     written = orc.ORCFile(io.BytesIO(rewritten))
-    if written.nrows != source.nrows or not pa.schema(list(written.schema)).equals(schema, check_metadata=True):
+    if written.nrows != rows or not pa.schema(list(written.schema)).equals(schema, check_metadata=True):
         raise _unreadable_deletes(path, ValueError("it reads back with other rows or other columns"))
     return rewritten, RewrittenDelete(len(rewritten), min(ordered, default=None), max(ordered, default=None))
 
