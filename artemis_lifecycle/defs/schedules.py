@@ -18,12 +18,12 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.night import Step, Verdict, deletion_due, due_step, night_of
 from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG, Tonight, governed_tables, tonight, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.scheduling.night import Step, Verdict, deletion_due, due_step, night_of
 
 CRONS = {
     Step.PLAN: "0 0 * * *",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Self
 
 from alembic import command
@@ -94,6 +96,16 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
         engine.dispose()
         raise _unavailable(url, error.orig or error) from None
     return engine
+
+
+@contextmanager
+def connected(uri: str) -> Iterator[Engine]:
+    """The engine of `connect` for the length of a block, disposed at its end."""
+    engine = connect(uri)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def migrate(engine: Engine) -> None:

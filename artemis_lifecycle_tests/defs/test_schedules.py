@@ -12,10 +12,10 @@ from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_
 from sqlalchemy import text
 
 from artemis_lifecycle.defs import jobs, schedules
-from artemis_lifecycle.defs.night import Step
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG
 from artemis_lifecycle.defs.schedules import step_requests, upkeep_requests
 from artemis_lifecycle.defs.sensors import CLOCK_FIRST, late_requests
+from artemis_lifecycle.scheduling.night import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

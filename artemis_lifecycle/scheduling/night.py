@@ -1,8 +1,10 @@
-"""Which step of the walk a table needs now, in the night that its quiet window opens. Pure: no Dagster, no I/O.
+"""Which step of the walk a table needs now, in the night that its quiet window opens. Pure: no I/O.
 
 The clock opens a step; it runs only when the step before it is done for that night. A step that is late is due all the
 same, until the window closes; the next night begins with a new plan.
 """
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config import QuietWindow
-from artemis_lifecycle.defs.night import (
+from artemis_lifecycle.scheduling.night import (
     FIRST_BACKOFF,
     MAX_ATTEMPTS,
     Failures,
