@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.errors import Busy, GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
-from artemis_lifecycle.metadata.avro import manifests_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
