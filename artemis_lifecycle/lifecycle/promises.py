@@ -274,7 +274,7 @@ class Promises(Reading):
         # A writer claims no catalog: it may have no right to, and it works for whoever does.
         self.require_deployment(record=False)
         return writing(
-            self._operations,
+            self._operations.heartbeats,
             look.metadata.table_uuid,
             table,
             writer_id,

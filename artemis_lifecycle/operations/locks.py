@@ -12,12 +12,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Column, Connection, Engine, Table, Text, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from artemis_lifecycle.errors import Busy, OperationsUnavailable
-from artemis_lifecycle.operations.tables import locks
+from artemis_lifecycle.operations.tables import metadata
+
+locks = Table("locks", metadata, Column("name", Text, primary_key=True))
+"""A row for each lock that was ever taken: its holder has the row locked."""
 
 LOCK_VERSION = 2
 """How tables are locked: 1 was by advisory locks. Leases say it."""

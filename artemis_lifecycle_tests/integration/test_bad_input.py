@@ -39,7 +39,7 @@ from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.tables import table_locations
+from artemis_lifecycle.operations.table_locations import table_locations
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
