@@ -189,7 +189,7 @@ class Store(Protocol):
 
 def missing(path: str) -> MissingFile:
     return MissingFile(
-        "The file is absent", path=path, untouched="everything else", do="look whether it was deleted or moved"
+        "The file is absent", path=path, untouched="everything else", hint="look whether it was deleted or moved"
     )
 
 
@@ -198,5 +198,5 @@ def existing(path: str) -> ExistingFile:
         "The file exists already",
         path=path,
         untouched="the file that is there",
-        do="read that one, or write under another name",
+        hint="read that one, or write under another name",
     )

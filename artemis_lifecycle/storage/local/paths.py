@@ -23,8 +23,7 @@ def local_path(path: str) -> str:
     raise StorageError(
         "This is no absolute path on this machine",
         path=path,
-        untouched="everything",
-        do="write it as /folder/file or file:///folder/file",
+        hint="write it as /folder/file or file:///folder/file",
     )
 
 
@@ -65,7 +64,10 @@ def stored(path: str, status: os.stat_result) -> StoredFile:
 def fail(what: str, path: str, error: OSError) -> NoReturn:
     reason = error.strerror or str(error)
     raise StorageError(
-        f"{what}: {reason}", path=path, untouched="whatever was there", do="mend access to that path and run this again"
+        f"{what}: {reason}",
+        path=path,
+        untouched="whatever was there",
+        hint="mend access to that path and run this again",
     ) from error
 
 

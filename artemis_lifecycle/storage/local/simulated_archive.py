@@ -112,7 +112,7 @@ def archived_error(path: str, what: str) -> StorageError:
         f"The file is in the archive, so {what}",
         path=path,
         untouched="the file",
-        do="have it thawed: artemis thaw",
+        hint="have it thawed: artemis thaw",
     )
 
 

@@ -120,7 +120,7 @@ class LocalStore:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         file.close()
-        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", do="remove it")
+        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", hint="remove it")
 
     def read(self, path: str, limits: ReadLimits) -> bytes:
         with self.open(path) as file:

@@ -22,9 +22,7 @@ class Address:
 def address_of(path: str) -> Address:
     parts = split(path)
     if not parts.authority:
-        raise StorageError(
-            "The path names no bucket", path=path, untouched="everything", do="write it as s3://bucket/key"
-        )
+        raise StorageError("The path names no bucket", path=path, hint="write it as s3://bucket/key")
     return Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
 
 

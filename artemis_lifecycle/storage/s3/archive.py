@@ -35,7 +35,7 @@ class Archive:
                 "The S3 server will not copy the object onto itself, so that it cannot change its storage class",
                 path=path,
                 untouched="the object",
-                do="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
+                hint="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
             )
         now = self._s3.head(path) or {}
         if now.get("StorageClass") != storage_class or now.get("ContentLength") != found["ContentLength"]:
@@ -44,7 +44,7 @@ class Archive:
                 f"{now.get('ContentLength')} in {now.get('StorageClass', 'STANDARD')}",
                 path=path,
                 untouched="all other objects",
-                do="see whether this server knows storage classes; if not, set cold_tier.then to keep",
+                hint="see whether this server knows storage classes; if not, set cold_tier.then to keep",
             )
         return True
 

@@ -85,7 +85,7 @@ class Connection:
         elif code == "NoSuchBucket":
             do = "check the bucket's name and the catalog's s3.endpoint"
         shown = any(secret in str(error) for secret in self.settings.secrets())
-        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", do=do) from (
+        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", hint=do) from (
             None if shown else error
         )
 

@@ -69,8 +69,7 @@ class ObjectReader(io.RawIOBase):
                     raise StorageError(
                         "The S3 server ignores the range of a request",
                         path=self._path,
-                        untouched="everything",
-                        do="look into the server, or a proxy in front of it",
+                        hint="look into the server, or a proxy in front of it",
                     )
             data = cast("bytes", self._body.read(min(length, self._size - self._position)))
         except Exception:

@@ -82,8 +82,7 @@ class S3Store:
                     raise StorageError(
                         "The server does not list in the order of keys, so that a prefix cannot be listed in pieces",
                         path=file.path,
-                        untouched="everything",
-                        do="name a location with fewer files, or give the scan a listing",
+                        hint="name a location with fewer files, or give the scan a listing",
                     )
                 if until is not None and key > until:
                     return
@@ -139,8 +138,7 @@ class S3Store:
                 raise StorageError(
                     "A listing does not come to an end: the server repeats its page",
                     path=prefix,
-                    untouched="everything",
-                    do="look into the S3 server; no part of this listing was used",
+                    hint="look into the S3 server; no part of this listing was used",
                 )
             request["ContinuationToken"] = page["NextContinuationToken"]
 
@@ -219,7 +217,7 @@ class S3Store:
             "S3 sets the time of an object by itself",
             path=path,
             untouched="the object",
-            do="set times on a local warehouse, or give the listing its times as a DataFrame",
+            hint="set times on a local warehouse, or give the listing its times as a DataFrame",
         )
 
     def archive(self, path: str, storage_class: str) -> bool:
