@@ -19,11 +19,11 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
-from artemis_lifecycle.local.addresses import fill
-from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
