@@ -88,7 +88,7 @@ def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> Embed
     if embedded:
         raise ConfigError(
             f"An address of Postgres is missing, and {EMBEDDED_VARIABLE}=never forbids the embedded one",
-            hint="set catalogs.live.uri, catalogs.cold.uri and operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+            hint="set catalogs.live.uri, catalogs.cold.uri, operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     if config.absent is not None and not set_up:
         raise ConfigError(

@@ -216,7 +216,7 @@ def binaries(place: Path) -> Path:
         raise EnvironmentMissing(
             f"The embedded Postgres' data is of version {wanted}, and the wheel {_WHEEL} carries {sorted(by_version)}",
             path=str(place),
-            hint=f"install a {_WHEEL} with version {wanted}, or start anew: `python -m artemis_lifecycle.embedded remove`",
+            hint=f"install {_WHEEL} of version {wanted}, or start over: `python -m artemis_lifecycle.embedded remove`",
         )
     install = by_version[wanted]
     user = server_user(place)

@@ -208,7 +208,7 @@ class Stores:
         chosen = storage_class or self.settings.storage_class
         if normalise(source) == normalise(destination):
             raise StorageError(
-                "A file cannot be copied onto itself",
+                "Source and destination are one file",
                 path=source,
                 untouched="the file",
                 hint="name another destination",

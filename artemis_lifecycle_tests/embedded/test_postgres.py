@@ -125,7 +125,7 @@ def test_a_taken_port_is_replaced_and_the_new_one_kept(server: EmbeddedPostgres)
 
 def test_several_starters_at_once_make_one_server(place: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from artemis_lifecycle.embedded.postgres import EmbeddedPostgres as E; "
+        "import sys; from pathlib import Path; from artemis_lifecycle.embedded.postgres import EmbeddedPostgres as E;"
     )
     command = [sys.executable, "-c", code + "print(E(Path(sys.argv[1])).start())", str(place / "home")]
     starters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]

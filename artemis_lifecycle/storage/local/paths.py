@@ -67,7 +67,7 @@ def fail(what: str, path: str, error: OSError) -> NoReturn:
         f"{what}: {reason}",
         path=path,
         untouched="whatever was there",
-        hint="mend access to that path and run this again",
+        hint="fix access to that path, then rerun",
     ) from error
 
 
