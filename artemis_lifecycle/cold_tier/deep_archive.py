@@ -30,6 +30,8 @@ from artemis_lifecycle.protection.places import NOT_OWNED, OTHER_TABLE
 from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.protection.table_state import reaching_table
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.files import deletable
+from artemis_lifecycle.reachability.index.lookups import reaches, reaching
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_table
 from artemis_lifecycle.storage.location_hash import hash_column
@@ -211,7 +213,7 @@ def _only_theirs(
     import pyarrow.compute as pc
 
     schema = arrow_schema(FILES)
-    found = context.cold.index(context.cold.current()).deletable(so_far.snapshot_ids)
+    found = deletable(context.cold.index(context.cold.current()), so_far.snapshot_ids)
     found = found.filter(pc.is_in(found.column("kind"), pa.array(CONTENT_KINDS)))
     gone = _finished(context)
     if gone is not None:
@@ -229,7 +231,7 @@ def _only_theirs(
         known = piece.filter(pa.array([path in recorded for path in piece.column("path").to_pylist()], pa.bool_()))
         unrecorded += piece.num_rows - known.num_rows
         sources = pa.array([recorded[path].source for path in known.column("path").to_pylist()], pa.string())
-        needed = context.live.reaches(hash_column(sources, context.live.index.rules))
+        needed = reaches(context.live, hash_column(sources, context.live.index.rules))
         still_live += int(needed.sum())
         parts.append(known.filter(pa.array(~needed)))
     kept = (pa.concat_tables(parts) if parts else schema.empty_table()).combine_chunks()
@@ -295,7 +297,7 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
 def _reading(context: DeepArchiveContext, files: pa.Table) -> tuple[int, ...]:
     """The cold snapshots that read any of these files."""
     view = context.cold.index(context.cold.current())
-    return view.reaching(hash_column(files.column("path").combine_chunks(), view.index.rules))
+    return reaching(view, hash_column(files.column("path").combine_chunks(), view.index.rules))
 
 
 def _moved(

@@ -18,6 +18,8 @@ from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.files import reachable
+from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
@@ -105,13 +107,13 @@ class ColdCopies:
         view, rules = self.cold(), self.mapping.rules
         if view is None:
             return {}
-        reached = view.reaches(hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
+        reached = reaches(view, hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
         wanted = {
             normalise(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
         }
         if not wanted:
             return {}
-        rows = view.reachable([snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
+        rows = reachable(view, [snapshot.snapshot_id for snapshot in view.metadata.snapshots]).to_pylist()
         return {
             wanted[location]: PromisedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
             for row in rows

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
 from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.held import held_files
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def retention_curve(
     every = [decision.kept.keys() for decision in (*decisions, whole, *without)]
     # Windows between two commits keep the same: each set is counted once.
     distinct = list(dict.fromkeys(frozenset(kept) for kept in every))
-    counted = dict(zip(distinct, view.held([sorted(kept) for kept in distinct]), strict=True))
+    counted = dict(zip(distinct, held_files(view, [sorted(kept) for kept in distinct]), strict=True))
     points = []
     for window, decision in zip(windows, decisions, strict=True):
         held = counted[frozenset(decision.kept)]

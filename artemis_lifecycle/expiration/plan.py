@@ -23,6 +23,7 @@ from artemis_lifecycle.metadata.types import LogEntry, TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
+from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
@@ -151,7 +152,7 @@ def plan_expiration(
         view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    files = indexed(spark, stores, metadata, rules, root, index).deletable(decision.expired)
+    files = deletable(indexed(spark, stores, metadata, rules, root, index), decision.expired)
     sealed = write_table(files, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, rows_digest(files))
     generation = operations.plans.generation(content_id)

@@ -28,6 +28,7 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.walk import tidy
 from artemis_lifecycle.storage.frames import frame_batches
 
@@ -301,7 +302,7 @@ class Expiration(Reading):
         deletes = None if current is None else current.summary.count("total-delete-files")
         left = None
         if current is not None and plan.summary.files:
-            left = self._index(plan.table, metadata).entries_of([current.snapshot_id])
+            left = entries_of(self._index(plan.table, metadata), [current.snapshot_id])
         return Amount(
             files=plan.summary.files,
             size_in_bytes=plan.summary.size_in_bytes,

@@ -13,6 +13,7 @@ from artemis_lifecycle.expiration.curve import RefCost
 from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.held import held_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,7 +137,7 @@ def table_costs(
     """Add up what the tiers hold. `refs` are what the live table's refs cost (`retention_curve`). Raises
     UnreadableMetadata."""
     ids = [snapshot.snapshot_id for snapshot in live.metadata.snapshots]
-    (held,) = live.held([ids])
+    (held,) = held_files(live, [ids])
     tiers = [_tier("live", classes.live, len(ids), held.files, held.size_in_bytes, prices, {})]
     tags = [
         TagCost(
@@ -152,8 +153,8 @@ def table_costs(
     if cold is not None:
         every = [snapshot.snapshot_id for snapshot in cold.view.metadata.snapshots]
         named = {ref.name: ref.snapshot_id for ref in cold.view.metadata.refs.values() if ref.name != MAIN_BRANCH}
-        whole, *without = cold.view.held(
-            [every, *([each for each in every if each != snapshot_id] for snapshot_id in named.values())]
+        whole, *without = held_files(
+            cold.view, [every, *([each for each in every if each != snapshot_id] for snapshot_id in named.values())]
         )
         tiers.append(
             _tier(

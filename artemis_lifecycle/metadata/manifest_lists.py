@@ -31,6 +31,7 @@ from artemis_lifecycle.metadata.types import (
 )
 from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
 from artemis_lifecycle.storage.bounded import within_memory
+from artemis_lifecycle.storage.local.paths import is_text
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -92,7 +93,7 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
 
 @dataclass(frozen=True)
 class ListedManifests:
-    """The entries of one manifest list, as columns; paths stay bytes in `data` until wanted.
+    """The entries of one manifest list, as columns; `paths` are large_string.
 
     `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer left out are -1, an unknown
     length is UNKNOWN_LENGTH, an adding snapshot that is not named UNKNOWN_SNAPSHOT.
@@ -100,9 +101,7 @@ class ListedManifests:
 
     path: str | None
     size_in_bytes: int
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    paths: pa.Array
     lengths: NDArray[np.int64]
     contents: NDArray[np.int64]
     added_by: NDArray[np.int64]
@@ -137,7 +136,7 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     if (scan.longs["manifest_length"] < 0).any():
         raise _negative("manifest_length", path)
     try:
-        scan.texts("manifest_path")
+        paths = scan.texts("manifest_path")
     except pa.ArrowInvalid as error:
         raise unreadable("The manifest_path of an entry of the manifest list is not text", path) from error
     if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
@@ -154,9 +153,7 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     listed = ListedManifests(
         path,
         len(data),
-        scan.data,
-        scan.starts["manifest_path"],
-        scan.sizes["manifest_path"],
+        paths,
         scan.longs["manifest_length"],
         column("content", 0),
         _added_by(scan),
@@ -198,8 +195,10 @@ def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
 
 def _listed_slowly(found: ManifestList) -> ListedManifests:
     entries = found.entries
-    paths = [entry.manifest_path.encode("utf-8", "surrogatepass") for entry in entries]
-    sizes = np.array([len(path) for path in paths], np.int64)
+    paths = [entry.manifest_path for entry in entries]
+    strange = [path for path in paths if not is_text(path)]
+    if strange:
+        raise unreadable("The path of a manifest is not text", strange[0])
 
     def column(name: str) -> NDArray[np.int64]:
         values: list[int | None] = [getattr(entry, name) for entry in entries]
@@ -210,9 +209,7 @@ def _listed_slowly(found: ManifestList) -> ListedManifests:
     return ListedManifests(
         found.path,
         found.size_in_bytes,
-        np.frombuffer(b"".join(paths), np.uint8),
-        np.cumsum(sizes) - sizes,
-        sizes,
+        pa.array(paths, pa.large_string()),
         np.array([entry.manifest_length for entry in entries], np.int64),
         np.array([entry.content for entry in entries], np.int64),
         np.array(

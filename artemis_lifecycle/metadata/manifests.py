@@ -25,7 +25,6 @@ from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DE
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, EntryStatus, ManifestListEntry
 from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
-from artemis_lifecycle.storage.location_hash import text_buffers
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -103,14 +102,12 @@ def _decode(container: Container, path: str) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class LiveFiles:
-    """The live (existing and added) entries of one manifest, as columns; paths stay bytes in `data` until wanted.
+    """The live (existing and added) entries of one manifest, as columns.
 
-    `kinds` are indexes into ENTRY_KINDS; `starts` and `lengths` say where each path stands in `data` (UTF-8).
+    `paths` are large_string; `kinds` are indexes into ENTRY_KINDS.
     """
 
-    data: NDArray[np.uint8]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    paths: pa.Array
     sizes: NDArray[np.int64]
     kinds: NDArray[np.int8]
     counts: tuple[int, int, int]
@@ -154,10 +151,12 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
         start = int(scan.starts["file_format"][live[row]])
         if container.payload[start : start + len("puffin")].lower() == b"puffin":
             kinds[row] = ENTRY_KINDS.index(DELETION_VECTORS)
+    try:
+        paths = scan.texts("file_path", live)
+    except pa.ArrowInvalid as error:
+        raise unreadable("A path of the manifest is not text", path) from error
     return LiveFiles(
-        scan.data,
-        scan.starts["file_path"][live],
-        scan.sizes["file_path"][live],
+        paths,
         scan.longs["file_size_in_bytes"][live],
         kinds,
         (existing, added, deleted),
@@ -177,9 +176,9 @@ def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
     content = batch.column("content").to_pylist()
     formats = batch.column("file_format").to_pylist()
     kinds = [ENTRY_KINDS.index(kind_of(*pair)) for pair in zip(content, formats, strict=True)]
-    offsets, data = text_buffers(batch.column("file_path"))
+    paths = batch.column("file_path").cast(pa.large_string())
     sizes = batch.column("file_size_in_bytes").to_numpy()
-    return LiveFiles(data, offsets[:-1], np.diff(offsets), sizes, np.array(kinds, np.int8), (existing, added, deleted))
+    return LiveFiles(paths, sizes, np.array(kinds, np.int8), (existing, added, deleted))
 
 
 def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:

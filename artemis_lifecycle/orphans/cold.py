@@ -20,6 +20,7 @@ from artemis_lifecycle.orphans.scan import Candidates, listed_hashes, require_af
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
+from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
@@ -92,7 +93,7 @@ def scan_cold(
     metadata = protection.metadata
     view = cold.index(metadata)
     parts = listed_hashes(listing.files_location, records, context.rules)
-    candidates = Candidates(listing, records, [~view.reaches(part) for part in parts])
+    candidates = Candidates(listing, records, [~reaches(view, part) for part in parts])
     protection.consider(candidates.paths())
     cutoff = listing.started_at - min_age
     protected = protection.protected(Ages(cutoff, cutoff))

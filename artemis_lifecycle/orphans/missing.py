@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.errors import MissingFile
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.lookups import outside
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
 from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
@@ -47,7 +48,7 @@ def require_nothing_missing(
     roots = [normalise(location, rules) for location in listing.locations]
     unlisted = [
         path
-        for path in view.outside(before, listed, at_most=LOOKED_UP)
+        for path in outside(view, before, listed, at_most=LOOKED_UP)
         if any(is_under(normalise(path, rules), root, rules) for root in roots)
     ]
     # Written after the listing, by a writer whose clock is behind, it is there.

@@ -39,6 +39,7 @@ from artemis_lifecycle.protection.ownership import own_locations, subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.protection.table_state import REACHABLE
+from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.storage.frames import (
     arrow_schema,
     describe_frame,
@@ -188,7 +189,7 @@ def scan_orphans(
     assert view is not None
     if settings.missing_files == "error":
         require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
-    candidates = Candidates(listing, context.stores, [~view.reaches(part) for part in parts])
+    candidates = Candidates(listing, context.stores, [~reaches(view, part) for part in parts])
     # Without those of a listing that need not have them all.
     named = dict.fromkeys([*candidates.metadata_files(), *unlisted])
     found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -14,9 +16,6 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.local.paths import through_link
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, parent
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LOCATION_PROPERTIES = (
     "write.data.path",
@@ -97,8 +96,6 @@ def subject(path: str) -> str:
 
 def subject_array(paths: pa.Array) -> pa.Array:
     """`subject` of an Arrow array of strings."""
-    import pyarrow.compute as pc
-
     if not pc.any(pc.ends_with(paths, ".crc")).as_py():
         return paths
     return pc.replace_substring_regex(paths, r"/\.([^/]+)\.crc\z", r"/\1")
@@ -106,8 +103,6 @@ def subject_array(paths: pa.Array) -> pa.Array:
 
 def sidecar_array(paths: pa.Array) -> pa.Array:
     """Where Hadoop's local file system keeps the checksums of files."""
-    import pyarrow.compute as pc
-
     return pc.replace_substring_regex(paths, r"/([^/]*)\z", r"/.\1.crc")
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import owned, subject_array
 from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, folder_and_name, relative_to
 from artemis_lifecycle.storage.many_files import ByFolder
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NOT_OWNED = "not_owned"
 """The file is outside the table's own locations, or its path does not spell its way plainly."""
@@ -65,15 +65,10 @@ class Places:
 
     def why(self, path: str) -> str | None:
         """The reason, or None when nothing about its place keeps the file."""
-        import pyarrow as pa
-
         return self.of(pa.array([path], pa.string())).get(0)
 
     def of(self, paths: pa.Array) -> dict[int, str]:
         """The rows that stay, with the reason. Most files share their folders, and are judged with them."""
-        import numpy as np
-        import pyarrow.compute as pc
-
         paths = subject_array(paths)
         files = ByFolder.of(paths)
         reasons: dict[int, str] = {}

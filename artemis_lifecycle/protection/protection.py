@@ -19,7 +19,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import Busy, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
@@ -50,6 +54,8 @@ from artemis_lifecycle.protection.table_state import (
 )
 from artemis_lifecycle.protection.twins import Known, twins
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.folders import reached_folders
+from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
@@ -57,11 +63,6 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normalis
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 OPEN_PLAN = "open_plan"
 """An expiration plan holds the file: it waits for its handoff, its commit, its grace or its deletion."""
@@ -120,8 +121,6 @@ class ProtectedFiles:
     def reasons(self, files: pa.Table | pa.RecordBatch) -> dict[int, str]:
         """The rows of `files` (path; with `ages` also kind and last_modified) that stay, each with its reason. Of
         several reasons the first in the order of docs/protection.md is given."""
-        import numpy as np
-
         column = files.column("path")
         paths = column.combine_chunks() if hasattr(column, "combine_chunks") else column
         hashed = hash_column(subject_array(paths), self.places.rules)
@@ -149,10 +148,6 @@ class ProtectedFiles:
 
 
 def _young(files: pa.Table | pa.RecordBatch, ages: Ages) -> Iterator[tuple[int, str]]:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     modified = pc.cast(files.column("last_modified"), pa.timestamp("us", "UTC"))
     since = pc.fill_null(pc.cast(modified, pa.int64()), 0).to_numpy()
     of_metadata = np.asarray(pc.equal(files.column("kind"), kinds.METADATA))
@@ -242,8 +237,6 @@ class Protection:
     def consider(self, paths: Iterable[pa.Array]) -> None:
         """Hold files, which come in Arrow arrays, against all that the tables reach. The driver has eight bytes for
         each, and no path. Call `read` first. Raises UnreadableMetadata."""
-        import numpy as np
-
         rules = self._context.rules
         self._frames.clear()
         self._unarchived = None
@@ -273,15 +266,13 @@ class Protection:
 
     def _reached_by(self, view: TableState | IndexView) -> NDArray[np.uint64]:
         """The considered files that `view` reaches, under any of their names."""
-        import numpy as np
-
         assert self._hashes is not None and self._second is not None
-        reached = self._hashes[view.reaches(self._hashes)]
+        reached = self._hashes[reaches(view, self._hashes)]
         first, second = self._second
         if not len(second):
             return reached
         others = distinct(second)
-        alive = others[view.reaches(others)]
+        alive = others[reaches(view, others)]
         return distinct(np.concatenate([reached, first[among(alive, second)]]))
 
     def full(self, considered: Considered) -> None:
@@ -358,8 +349,6 @@ class Protection:
 
         Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
         """
-        import numpy as np
-
         self._context.confirm()
         self.require_no_hold()
         self.refresh(considered)
@@ -373,15 +362,13 @@ class Protection:
 
     def names(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Which of these files, whatever they are beside, a table names as its own, as of the last read."""
-        import numpy as np
-
         hashes = hash_column(paths, self._context.rules)
         named = np.zeros(len(hashes), np.bool_)
         for state in (self._own, *self._others.values()):
             view = None if state.metadata is None else state.view(state.metadata)
             named |= among(hash_texts(state.new, self._context.rules), hashes)
             if view is not None:
-                named |= view.reaches(hashes)
+                named |= reaches(view, hashes)
         return named
 
     def protected(self, ages: Ages | None = None, twins: NDArray[np.uint64] | None = None) -> ProtectedFiles:
@@ -406,8 +393,6 @@ class Protection:
 
     def twins(self, paths: Iterable[pa.Array]) -> NDArray[np.uint64]:
         """The sorted hashes of the files that have a known twin under another scheme or authority."""
-        import numpy as np
-
         found = [np.empty(0, np.uint64)]
         for array in paths:
             rows = sorted({row for row, _ in self.twin_pairs(array)})
@@ -489,8 +474,6 @@ class Protection:
 
     def _named(self, files_location: str) -> NDArray[np.uint64]:
         """The considered files that a sealed list names."""
-        import numpy as np
-
         assert self._hashes is not None
         if files_location not in self._frames:
             hashes = [np.empty(0, np.uint64)]
@@ -586,7 +569,7 @@ class Protection:
 
     def _reachable_folders(self, views: Iterable[IndexView]) -> Iterator[str]:
         for view in views:
-            parts, _ = view.folders(())
+            parts, _ = reached_folders(view, ())
             for part in parts:
                 yield from (normalise(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
 
@@ -600,9 +583,6 @@ class Protection:
 
     def _other_names(self, paths: pa.Array, aliases: Aliases) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
         """Rows of `paths` with the location hashes that their files have under other names of their folders."""
-        import numpy as np
-        import pyarrow as pa
-
         for folder, spelled, low, high in self._by_folder(paths):
             others, linked = aliases.of(folder), aliases.linked(folder)
             if not others and not linked:
@@ -629,9 +609,6 @@ class Protection:
 def sidecar_hashes(paths: pa.Array, rules: LocationRules) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
     """The rows with the name of a checksum file, and the hashes of these files' own locations: a table may name one as
     a file of its own, and not the file that it is beside."""
-    import numpy as np
-    import pyarrow.compute as pc
-
     rows = np.flatnonzero(np.asarray(pc.ends_with(paths, ".crc")))
     return rows, hash_column(paths.take(rows), rules) if len(rows) else np.empty(0, np.uint64)
 

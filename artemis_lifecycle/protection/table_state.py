@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
@@ -15,16 +18,14 @@ from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import ColdTables, Deletion, DeletionContext
 from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.files import deletable
+from artemis_lifecycle.reachability.index.lookups import reaches
+from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.local.paths import is_text
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 REACHABLE = "reachable"
 """A snapshot of the table's current metadata reaches the file. Of another table: `reachable from <table>`."""
@@ -58,7 +59,7 @@ def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexVie
     """The table's index as of `metadata`. Raises UnreadableMetadata when any list or manifest is not there."""
     view = indexed(context.spark, context.stores, metadata, context.rules, context.root, files=context.root_stores)
     # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
-    view.require_present()
+    require_present(view)
     return view
 
 
@@ -122,11 +123,9 @@ class TableState:
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of these location hashes the table reaches, as of the last read. Raises UnreadableMetadata."""
-        import numpy as np
-
         assert self.metadata is not None
         view = self.view(self.metadata)
-        return np.zeros(len(hashes), np.bool_) if view is None else view.reaches(hashes)
+        return np.zeros(len(hashes), np.bool_) if view is None else reaches(view, hashes)
 
     def walked(self, metadata: TableMetadata) -> None:
         """Every snapshot of `metadata` was walked: only others are new from here on."""
@@ -269,16 +268,16 @@ class ColdTableState(TableState):
     def view(self, metadata: TableMetadata) -> IndexView:
         if self._view is None or self._view.metadata is not metadata:
             self._view = self._cold.index(metadata)
-            self._view.require_present()
+            require_present(self._view)
         return self._view
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         assert self.metadata is not None
         view = self.view(self.metadata)
-        reached = view.reaches(hashes)
+        reached = reaches(view, hashes)
         if self._deletion.snapshot_ids:
             if self._leaving is None or self._leaving[0] is not view:
-                alone = view.deletable(self._deletion.snapshot_ids).column("path").combine_chunks()
+                alone = deletable(view, self._deletion.snapshot_ids).column("path").combine_chunks()
                 self._leaving = view, distinct(hash_column(alone, view.index.rules))
             reached &= ~among(self._leaving[1], hashes)
         return reached
@@ -305,9 +304,6 @@ def hash_texts(
     other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: (),
 ) -> NDArray[np.uint64]:
     """The sorted location hashes of these paths or locations, and of their other names."""
-    import numpy as np
-    import pyarrow as pa
-
     # What is no text can be no path of a job either.
     texts = pa.array(sorted(each for each in locations if each.isascii() or is_text(each)), pa.string())
     return distinct(np.concatenate([hash_column(texts, rules), *other_names(texts)]))

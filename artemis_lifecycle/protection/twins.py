@@ -11,22 +11,21 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.files import DamagedIndex
+from artemis_lifecycle.reachability.index.files import DamagedIndex, reachable
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import LocationRules, normalise, split
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 _SPELLINGS = 1_000
 """Paths that begin in more ways than this are not compared: each way takes a pass over them."""
@@ -48,7 +47,7 @@ class Known:
         """All that any snapshot reaches."""
         prefixes = _Prefixes(view.index.rules)
         ids = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
-        above = view.reachable(ids, entries=False).column("location").to_pylist()
+        above = reachable(view, ids, entries=False).column("location").to_pylist()
         prefixes.add_locations(above)
         try:
             _add_entries(view, prefixes)
@@ -60,7 +59,6 @@ class Known:
     @classmethod
     def sealed_in(cls, folder: str, stores: Stores, rules: LocationRules) -> Known:
         """The paths of a sealed frame."""
-        import numpy as np
 
         def read(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
             prefixes, hashes = _Prefixes(rules), [np.empty(0, np.uint64)]
@@ -79,9 +77,6 @@ class Known:
     @classmethod
     def at(cls, locations: Iterable[str], rules: LocationRules) -> Known:
         """Single locations."""
-        import numpy as np
-        import pyarrow as pa
-
         named = list(locations)
         known = distinct(np.asarray(hash_column(pa.array(named, pa.string()), rules)))
         return cls(lambda hashes: among(known, hashes), frozenset(split_location(each)[0] for each in named))
@@ -89,10 +84,6 @@ class Known:
 
 def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iterator[tuple[int, str]]:
     """The rows of `paths` that have a known twin, with its location; a row once for each."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     prefixes, keys = (pa.array(each, pa.string()) for each in split_paths(paths, rules))
     for each in known:
         for prefix in sorted(each.prefixes):
@@ -111,8 +102,6 @@ def split_location(location: str) -> tuple[str, str]:
 
 def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[str]]:
     """`split_location` of the location that each path of an Arrow array is about: the first parts, and the second."""
-    import pyarrow.compute as pc
-
     files, texts = ByFolder.of(paths), paths.to_pylist()
     prefixes: list[str] = []
     keys: list[str] = []
@@ -133,8 +122,6 @@ def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[
 
 
 def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:
-    import numpy as np
-
     everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
     manifests = np.flatnonzero(view.state.listed_by(everything))
     for _, rows in view.index.rows_of(view.state, manifests):
@@ -159,8 +146,6 @@ class _Prefixes:
 
     def add_paths(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         """Paths are the bytes of `data` between `offsets`."""
-        import numpy as np
-
         left = np.arange(len(offsets) - 1, dtype=np.int64)
         for spelled in self._spelled:
             left = _not_beginning(data, offsets, left, spelled)
@@ -189,8 +174,6 @@ def _not_beginning(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64], spelled: bytes
 ) -> NDArray[np.int64]:
     """Those of `rows` that do not begin with `spelled` as their scheme and authority."""
-    import numpy as np
-
     from artemis_lifecycle.protection.kernels import not_beginning
 
     wanted = np.frombuffer(spelled + b"/", np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from artemis_lifecycle.reachability.index import IndexView
+from artemis_lifecycle.reachability.index.lookups import holders
 from artemis_lifecycle.storage.location import normalise
 
 
@@ -31,4 +32,4 @@ def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
     refs: dict[int, list[str]] = {}
     for name, ref in sorted(metadata.refs.items()):
         refs.setdefault(ref.snapshot_id, []).append(f"{ref.type} {name}")
-    return tuple(Holder(snapshot_id, tuple(refs.get(snapshot_id, ()))) for snapshot_id in view.holders(location))
+    return tuple(Holder(snapshot_id, tuple(refs.get(snapshot_id, ()))) for snapshot_id in holders(view, location))

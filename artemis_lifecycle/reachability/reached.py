@@ -20,6 +20,7 @@ from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.location import LocationRules, normalise, parent, split
@@ -180,7 +181,7 @@ class ReachedFolders:
         rules = self._rules_of(name)
         view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
         found: set[str] = set()
-        fresh, segments = view.folders(() if before is None else before.segments)
+        fresh, segments = reached_folders(view, () if before is None else before.segments)
         for part in fresh:
             found |= {normalise(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
             if len(found) > _AT_ONCE:

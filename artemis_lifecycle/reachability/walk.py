@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
+from artemis_lifecycle.reachability.index.files import reachable
+from artemis_lifecycle.reachability.index.lookups import entries_of
+from artemis_lifecycle.reachability.index.refresh import compact, refresh
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"
@@ -40,12 +44,12 @@ def indexed(
     level above records.
     """
     index = ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules, settings, files)
-    return index.refresh(metadata, spark)
+    return refresh(index, metadata, spark)
 
 
 def tidy(stores: Stores, metadata: TableMetadata, rules: LocationRules, root: str) -> int:
     """Join and rewrite segments of the table's index where that is worth it; returns how many were replaced."""
-    return ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules).compact(metadata)
+    return compact(ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules), metadata)
 
 
 def reachable_files(
@@ -60,9 +64,9 @@ def reachable_files(
 
     if not snapshot_ids:
         return spark.createDataFrame([], FILES)
-    if view.entries_of(snapshot_ids) <= rows_here:
-        return _local(spark, view.reachable(list(snapshot_ids)))
-    others = _local(spark, view.reachable(list(snapshot_ids), entries=False))
+    if entries_of(view, snapshot_ids) <= rows_here:
+        return _local(spark, reachable(view, list(snapshot_ids)))
+    others = _local(spark, reachable(view, list(snapshot_ids), entries=False))
     entries = rows_there(spark, view, list(snapshot_ids), FILES)
     return _one_row_per_location(entries.unionByName(others))
 

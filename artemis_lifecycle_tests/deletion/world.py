@@ -23,6 +23,7 @@ from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
 from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import write_frame, write_table
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
@@ -107,7 +108,7 @@ class World:
         metadata = self.metadata(table)
         job_id = f"plan-{uuid.uuid4().hex[:12]}"
         folder = f"{self.root}/plans/{job_id}/files"
-        files = indexed(self.spark, self.stores, metadata, DEFAULT_RULES, self.root).deletable(snapshots)
+        files = deletable(indexed(self.spark, self.stores, metadata, DEFAULT_RULES, self.root), snapshots)
         sealed = write_table(files, folder, self.stores)
         if commit:
             self.expire(table, *snapshots)

@@ -12,6 +12,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex
+from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 DAY = 86_400_000
@@ -79,11 +80,11 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
         ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
         assert (longest.snapshots, shortest.snapshots) == (5, 2)
         for point, kept in ((longest, ids), (shortest, [ids[0], ids[-1]])):
-            reached = view.reachable(kept)
+            reached = reachable(view, kept)
             assert point.files == reached.num_rows
             assert point.size_in_bytes == pc.sum(reached.column("size_in_bytes")).as_py()
         (cost,) = curve.refs
-        freed = view.deletable(ids[:-1]).num_rows - view.deletable(ids[1:-1]).num_rows
+        freed = deletable(view, ids[:-1]).num_rows - deletable(view, ids[1:-1]).num_rows
         assert (cost.ref, cost.type, cost.snapshot_id, cost.snapshots, cost.files) == ("first", "tag", ids[0], 1, freed)
         assert freed > 0
     assert list(curve.to_pandas()["files"]) == [shortest.files, longest.files]

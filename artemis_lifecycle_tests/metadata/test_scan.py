@@ -310,8 +310,8 @@ def test_manifests_of_any_writer_hold_what_was_written(tape: bytes) -> None:
     )
     live = manifests.live_files(cast(Stores, Shelf({PATH: data})), listed)
     assert [
-        (live.data[start : start + length].tobytes().decode(), int(size), manifests.ENTRY_KINDS[kind])
-        for start, length, size, kind in zip(live.starts, live.lengths, live.sizes, live.kinds, strict=True)
+        (path, int(size), manifests.ENTRY_KINDS[kind])
+        for path, size, kind in zip(live.paths.to_pylist(), live.sizes, live.kinds, strict=True)
     ] == [
         (path, size, kind_of(content, file_format))
         for status, content, path, file_format, size in entries

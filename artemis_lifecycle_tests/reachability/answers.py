@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, settings
 
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.reachability.index.files import deletable, reachable
+from artemis_lifecycle.reachability.index.held import held_files
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.metadata_tables import File, MetadataTable
@@ -63,7 +65,7 @@ def by_file(answer: Any, known: dict[str, File]) -> dict[File, Row]:
 
 def check_deletable(table: MetadataTable, view: Any, expired: Collection[int], known: dict[str, File]) -> None:
     """The view names exactly the files that the oracle names, each with its kind, its size and why."""
-    found = by_file(view.deletable(tuple(expired)), known)
+    found = by_file(deletable(view, tuple(expired)), known)
     expected = oracle.deletable(table, set(expired))
     assert set(found) - set(expected) == set(), "would be deleted, and must stay"
     assert set(expected) - set(found) == set(), "would stay, and is nobody's"
@@ -78,7 +80,7 @@ def check_deletable(table: MetadataTable, view: Any, expired: Collection[int], k
 
 def check_reachable(table: MetadataTable, view: Any, ids: Collection[int], known: dict[str, File]) -> None:
     """The same for what snapshots reach."""
-    found = by_file(view.reachable(tuple(ids)), known)
+    found = by_file(reachable(view, tuple(ids)), known)
     expected = oracle.reachable(table, ids)
     assert set(found) == set(expected)
     _check_rows(table, found, expected)
@@ -88,7 +90,7 @@ def check_reachable(table: MetadataTable, view: Any, ids: Collection[int], known
 
 def check_held(table: MetadataTable, view: Any, choices: Sequence[Collection[int]]) -> None:
     """The counts of what each choice of snapshots holds, statistics files apart."""
-    for ids, held in zip(choices, view.held([tuple(ids) for ids in choices]), strict=True):
+    for ids, held in zip(choices, held_files(view, [tuple(ids) for ids in choices]), strict=True):
         reached = oracle.reachable(table, ids)
         metadata = [file for file, kinds in reached.items() if kinds & {MANIFEST, MANIFEST_LIST}]
         content = [file for file, kinds in reached.items() if kinds & CONTENT_KINDS]
@@ -109,8 +111,8 @@ def _check_rows(table: MetadataTable, found: dict[File, Row], expected: oracle.R
 
 def same(one: Any, other: Any, ids: Collection[int], expired: Collection[int]) -> None:
     """Two views give the same answers, row by row; the order of rows is nobody's promise."""
-    assert _rows(one.deletable(tuple(expired))) == _rows(other.deletable(tuple(expired)))
-    assert _rows(one.reachable(tuple(ids))) == _rows(other.reachable(tuple(ids)))
+    assert _rows(deletable(one, tuple(expired))) == _rows(deletable(other, tuple(expired)))
+    assert _rows(reachable(one, tuple(ids))) == _rows(reachable(other, tuple(ids)))
 
 
 def _rows(answer: Any) -> list[tuple[Any, ...]]:

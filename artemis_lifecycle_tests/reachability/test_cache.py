@@ -12,6 +12,7 @@ import pytest
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex
+from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle_tests.reachability.answers import same
 from artemis_lifecycle_tests.reachability.metadata_tables import MetadataTable, built
 
@@ -59,7 +60,7 @@ def test_what_redis_holds_is_asked_of_no_store_and_does_not_outlast_the_window(
 ) -> None:
     metadata = table.read_metadata()
     view = opened(table, tmp_path / "index", redis.address).refresh(metadata)
-    answer = view.reachable(table.ids())
+    answer = reachable(view, table.ids())
     keys = redis.keys("artemis:*")
     assert keys
     assert all(0 < redis.ttl(key) <= 60 for key in keys)
@@ -92,7 +93,7 @@ def test_a_redis_that_is_away_costs_no_answer(
 def test_an_address_that_is_none_is_an_error_of_the_configuration(table: MetadataTable, tmp_path: Path) -> None:
     view = opened(table, tmp_path / "index", "http://nowhere").refresh(table.read_metadata())
     with pytest.raises(ConfigError, match=r"reachability\.cache"):
-        view.reachable(table.ids())
+        reachable(view, table.ids())
 
 
 def test_the_cache_keeps_nothing_longer_than_the_tables_window() -> None:

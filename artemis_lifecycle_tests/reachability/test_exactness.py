@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, reading, settle, state
+from artemis_lifecycle.reachability.index.files import deletable, reachable
+from artemis_lifecycle.reachability.index.lookups import holders, reaches, reaching
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_location
@@ -120,10 +122,10 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         # Statistics stay as long as the metadata names them, be their snapshot there or not.
         named = {normalise(file.path, rules) for file in metadata.statistics}
         held = [bool(oracle.holders(table, known[path])) or normalise(path, rules) in named for path in paths]
-        assert view.reaches(hashes).tolist() == [*held, False]
+        assert reaches(view, hashes).tolist() == [*held, False]
         if known:
             path = tape.of(sorted(known))
-            assert view.holders(normalise(path, rules)) == oracle.holders(table, known[path])
+            assert holders(view, normalise(path, rules)) == oracle.holders(table, known[path])
         listed = [manifest for held in table.held.values() for manifest, _ in held.manifests]
         # A file may be known as something else, too: that is not asked.
         others = {each.file for each in table.statistics} | {manifest.file for manifest in listed}
@@ -132,7 +134,7 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         chosen = [path for path in contents if tape.once_in(3)]
         reached = {snapshot_id for path in chosen for snapshot_id in oracle.holders(table, known[path])}
         hashes = np.array([hash_location(normalise(path, rules)) for path in chosen], np.uint64)
-        assert view.reaching(hashes) == tuple(each for each in table.ids() if each in reached)
+        assert reaching(view, hashes) == tuple(each for each in table.ids() if each in reached)
 
 
 @pytest.mark.slow
@@ -158,36 +160,36 @@ def test_a_hash_that_many_locations_share_keeps_files_and_deletes_none(
         view = opened(table, folder).refresh(table.read_metadata())
         known = mentions(table)
         some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
-        found = by_file(view.deletable(some), known)
+        found = by_file(deletable(view, some), known)
         assert found.keys() <= oracle.deletable(table, some).keys()
         check_reachable(table, view, some, known)
         for path, file in list(known.items())[:3]:
-            assert view.holders(normalise(path, rules)) == oracle.holders(table, file)
+            assert holders(view, normalise(path, rules)) == oracle.holders(table, file)
 
 
 def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [b"", b"\x06", b"\x09"], folder)
         view = opened(table, folder).refresh(table.read_metadata())
-        assert view.deletable(()).num_rows == 0
-        assert view.reachable(()).num_rows == 0
-        assert view.holders("s3://nobody/knows.parquet") == ()
+        assert deletable(view, ()).num_rows == 0
+        assert reachable(view, ()).num_rows == 0
+        assert holders(view, "s3://nobody/knows.parquet") == ()
 
 
 def test_a_snapshot_that_is_not_there_is_an_error_and_not_an_empty_answer(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [b"", b""], folder)
         view = opened(table, folder).refresh(table.read_metadata())
-        for ask in (view.deletable, view.reachable):
+        for ask in (deletable, reachable):
             with pytest.raises(UnreadableMetadata, match="404"):
-                ask((404,))
+                ask(view, (404,))
 
 
 def test_a_table_without_snapshots_has_no_files(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [], folder)
         view = opened(table, folder).refresh(table.read_metadata())
-        assert view.deletable(()).num_rows == view.reachable(()).num_rows == 0
+        assert deletable(view, ()).num_rows == reachable(view, ()).num_rows == 0
 
 
 def test_the_index_lies_under_the_tables_uuid(folders: Folders) -> None:

@@ -6,10 +6,10 @@ from typing import cast
 
 import numpy as np
 import pytest
+from artemis_lifecycle.reachability.index.reading import Manifests, ReadManifest, merged, read_lists, read_manifest
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import Snapshot
-from artemis_lifecycle.reachability.index.reading import Manifests, ReadManifest, merged, read_lists, read_manifest
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.stores import Stores

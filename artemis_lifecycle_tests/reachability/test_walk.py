@@ -14,6 +14,8 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.index.files import deletable, reachable
+from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules
@@ -88,7 +90,7 @@ def test_the_executors_and_this_process_find_the_same(
     assert there.lists_read == len(ids)
     assert _rows(reachable_files(spark, here, ids)) == _rows(reachable_files(spark, there, ids, rows_here=0))
     for count in range(len(ids)):
-        one, other = (view.deletable(ids[:count]).sort_by("path") for view in (here, there))
+        one, other = (deletable(view, ids[:count]).sort_by("path") for view in (here, there))
         assert one.equals(other)
 
 
@@ -109,8 +111,8 @@ def test_deletable_is_what_expired_snapshots_reach_without_what_any_other_does(
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     view = _view(metadata, tmp_path)
     for count in range(len(ids)):
-        expected = _paths(view.reachable(ids[:count])) - _paths(view.reachable(ids[count:]))
-        assert _paths(view.deletable(ids[:count])) == expected
+        expected = _paths(reachable(view, ids[:count])) - _paths(reachable(view, ids[count:]))
+        assert _paths(deletable(view, ids[:count])) == expected
 
 
 @pytest.mark.parametrize("where", ["here", "executors"])
@@ -122,7 +124,7 @@ def test_any_harm_to_a_file_of_the_walk_stops_it(
     session = spark if where == "executors" else None
     known = _view(metadata, tmp_path / "known", session)
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    (row, *_) = [row for row in known.reachable(ids[-1:]).to_pylist() if row["kind"] == victim]
+    (row, *_) = [row for row in reachable(known, ids[-1:]).to_pylist() if row["kind"] == victim]
     path = Path(row["path"].removeprefix("file:"))
     kept = path.read_bytes()
     try:
@@ -139,7 +141,7 @@ def test_any_harm_to_a_file_of_the_walk_stops_it(
         assert path.name in str(caught.value)
     finally:
         path.write_bytes(kept)
-    known.require_present()
+    require_present(known)
 
 
 def test_a_snapshot_that_the_metadata_does_not_have_is_an_error(metadata: TableMetadata, tmp_path: Path) -> None:

@@ -8,17 +8,15 @@ a logarithmic number of times; a segment is rewritten when half of it is dead, s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from artemis_lifecycle.reachability.index.files import DamagedIndex
-from artemis_lifecycle.reachability.index.reading import ReadManifest, SegmentWriter, checksum_of
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from artemis_lifecycle.reachability.index.index import ManifestIndex
-    from artemis_lifecycle.reachability.index.state import IndexState
+from artemis_lifecycle.reachability.index.array_file import DamagedIndex
+from artemis_lifecycle.reachability.index.index import ManifestIndex
+from artemis_lifecycle.reachability.index.rows import columns_of, sizes_of
+from artemis_lifecycle.reachability.index.segments import ReadManifest, SegmentWriter, checksum_of
+from artemis_lifecycle.reachability.index.state import IndexState
 
 SMALL_ROWS = 250_000
 SMALL_SEGMENTS = 8
@@ -30,12 +28,10 @@ def compacted(index: ManifestIndex, state: IndexState) -> int:
 
     Memory: one new segment's rows. The files of replaced segments stay until the index sweeps them.
     """
-    import numpy as np
-
     chosen = _worth_rewriting(state)
     if not len(chosen):
         return 0
-    writer = SegmentWriter(index.files, index.folder, index.identity)
+    writer = SegmentWriter(index)
     for number in chosen.tolist():
         for manifest in _members(index, state, number):
             for segment, blocks in writer.add(manifest):
@@ -49,8 +45,6 @@ def compacted(index: ManifestIndex, state: IndexState) -> int:
 
 
 def _worth_rewriting(state: IndexState) -> NDArray[np.int64]:
-    import numpy as np
-
     held = state.segment_of >= 0
     rows = state.manifests.existing + state.manifests.added
     alive = np.bincount(state.segment_of[held], weights=rows[held], minlength=len(state.segments))
@@ -64,20 +58,18 @@ def _worth_rewriting(state: IndexState) -> NDArray[np.int64]:
 
 def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[ReadManifest]:
     """The manifests of a segment that are still listed, as they were read."""
-    import numpy as np
-
     members = np.flatnonzero(state.segment_of == number)
     if not len(members):
         return
     segment = state.segments[number]
-    hashes, owners = index.columns_of(state, number)
-    sizes = index.sizes_of(state, number)
+    hashes, owners = columns_of(index, state, number)
+    sizes = sizes_of(index, state, number)
     # Sorted by owner and, being stable, within it by hash.
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(segment.manifests + 1))
     for manifest in members[np.argsort(state.block_offsets[members])].tolist():
         place = int(state.place_of[manifest])
-        block = index.read_segment(segment, int(state.block_offsets[manifest]), int(state.block_lengths[manifest]))
+        block = index.read_part(segment.name, int(state.block_offsets[manifest]), int(state.block_lengths[manifest]))
         if checksum_of(block) != int(state.block_checksums[manifest]):
             raise DamagedIndex("a block does not have its checksum")
         counts = (

@@ -1,117 +1,240 @@
-"""The index's files: named arrays in one file, each with a checksum. Belongs here: writing and reading them, and
-noticing that one is not what was written. Does not belong: what the arrays mean.
+"""The files that snapshots reach, and those that only expired ones do, with kind and size. Belongs here: naming them,
+one row per location. Does not belong: looking up single files and hashes (`lookups.py`).
 
-Layout: 8 bytes of magic, the header's length (4 bytes, little endian), the header (JSON), its xxh3-64 checksum (8
-bytes), then the sections back to back. The header names its sections (dtype, place, length, checksum) and what the file
-belongs to; a reader that expects another header takes the file for none of its own.
+Deletable = reached by an expired snapshot, and by no kept one.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
-from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage.stores import Stores
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
+from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, not_among_entries
+from artemis_lifecycle.reachability.index.rows import rows_of
+from artemis_lifecycle.reachability.index.view import IndexView, query
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location_hash import hash_column
 
-MAGIC = b"ARTINDX1"
-
-
-class DamagedIndex(Exception):  # noqa: N818  (handled inside this package)
-    """A file of the index is missing, damaged or another's: rebuild it. Never leaves this package."""
+KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, "statistics", "partition_statistics")
 
 
 @dataclass(frozen=True)
-class Section:
-    """Where an array stands in its file (offset from the file's start, bytes), its dtype, and its xxh3-64 checksum."""
+class _Named:
+    """Files, one row per naming: path (large_string), hash of the location, kind (index into KINDS), size, and the
+    place in the history of the last chosen snapshot that reaches it."""
 
-    dtype: str
-    offset: int
-    length: int
-    checksum: int
+    paths: pa.Array
+    hashes: NDArray[np.uint64]
+    kinds: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def only(self, rows: NDArray[np.int64]) -> _Named:
+        return _Named(self.paths.take(pa.array(rows)), *(getattr(self, name)[rows] for name in _NUMBERS))
+
+    def path(self, row: int) -> str:
+        spelled: bytes = self.paths[row].as_buffer().to_pybytes()
+        return spelled.decode("utf-8", "surrogatepass")
 
 
-def encode(identity: Mapping[str, object], arrays: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Section]]:
-    """One file of `arrays` (numpy arrays of one dimension, or bytes), and where each stands in it."""
-    import numpy as np
-    import xxhash
+_NUMBERS = tuple(field.name for field in fields(_Named) if field.name != "paths")
 
-    views: dict[str, Any] = {}
-    places: dict[str, tuple[str, int, int, int]] = {}
-    end = 0
-    for name, array in arrays.items():
-        raw = isinstance(array, bytes | bytearray)
-        view = memoryview(array if raw else np.ascontiguousarray(array).view(np.uint8).data)
-        places[name] = "bytes" if raw else array.dtype.str, end, view.nbytes, xxhash.xxh3_64_intdigest(view)
-        views[name] = view
-        end += view.nbytes
-    header = json.dumps({"identity": dict(identity), "sections": places}).encode()
-    start = len(MAGIC) + 4 + len(header) + 8
-    head = MAGIC + len(header).to_bytes(4, "little") + header + xxhash.xxh3_64_intdigest(header).to_bytes(8, "little")
-    sections = {
-        name: Section(dtype, start + offset, length, checksum)
-        for name, (dtype, offset, length, checksum) in places.items()
+
+@query
+def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
+    """Files that an expired snapshot reaches and no other snapshot of the metadata does, one row per location.
+
+    Columns: path, kind, size_in_bytes, reason.
+    """
+    expired = view.chosen(expired_ids)
+    state = view.state
+    kept_manifests = state.listed_by(~expired)
+    last = state.last_listed(expired, view.order)
+    doomed = np.flatnonzero((last >= 0) & ~kept_manifests)
+    gone = {int(i) for i in state.snapshot_ids[expired]}
+    named = _together(
+        [_entries(view, doomed, last), _manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)]
+    )
+    # One location may be named as several kinds (a Puffin file with statistics beside deletion vectors), and a manifest
+    # stand there under two spellings: whoever keeps it as any, keeps it.
+    held = above_entries(view, kept_manifests, gone)
+    rows = not_among_entries(view, named.hashes, kept_manifests)
+    found = _one_per_location(view, named.only(rows[~np.isin(named.hashes[rows], held)]))
+    table = _table(found).append_column("reason", _reasons(view, found.last))
+    return table.cast(
+        pa.schema(
+            [("path", pa.string()), ("kind", pa.string()), ("size_in_bytes", pa.int64()), ("reason", pa.string())]
+        )
+    )
+
+
+@query
+def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = True) -> pa.Table:
+    """All that the given snapshots reach, one row per location. Columns: path, kind, size_in_bytes, location.
+
+    Without `entries` only what stands above them: manifest lists, manifests and statistics files.
+    """
+    chosen = view.chosen(snapshot_ids)
+    last = view.state.last_listed(chosen, view.order)
+    manifests = np.flatnonzero(last >= 0)
+    parts = [
+        _entries(view, manifests if entries else manifests[:0], last),
+        _manifests(view, manifests, last),
+        _lists(view, chosen),
+        _statistics(view, {int(i) for i in view.state.snapshot_ids[chosen]}),
+    ]
+    table = _table(_one_per_location(view, _together(parts)))
+    rules = view.index.rules
+    locations = pa.array([normalise(path, rules) for path in table.column("path").to_pylist()], pa.string())
+    return table.append_column("location", locations)
+
+
+# --- what there is to name ------------------------------------------------------------------------------------------
+
+
+def _entries(view: IndexView, manifests: NDArray[np.int64], last: NDArray[np.int64]) -> _Named:
+    """The entries of the given manifests."""
+    paths, kinds, sizes, lasts = [pa.array([], pa.large_string())], [], [], []
+    for number, rows in rows_of(view.index, view.state, manifests):
+        paths.append(rows.paths)
+        kinds.append(rows.kinds)
+        sizes.append(rows.sizes)
+        lasts.append(np.full(len(rows), last[number], np.int64))
+    empty = np.empty(0, np.int64)
+    every = pa.concat_arrays(paths)
+    return _Named(
+        every,
+        hash_column(every, view.index.rules),
+        *(np.concatenate([empty, *columns]).astype(np.int64, copy=False) for columns in (kinds, sizes, lasts)),
+    )
+
+
+def _manifests(view: IndexView, numbers: NDArray[np.int64], last: NDArray[np.int64]) -> _Named:
+    chosen = view.state.manifests.take(numbers)
+    return _Named(
+        chosen.paths,
+        view.state.locations[numbers],
+        np.full(len(numbers), KINDS.index(MANIFEST), np.int64),
+        np.maximum(chosen.lengths, 0),
+        last[numbers],
+    )
+
+
+def _lists(view: IndexView, chosen: NDArray[np.bool_]) -> _Named:
+    """Manifest lists of the chosen snapshots."""
+    places = view.order[chosen]
+    sizes = dict(zip(places.tolist(), view.state.list_sizes[chosen].tolist(), strict=True))
+    paths = {
+        place: snapshot.manifest_list
+        for place, snapshot in enumerate(view.metadata.snapshots)
+        if place in sizes and snapshot.manifest_list is not None
     }
-    return b"".join((head, *views.values())), sections
+    texts = as_texts(paths.values())
+    return _Named(
+        texts,
+        hash_column(texts, view.index.rules),
+        np.full(len(paths), KINDS.index(MANIFEST_LIST), np.int64),
+        np.array([sizes[place] for place in paths], np.int64),
+        np.array(list(paths), np.int64),
+    )
 
 
-def decode(data: bytes, identity: Mapping[str, object]) -> dict[str, Any]:
-    """The arrays of a whole file. Raises DamagedIndex when it is damaged or its identity is another."""
-    sections, end = _header(data, identity)
-    if end != len(data):
-        raise DamagedIndex(f"the file has {len(data)} bytes, and its header says {end}")
-    return {name: checked(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
+def _statistics(view: IndexView, chosen: set[int]) -> _Named:
+    """Statistics files registered for the chosen snapshots."""
+    place = {snapshot.snapshot_id: at for at, snapshot in enumerate(view.metadata.snapshots)}
+    mine = [file for file in view.metadata.statistics if file.snapshot_id in chosen]
+    texts = as_texts(file.path for file in mine)
+    return _Named(
+        texts,
+        hash_column(texts, view.index.rules),
+        np.array([KINDS.index(file.kind) for file in mine], np.int64),
+        np.array([file.size_in_bytes for file in mine], np.int64),
+        np.array([place[file.snapshot_id] for file in mine], np.int64),
+    )
 
 
-def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
-    """All arrays of the file at `path`. Raises DamagedIndex."""
-    try:
-        return decode(stores.read(path), identity)
-    except StorageError as error:
-        raise DamagedIndex(f"{path}: {error.what}") from error
+# --- one row per location -------------------------------------------------------------------------------------------
 
 
-def _header(data: bytes, identity: Mapping[str, object]) -> tuple[dict[str, Section], int]:
-    import xxhash
+def _one_per_location(view: IndexView, every: _Named) -> _Named:
+    """A file that is named more than once keeps its least path and kind, its largest size and last.
 
-    at = len(MAGIC) + 4
-    if data[: len(MAGIC)] != MAGIC or len(data) < at:
-        raise DamagedIndex("the file does not begin as one of the index")
-    size = int.from_bytes(data[len(MAGIC) : at], "little")
-    header, checksum = data[at : at + size], data[at + size : at + size + 8]
-    if len(checksum) != 8 or xxhash.xxh3_64_intdigest(header) != int.from_bytes(checksum, "little"):
-        raise DamagedIndex("the header is damaged")
-    content = json.loads(header)
-    if content["identity"] != json.loads(json.dumps(dict(identity))):
-        raise DamagedIndex("the file is another table's, or made under other rules")
-    start = at + size + 8
-    sections = {
-        name: Section(dtype, start + offset, length, checksum)
-        for name, (dtype, offset, length, checksum) in content["sections"].items()
-    }
-    return sections, max((part.offset + part.length for part in sections.values()), default=start)
+    Two locations of one hash are two files: paths decide, in the rare case that they differ.
+    """
+    order = np.argsort(every.hashes, kind="stable")
+    hashes = every.hashes[order]
+    leads = np.ones(len(order), np.bool_)
+    leads[1:] = hashes[1:] != hashes[:-1]
+    if leads.all():
+        return every
+    first = np.maximum.accumulate(np.where(leads, np.arange(len(order)), 0))
+    again = np.flatnonzero(~leads)
+    one, other = (every.paths.take(pa.array(order[rows])) for rows in (again, first[again]))
+    differs = np.asarray(pc.not_equal(one, other))
+    group = np.cumsum(leads) - 1
+    group, paths = _respelled(view, every, order, group, np.unique(group[again[differs]]))
+    count = int(group.max()) + 1
+    starts = np.full(count, len(order), np.int64)
+    np.minimum.at(starts, group, np.arange(len(order)))
+    kinds = np.full(count, len(KINDS), np.int64)
+    np.minimum.at(kinds, group, every.kinds[order])
+    sizes, last = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    np.maximum.at(sizes, group, every.sizes[order])
+    np.maximum.at(last, group, every.last[order])
+    rows = order[starts]
+    for index, row in paths.items():
+        rows[index] = row
+    return replace(every.only(rows), kinds=kinds, sizes=sizes, last=last)
 
 
-def checked(data: bytes, section: Section) -> Any:
-    """A section's bytes as its array. Raises DamagedIndex when they are not what was written."""
-    import numpy as np
-    import xxhash
+def _respelled(
+    view: IndexView, every: _Named, order: NDArray[np.int64], group: NDArray[np.int64], spelled: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], dict[int, int]]:
+    """Groups of equal hashes whose paths differ: split by location, with the row of the least path of each."""
+    settled, paths = group.copy(), {}
+    following = int(group.max()) + 1
+    for number in spelled.tolist():
+        by_location: dict[str, list[int]] = {}
+        for index in np.flatnonzero(group == number).tolist():
+            location = normalise(every.path(int(order[index])), view.index.rules)
+            by_location.setdefault(location, []).append(index)
+        for place, indexes in enumerate(by_location.values()):
+            target = number if place == 0 else following
+            following += place > 0
+            settled[indexes] = target
+            paths[target] = min((every.path(int(order[index])), int(order[index])) for index in indexes)[1]
+    return settled, paths
 
-    if len(data) != section.length or xxhash.xxh3_64_intdigest(data) != section.checksum:
-        raise DamagedIndex("a section does not have its checksum")
-    return data if section.dtype == "bytes" else np.frombuffer(data, np.dtype(section.dtype))
+
+def _together(parts: Sequence[_Named]) -> _Named:
+    return _Named(
+        pa.concat_arrays([part.paths for part in parts]),
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in _NUMBERS),
+    )
 
 
-def texts_to_arrays(texts: list[bytes]) -> tuple[NDArray[np.int64], bytes]:
-    """Offsets (one more than texts) and the texts back to back."""
-    import numpy as np
+def _table(found: _Named) -> pa.Table:
+    kinds = pa.DictionaryArray.from_arrays(pa.array(found.kinds.astype(np.int8)), pa.array(KINDS))
+    return pa.table(
+        {"path": found.paths.cast(pa.string()), "kind": kinds.dictionary_decode(), "size_in_bytes": found.sizes}
+    )
 
-    offsets = np.zeros(len(texts) + 1, np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    return offsets, b"".join(texts)
+
+def _reasons(view: IndexView, last: NDArray[np.int64]) -> pa.Array:
+    places, inverse = np.unique(last, return_inverse=True)
+    texts = [
+        f"last reached by expired snapshot {view.metadata.snapshots[place].snapshot_id}; by no kept one"
+        for place in places.tolist()
+    ]
+    indices = pa.array(inverse.astype(np.int32))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(texts, pa.string())).dictionary_decode()

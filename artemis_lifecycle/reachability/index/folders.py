@@ -5,27 +5,29 @@ kept of them (`reachability/reached.py`).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from artemis_lifecycle.reachability.index.rows import rows_of
+from artemis_lifecycle.reachability.index.view import IndexView, query
 from artemis_lifecycle.storage.many_files import ByFolder
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
-    from artemis_lifecycle.reachability.index.index import IndexView
+@query
+def reached_folders(view: IndexView, without: Collection[str] = ()) -> tuple[list[set[str]], tuple[str, ...]]:
+    """The folders of all that any snapshot reaches, as the metadata spells them, in parts, which may name a folder
+    again; and the index's segments by name. Leaves out the entries of segments named in `without`: they were read
+    before."""
+    return list(_parts(view, without)), tuple(segment.name for segment in view.state.segments)
 
 
-def folders(view: IndexView, without: Collection[str] = ()) -> Iterator[set[str]]:
-    """The folders, as the metadata spells them, of lists, manifests, statistics files, and of the entries in segments
-    other than those named; in parts, which may name a folder again. Raises DamagedIndex."""
-    import numpy as np
-
+def _parts(view: IndexView, without: Collection[str]) -> Iterator[set[str]]:
     state = view.state
     paths = [snapshot.manifest_list for snapshot in view.metadata.snapshots if snapshot.manifest_list is not None]
     paths += [file.path for file in view.metadata.statistics]
     yield {path.rpartition("/")[0] for path in paths}
-    yield _folders(state.manifests.offsets, state.manifests.data)
+    yield _folders(state.manifests.paths)
     fresh = np.array([segment.name not in without for segment in state.segments], np.bool_)
     for number in np.flatnonzero(fresh).tolist():
         yield _of_segment(view, number)
@@ -37,15 +39,13 @@ _known: dict[tuple[str, str], set[str]] = {}
 
 
 def _of_segment(view: IndexView, number: int) -> set[str]:
-    import numpy as np
-
     state = view.state
     key = view.index.folder, state.segments[number].name
     known = _known.get(key)
     if known is None:
         known = set()
-        for _, rows in view.index.rows_of(state, np.flatnonzero(state.segment_of == number)):
-            known |= _folders(rows.offsets, rows.data)
+        for _, rows in rows_of(view.index, state, np.flatnonzero(state.segment_of == number)):
+            known |= _folders(rows.paths)
         if len(known) <= _LARGEST:
             if len(_known) >= _KEPT:
                 _known.clear()
@@ -53,9 +53,7 @@ def _of_segment(view: IndexView, number: int) -> set[str]:
     return known
 
 
-def _folders(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> set[str]:
+def _folders(paths: pa.Array) -> set[str]:
     # Paths come in runs of one folder: the first of each tells it.
-    starts = ByFolder.at(offsets, data).starts
-    first = zip(offsets[starts].tolist(), offsets[starts + 1].tolist(), strict=True)
-    found = {data[low:high].tobytes().rpartition(b"/")[0] for low, high in first}
-    return {folder.decode("utf-8", "surrogatepass") for folder in found}
+    firsts = paths.take(pa.array(ByFolder.of(paths).starts))
+    return {path.rpartition("/")[0] for path in firsts.to_pylist()}

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from artemis_lifecycle.reachability.index.index import IndexView
+from artemis_lifecycle.reachability.index.rows import columns_of, sizes_of
+from artemis_lifecycle.reachability.index.view import IndexView, query
 
 _ROWS_AT_ONCE = 2_000_000
 """Bounds the memory: about 100 MB, however large the table."""
@@ -29,13 +28,12 @@ class Held:
     metadata_size_in_bytes: int
 
 
-def held(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
-    """See `IndexView.held`. Raises DamagedIndex.
+@query
+def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
+    """What each choice of snapshots (ids) reaches: distinct files and their bytes, counted without naming one.
 
     Files are told apart by the hashes of their locations; statistics files are left out, as one in a thousand.
     """
-    import numpy as np
-
     state = view.state
     chosen = [view.chosen(ids) for ids in choices]
     listed = np.array([state.listed_by(mask) for mask in chosen]).reshape(len(choices), len(state.manifests))
@@ -61,14 +59,12 @@ def _by_range(
     view: IndexView, bounds: NDArray[np.uint64]
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
     """(hashes, numbers of manifests, sizes) of all rows of manifests that are still listed, range by range."""
-    import numpy as np
-
     state = view.state
     edges: list[np.uint64 | None] = [None, *bounds, None]
     for low, high in pairwise(edges):
         parts = []
         for number, segment in enumerate(state.segments):
-            hashes, owners = view.index.columns_of(state, number)
+            hashes, owners = columns_of(view.index, state, number)
             start = 0 if low is None else int(np.searchsorted(hashes, low))
             end = len(hashes) if high is None else int(np.searchsorted(hashes, high))
             members = np.flatnonzero(state.segment_of == number)
@@ -76,7 +72,7 @@ def _by_range(
             number_of[state.place_of[members]] = members
             manifests = number_of[owners[start:end]]
             alive = manifests >= 0
-            sizes = view.index.sizes_of(state, number)[start:end]
+            sizes = sizes_of(view.index, state, number)[start:end]
             parts.append((hashes[start:end][alive], manifests[alive], sizes[alive]))
         if any(len(part[0]) for part in parts):
             hashes, manifests, sizes = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -86,8 +82,6 @@ def _by_range(
 def _with_metadata(
     view: IndexView, mask: NDArray[np.bool_], listed: NDArray[np.bool_], files: int, size_in_bytes: int
 ) -> Held:
-    import numpy as np
-
     state = view.state
     manifests = np.flatnonzero(listed)
     _, first = np.unique(state.locations[manifests], return_index=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-_BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 _HASHES = types.Array(types.uint64, 1, "C", readonly=True)
 _OWNERS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -81,22 +80,6 @@ def count_by_owner(owners: Any, counts: Any) -> Any:
             return False
         counts[owner] += 1
     return True
-
-
-@njit(types.void(_BYTES, _LONGS, _LONGS, _BYTES, _LONGS, _LONGS, types.boolean[::1]), cache=True, nogil=True)
-def equal_slices(one: Any, offsets: Any, rows: Any, other: Any, others: Any, others_rows: Any, same: Any) -> None:
-    """Whether row `rows[i]` of `one` has the bytes of row `others_rows[i]` of `other`."""
-    for index in range(len(rows)):
-        left, right = rows[index], others_rows[index]
-        size = offsets[left + 1] - offsets[left]
-        equal = others[right + 1] - others[right] == size
-        if equal:
-            start, begin = offsets[left], others[right]
-            for byte in range(size):
-                if one[start + byte] != other[begin + byte]:
-                    equal = False
-                    break
-        same[index] = equal
 
 
 @njit(types.int64[::1](_LONGS), cache=True, nogil=True)

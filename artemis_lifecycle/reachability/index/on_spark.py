@@ -6,33 +6,34 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
 from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
-from artemis_lifecycle.reachability.index.files import DamagedIndex
-from artemis_lifecycle.reachability.index.reading import (
+from artemis_lifecycle.reachability.index.array_file import DamagedIndex
+from artemis_lifecycle.reachability.index.index import ManifestIndex
+from artemis_lifecycle.reachability.index.manifests import ListChunk, read_lists
+from artemis_lifecycle.reachability.index.rows import rows_of
+from artemis_lifecycle.reachability.index.segments import (
     SEGMENT_ROWS,
     Blocks,
-    ListChunk,
     Rows,
     Segment,
     checksum_of,
     read_block,
-    read_lists,
     read_manifest,
     write_segments,
 )
+from artemis_lifecycle.reachability.index.state import IndexState
+from artemis_lifecycle.reachability.index.view import IndexView
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.stores import is_local
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
-
-    from artemis_lifecycle.reachability.index.index import IndexView, ManifestIndex
-    from artemis_lifecycle.reachability.index.state import IndexState
 
 _ROWS_PER_TASK = 500_000
 _ENTRY_BYTES = 60
@@ -56,8 +57,6 @@ def write_segments_there(
     lengths: NDArray[np.int64],
 ) -> Iterator[tuple[Segment, Blocks]]:
     """`write_segments` of all manifests, in tasks of about equal bytes. Raises UnreadableMetadata, EncryptedTable."""
-    import numpy as np
-
     cores = int(spark.sparkContext.defaultParallelism)
     bytes_per_task = SEGMENT_ROWS * _ENTRY_BYTES
     tasks = max(1, min(len(entries), max(cores, -(-int(lengths.sum()) // bytes_per_task))))
@@ -111,8 +110,6 @@ def rows_there(spark: SparkSession, view: IndexView, snapshot_ids: Sequence[int]
 
     A task that finds the index damaged reads the metadata itself, for its own manifests only.
     """
-    import numpy as np
-
     state = view.state
     manifests = np.flatnonzero(state.listed_by(view.chosen(snapshot_ids)))
     held = manifests[state.segment_of[manifests] >= 0]
@@ -140,12 +137,10 @@ class _Share:
         return cls(view.index, view.state.part(manifests))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        import numpy as np
-
         numbers = np.arange(len(self.state.manifests))
         pending: set[int] = set(numbers.tolist())
         try:
-            for number, rows in self.index.rows_of(self.state, numbers):
+            for number, rows in rows_of(self.index, self.state, numbers):
                 yield self._batch(rows)
                 pending.discard(number)
         except DamagedIndex:
@@ -154,9 +149,7 @@ class _Share:
                 yield self._batch(read_block(read.block, checksum_of(read.block)))
 
     def _batch(self, rows: Rows) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        paths = rows.paths()
+        paths = rows.paths.cast(pa.string())
         kinds = pa.DictionaryArray.from_arrays(pa.array(rows.kinds), pa.array(ENTRY_KINDS)).dictionary_decode()
         rules = self.index.rules
         return pa.RecordBatch.from_pydict(

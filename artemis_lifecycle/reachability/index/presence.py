@@ -6,13 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
+from artemis_lifecycle.reachability.index.index import ManifestIndex
+from artemis_lifecycle.reachability.index.view import IndexView
 from artemis_lifecycle.storage.location import parent
-
-if TYPE_CHECKING:
-    from artemis_lifecycle.reachability.index.index import IndexView, ManifestIndex
 
 _ONE_BY_ONE = 256
 """Of more files in a folder than this, the folder is listed: a thousand names for the price of one question."""
@@ -50,7 +48,16 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
             list(pool.map(look_up, one_by_one))
 
 
-def known_files(view: IndexView) -> dict[str, int]:
+def require_present(view: IndexView) -> None:
+    """Look up that every list and manifest of the metadata is in the store, with the length that is recorded.
+
+    What the index knows is not opened again; before something is deleted on its word, it has to be there still.
+    Raises UnreadableMetadata.
+    """
+    require_files(view.index, _known_files(view))
+
+
+def _known_files(view: IndexView) -> dict[str, int]:
     """Path -> recorded length (-1: none is recorded) of every list and manifest of the metadata."""
     state = view.state
     known = {state.manifests.path(row): int(length) for row, length in enumerate(state.manifests.lengths)}

@@ -11,28 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, Snapshot
-from artemis_lifecycle.reachability.index.files import DamagedIndex, Section
-from artemis_lifecycle.reachability.index.reading import (
-    COLUMNS,
-    Blocks,
-    ListChunk,
-    Manifests,
-    Segment,
-    joined,
-    merged,
-    same_manifests,
-    taken,
-)
+from artemis_lifecycle.reachability.index.array_file import DamagedIndex, Section
+from artemis_lifecycle.reachability.index.manifests import NUMBERS, ListChunk, Manifests, joined, merged
+from artemis_lifecycle.reachability.index.segments import COLUMNS, Blocks, Segment, large_texts
 from artemis_lifecycle.storage.location import LocationRules
-from artemis_lifecycle.storage.location_hash import hash_paths
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
 
 OPEN = 2**31 - 1
 """The end of a stretch that reaches to its lane's last snapshot."""
@@ -40,14 +33,6 @@ OPEN = 2**31 - 1
 UNREAD = -2
 _NO_ROWS = -1
 _LANES_TRIED = 8
-
-
-def no_manifests() -> Manifests:
-    import numpy as np
-
-    empty = np.empty(0, np.int64)
-    narrow = np.empty(0, np.int8)
-    return Manifests(np.zeros(1, np.int64), np.empty(0, np.uint8), empty, narrow, empty, empty, empty, empty)
 
 
 @dataclass
@@ -79,15 +64,12 @@ class IndexState:
     segments: list[Segment] = field(default_factory=list)
     as_of_ms: int = 0
     """`last-updated-ms` of the metadata file that the state was brought up to."""
-    _keys: NDArray[np.uint64] | None = None
 
     @classmethod
     def empty(cls) -> IndexState:
-        import numpy as np
-
         wide, narrow, hashes = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.uint64)
         return cls(
-            no_manifests(), hashes, wide, wide, wide, wide, hashes, wide, hashes, wide, narrow, narrow, wide, narrow,
+            Manifests.none(), hashes, wide, wide, wide, wide, hashes, wide, hashes, wide, narrow, narrow, wide, narrow,
             narrow, narrow,
         )  # fmt: skip
 
@@ -98,41 +80,23 @@ class IndexState:
 
         Raises UnreadableMetadata when a list says something else of a known manifest than was found in it.
         """
-        import numpy as np
-
-        known, keys = self._known_keys(), found.keys()
-        order = np.argsort(known, kind="stable")
-        at = np.searchsorted(known[order], keys)
-        candidate = order[np.minimum(at, len(order) - 1)] if len(order) else np.zeros(len(keys), np.int64)
-        hit = np.zeros(len(keys), np.bool_)
-        if len(order):
-            hit = known[candidate] == keys
-            rows = np.flatnonzero(hit)
-            # A key is 64 bits of a path and a length: the manifest itself decides.
-            hit[rows] = same_manifests(found, rows, self.manifests, candidate[rows])
-        numbers = np.where(hit, candidate, -1)
+        known = pc.index_in(found.keys(), value_set=self.manifests.keys()).fill_null(-1)
+        numbers: NDArray[np.int64] = known.to_numpy().astype(np.int64)
+        rows = np.flatnonzero(numbers >= 0)
+        numbers[rows[found.contents[rows] != self.manifests.contents[numbers[rows]]]] = -1
         self._require_counts(found, numbers)
-        new = np.flatnonzero(~hit)
+        new = np.flatnonzero(numbers < 0)
         numbers[new] = len(self.manifests) + np.arange(len(new))
-        count, fresh = len(new), taken(found, new)
+        count, fresh = len(new), found.take(new)
         self.manifests = joined(self.manifests, fresh)
-        self._keys = np.concatenate([known, keys[new]])
-        hashes = hash_paths(fresh.data, fresh.offsets[:-1], np.diff(fresh.offsets), rules)
-        self.locations = np.concatenate([self.locations, hashes])
+        self.locations = np.concatenate([self.locations, hash_column(fresh.paths, rules)])
         self.segment_of = np.concatenate([self.segment_of, np.full(count, UNREAD, np.int64)])
         for name in ("place_of", "block_offsets", "block_lengths"):
             setattr(self, name, np.concatenate([getattr(self, name), np.zeros(count, np.int64)]))
         self.block_checksums = np.concatenate([self.block_checksums, np.zeros(count, np.uint64)])
         return numbers
 
-    def _known_keys(self) -> NDArray[np.uint64]:
-        if self._keys is None or len(self._keys) != len(self.manifests):
-            self._keys = self.manifests.keys()
-        return self._keys
-
     def _require_counts(self, found: Manifests, numbers: NDArray[np.int64]) -> None:
-        import numpy as np
-
         rows = np.flatnonzero(numbers >= 0)
         rows = rows[self.segment_of[numbers[rows]] != UNREAD]
         for name in ("existing", "added", "deleted"):
@@ -154,8 +118,6 @@ class IndexState:
 
         No engine opens them to plan a scan (Iceberg's ManifestGroup), so no supported read reaches a file through them.
         """
-        import numpy as np
-
         return np.flatnonzero(
             (self.segment_of == UNREAD) & (self.manifests.existing == 0) & (self.manifests.added == 0)
         )
@@ -167,8 +129,6 @@ class IndexState:
 
     def add_rows(self, segment: Segment, blocks: Blocks) -> None:
         """Take over a segment that was written for manifests known by number."""
-        import numpy as np
-
         for name in ("segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums"):
             # Arrays that came from a file cannot be written to.
             setattr(self, name, getattr(self, name).copy())
@@ -205,8 +165,6 @@ class IndexState:
 
     def keep_lists(self, rows: NDArray[np.bool_]) -> None:
         """Forget the other snapshots, and with them every manifest that no snapshot lists any more."""
-        import numpy as np
-
         for name in _BY_LIST:
             setattr(self, name, getattr(self, name)[rows])
         alive = self.stretches_with(np.ones(len(self.snapshot_ids), np.bool_))
@@ -218,14 +176,12 @@ class IndexState:
             return
         self.stretch_manifest = (np.cumsum(listed) - 1)[self.stretch_manifest]
         numbers = np.flatnonzero(listed)
-        self.manifests, self._keys = taken(self.manifests, numbers), None
+        self.manifests = self.manifests.take(numbers)
         for name in _BY_MANIFEST:
             setattr(self, name, getattr(self, name)[numbers])
 
     def drop_segments(self, gone: NDArray[np.bool_]) -> None:
         """Forget the given segments, which hold no manifest's rows any more."""
-        import numpy as np
-
         renumbered = np.cumsum(~gone) - 1
         held = self.segment_of >= 0
         self.segment_of = np.where(held, renumbered[np.where(held, self.segment_of, 0)], self.segment_of)
@@ -235,8 +191,6 @@ class IndexState:
 
     def coordinates(self) -> NDArray[np.int64]:
         """A number per snapshot by which snapshots of one lane stand in their order, and lanes apart."""
-        import numpy as np
-
         coordinates: NDArray[np.int64] = (self.lanes.astype(np.int64) << 32) | self.positions
         return coordinates
 
@@ -244,8 +198,6 @@ class IndexState:
         """The chosen snapshots' rows, sorted by coordinate; and of each stretch, the first and the one behind its
         last.
         """
-        import numpy as np
-
         rows = np.flatnonzero(chosen)
         coordinates = self.coordinates()[rows]
         order = np.argsort(coordinates, kind="stable")
@@ -262,16 +214,12 @@ class IndexState:
 
     def listed_by(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Whether each manifest is listed by any of the chosen snapshots."""
-        import numpy as np
-
         listed = np.zeros(len(self.manifests), np.bool_)
         listed[self.stretch_manifest[self.stretches_with(chosen)]] = True
         return listed
 
     def last_listed(self, chosen: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Of each manifest, the highest `order` (one number per snapshot, rising in a lane) of the chosen; -1: none."""
-        import numpy as np
-
         rows, first, behind = self._within(chosen)
         covered = behind > first
         last = np.full(len(self.manifests), -1, np.int64)
@@ -280,8 +228,6 @@ class IndexState:
 
     def listing(self, manifest: int) -> NDArray[np.bool_]:
         """Which snapshots list the manifest: a mask over `snapshot_ids`."""
-        import numpy as np
-
         mine = self.stretch_manifest == manifest
         found = np.zeros(len(self.snapshot_ids), np.bool_)
         for lane, start, end in zip(
@@ -292,8 +238,6 @@ class IndexState:
 
     def listing_any(self, manifests: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which snapshots list any of the manifests (a mask over them): a mask over `snapshot_ids`."""
-        import numpy as np
-
         rows, first, behind = self._within(np.ones(len(self.snapshot_ids), np.bool_))
         mine = manifests[self.stretch_manifest]
         # Each stretch opens at its first snapshot and closes behind its last.
@@ -307,7 +251,7 @@ class IndexState:
     def part(self, manifests: NDArray[np.int64]) -> IndexState:
         """A state of these manifests alone, without snapshots: what it takes to read their rows."""
         found = IndexState.empty()
-        found.manifests = taken(self.manifests, manifests)
+        found.manifests = self.manifests.take(manifests)
         for name in _BY_MANIFEST:
             setattr(found, name, getattr(self, name)[manifests])
         found.segments = self.segments
@@ -317,11 +261,10 @@ class IndexState:
 
     def arrays(self) -> dict[str, Any]:
         """All of it as named arrays, for a file."""
-        import numpy as np
-
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)}
-        found |= {f"manifest_{name}": getattr(self.manifests, name) for name in _MANIFESTS if name != "data"}
-        found["manifest_data"] = self.manifests.data
+        found |= {f"manifest_{name}": getattr(self.manifests, name) for name in NUMBERS}
+        offsets, data = text_buffers(self.manifests.paths)
+        found["manifest_offsets"], found["manifest_data"] = offsets - offsets[0], data[offsets[0] : offsets[-1]]
         found["as_of_ms"] = np.array([self.as_of_ms], np.int64)
         found["segment_names"] = "\n".join(segment.name for segment in self.segments).encode()
         found["segment_numbers"] = np.array(
@@ -340,13 +283,12 @@ class IndexState:
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> IndexState:
         """What `arrays` gave. Raises DamagedIndex when it does not fit together."""
-        import numpy as np
-
         try:
             # An older index is without this column; its manifests have been read, and count as they did.
             unknown = np.full(len(arrays["manifest_lengths"]), UNKNOWN_SNAPSHOT, np.int64)
             stored = {"manifest_added_by": unknown, **arrays}
-            manifests = Manifests(**{name: stored[f"manifest_{name}"] for name in _MANIFESTS})
+            paths = _stored_paths(arrays["manifest_offsets"], arrays["manifest_data"])
+            manifests = Manifests(paths, **{name: stored[f"manifest_{name}"] for name in NUMBERS})
             names = arrays["segment_names"].decode().split("\n") if len(arrays["segment_names"]) else []
             numbers = arrays["segment_numbers"].reshape(-1, 2 + 2 * len(COLUMNS)).tolist()
             checksums = arrays["segment_checksums"].reshape(-1, len(COLUMNS)).tolist()
@@ -373,12 +315,10 @@ class IndexState:
         except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
             raise DamagedIndex(f"the state does not fit together: {error!r}") from error
         sound = (
-            len({len(manifests), len(manifests.added_by), *(len(getattr(state, name)) for name in _BY_MANIFEST)}) == 1
+            len({len(paths), *(len(getattr(manifests, name)) for name in NUMBERS)}) == 1
+            and all(len(getattr(state, name)) == len(paths) for name in _BY_MANIFEST)
             and len({len(getattr(state, name)) for name in _BY_LIST}) == 1
             and len({len(getattr(state, name)) for name in _STRETCHES}) == 1
-            and len(manifests.offsets) == len(manifests) + 1
-            and (np.diff(manifests.offsets) >= 0).all()
-            and int(manifests.offsets[-1]) == len(manifests.data)
             and (state.segment_of < len(segments)).all()
             and (state.segment_of != UNREAD).all()
         )
@@ -387,7 +327,15 @@ class IndexState:
         return state
 
 
-_MANIFESTS = ("offsets", "data", "lengths", "contents", "added_by", "existing", "added", "deleted")
+def _stored_paths(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:
+    """Raises ValueError when they are not texts back to back."""
+    if not len(offsets) or int(offsets[-1]) != len(data):
+        raise ValueError("the paths of manifests do not end where they should")
+    paths = large_texts(offsets, pa.py_buffer(data))
+    paths.validate(full=True)
+    return paths
+
+
 _BY_MANIFEST = ("locations", "segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums")
 _BY_LIST = ("snapshot_ids", "list_keys", "list_sizes", "lanes", "positions")
 _STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end")
@@ -395,8 +343,6 @@ _STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end"
 
 def list_key(snapshot: Snapshot) -> int:
     """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
-    import xxhash
-
     named = snapshot.manifest_list
     if named is None:
         named = "\0".join(("", *snapshot.manifests))
@@ -408,8 +354,6 @@ class Lanes:
     """The lanes' last snapshots, while new ones are placed."""
 
     def __init__(self, state: IndexState) -> None:
-        import numpy as np
-
         self._state = state
         self._next: dict[int, int] = {}
         for name, shift in (("positions", 1), ("stretch_start", 1), ("stretch_end", 1)):
@@ -493,8 +437,6 @@ class Lanes:
                     return
 
     def store(self) -> None:
-        import numpy as np
-
         state = self._state
         ids, keys, sizes, lanes, positions = zip(*self._placed, strict=True) if self._placed else ((),) * 5
         state.snapshot_ids = np.concatenate([state.snapshot_ids, np.array(ids, np.int64)])

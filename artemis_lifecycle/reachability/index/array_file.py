@@ -1,0 +1,99 @@
+"""The index's files: named arrays in one file, each with a checksum. Belongs here: writing and reading them, and
+noticing that one is not what was written. Does not belong: what the arrays mean.
+
+Layout: 8 bytes of magic, the header's length (4 bytes, little endian), the header (JSON), its xxh3-64 checksum (8
+bytes), then the sections back to back. The header names its sections (dtype, place, length, checksum) and what the file
+belongs to; a reader that expects another header takes the file for none of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.stores import Stores
+
+MAGIC = b"ARTINDX1"
+
+
+class DamagedIndex(Exception):  # noqa: N818  (handled inside this package)
+    """A file of the index is missing, damaged or another's: rebuild it. Never leaves this package."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Where an array stands in its file (offset from the file's start, bytes), its dtype, and its xxh3-64 checksum."""
+
+    dtype: str
+    offset: int
+    length: int
+    checksum: int
+
+
+def encode(identity: Mapping[str, object], arrays: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Section]]:
+    """One file of `arrays` (numpy arrays of one dimension, or bytes), and where each stands in it."""
+    views: dict[str, Any] = {}
+    places: dict[str, tuple[str, int, int, int]] = {}
+    end = 0
+    for name, array in arrays.items():
+        raw = isinstance(array, bytes | bytearray)
+        view = memoryview(array if raw else np.ascontiguousarray(array).view(np.uint8).data)
+        places[name] = "bytes" if raw else array.dtype.str, end, view.nbytes, xxhash.xxh3_64_intdigest(view)
+        views[name] = view
+        end += view.nbytes
+    header = json.dumps({"identity": dict(identity), "sections": places}).encode()
+    start = len(MAGIC) + 4 + len(header) + 8
+    head = MAGIC + len(header).to_bytes(4, "little") + header + xxhash.xxh3_64_intdigest(header).to_bytes(8, "little")
+    sections = {
+        name: Section(dtype, start + offset, length, checksum)
+        for name, (dtype, offset, length, checksum) in places.items()
+    }
+    return b"".join((head, *views.values())), sections
+
+
+def decode(data: bytes, identity: Mapping[str, object]) -> dict[str, Any]:
+    """The arrays of a whole file. Raises DamagedIndex when it is damaged or its identity is another."""
+    sections, end = _header(data, identity)
+    if end != len(data):
+        raise DamagedIndex(f"the file has {len(data)} bytes, and its header says {end}")
+    return {name: checked(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
+
+
+def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
+    """All arrays of the file at `path`. Raises DamagedIndex."""
+    try:
+        return decode(stores.read(path), identity)
+    except StorageError as error:
+        raise DamagedIndex(f"{path}: {error.what}") from error
+
+
+def _header(data: bytes, identity: Mapping[str, object]) -> tuple[dict[str, Section], int]:
+    at = len(MAGIC) + 4
+    if data[: len(MAGIC)] != MAGIC or len(data) < at:
+        raise DamagedIndex("the file does not begin as one of the index")
+    size = int.from_bytes(data[len(MAGIC) : at], "little")
+    header, checksum = data[at : at + size], data[at + size : at + size + 8]
+    if len(checksum) != 8 or xxhash.xxh3_64_intdigest(header) != int.from_bytes(checksum, "little"):
+        raise DamagedIndex("the header is damaged")
+    content = json.loads(header)
+    if content["identity"] != json.loads(json.dumps(dict(identity))):
+        raise DamagedIndex("the file is another table's, or made under other rules")
+    start = at + size + 8
+    sections = {
+        name: Section(dtype, start + offset, length, checksum)
+        for name, (dtype, offset, length, checksum) in content["sections"].items()
+    }
+    return sections, max((part.offset + part.length for part in sections.values()), default=start)
+
+
+def checked(data: bytes, section: Section) -> Any:
+    """A section's bytes as its array. Raises DamagedIndex when they are not what was written."""
+    if len(data) != section.length or xxhash.xxh3_64_intdigest(data) != section.checksum:
+        raise DamagedIndex("a section does not have its checksum")
+    return data if section.dtype == "bytes" else np.frombuffer(data, np.dtype(section.dtype))

@@ -1,0 +1,169 @@
+"""Single files and hashes of files looked up in the index: who reaches them. Belongs here: comparing hashes with those
+of segments. Does not belong: naming all files that snapshots reach (`files.py`).
+
+A hash found among the rows of kept manifests proves "kept": a collision of two locations only keeps a file. Its absence
+proves "deletable", over segments whose checksums hold and whose rows are as many as their manifests' entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from artemis_lifecycle.reachability.index.rows import columns_of, rows_of
+from artemis_lifecycle.reachability.index.segments import Rows
+from artemis_lifecycle.reachability.index.view import IndexView, query
+from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, hash_location
+from artemis_lifecycle.storage.threads import threaded
+
+
+@query
+def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Whether any snapshot of the metadata reaches a file of that location hash (`storage.location_hash`): manifest
+    lists, manifests, entries, statistics files. Two locations of one hash count as one: that only keeps a file."""
+    everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
+    listed = view.state.listed_by(everything)
+    found = np.ones(len(hashes), np.bool_)
+    rows = not_among_entries(view, hashes, listed)
+    found[rows] = np.isin(hashes[rows], above_entries(view, listed, set()))
+    return found
+
+
+@query
+def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
+    """Ids of the snapshots that reach a data or delete file of any of these location hashes, in the order of the
+    history. Two locations of one hash count as one."""
+    state = view.state
+    wanted = distinct(hashes)
+    touched = np.zeros(len(state.manifests), np.bool_)
+    for segment in range(len(state.segments)):
+        rows, owners = columns_of(view.index, state, segment)
+        members = np.flatnonzero(state.segment_of == segment)
+        places = distinct(owners[np.isin(rows, wanted)])
+        touched[members[np.isin(state.place_of[members], places)]] = True
+    return _in_order(view, state.snapshot_ids[state.listing_any(touched)].tolist())
+
+
+@query
+def holders(view: IndexView, location: str) -> tuple[int, ...]:
+    """Ids of the snapshots that reach the file at `location`, in the order of the history."""
+    state, rules = view.state, view.index.rules
+    wanted = np.uint64(hash_location(location))
+    listing = np.zeros(len(state.snapshot_ids), np.bool_)
+    for number in np.flatnonzero(state.locations == wanted).tolist():
+        if normalise(state.manifests.path(number), rules) == location:
+            listing |= state.listing(number)
+    for segment in range(len(state.segments)):
+        hashes, owners = columns_of(view.index, state, segment)
+        first, behind = np.searchsorted(hashes, wanted, "left"), np.searchsorted(hashes, wanted, "right")
+        places = distinct(owners[first:behind])
+        members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
+        for number, rows in rows_of(view.index, state, members):
+            if any(normalise(path, rules) == location for path in _paths_with(rows, wanted, view)):
+                listing |= state.listing(number)
+    ids = set(state.snapshot_ids[listing].tolist())
+    ids |= {file.snapshot_id for file in view.metadata.statistics if normalise(file.path, rules) == location}
+    ids |= {
+        snapshot.snapshot_id
+        for snapshot in view.metadata.snapshots
+        if snapshot.manifest_list is not None and normalise(snapshot.manifest_list, rules) == location
+    }
+    return _in_order(view, ids)
+
+
+@query
+def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
+    """Paths of lists, manifests and entries that the given snapshots reach and whose location hash is not among
+    `hashes` (sorted, each once); of more than `at_most`, so many."""
+    state, chosen = view.state, view.chosen(snapshot_ids)
+    listed = state.listed_by(chosen)
+    ids = {int(each) for each in state.snapshot_ids[chosen]}
+    lists = [each.manifest_list for each in view.metadata.snapshots if each.snapshot_id in ids and each.manifest_list]
+    absent = ~among(hashes, hash_column(as_texts(lists), view.index.rules))
+    found = [lists[row] for row in np.flatnonzero(absent).tolist()]
+    manifests = np.flatnonzero(listed)
+    found += [state.manifests.path(n) for n in manifests[~among(hashes, state.locations[manifests])].tolist()]
+    for segment in range(len(state.segments)):
+        members = np.flatnonzero((state.segment_of == segment) & listed)
+        if not len(members) or len(found) >= at_most:
+            continue
+        rows, owners = columns_of(view.index, state, segment)
+        mine = np.zeros(state.segments[segment].manifests, np.bool_)
+        mine[state.place_of[members]] = True
+        open_rows = np.flatnonzero(~among(hashes, rows) & mine[owners])
+        if not len(open_rows):
+            continue
+        wanted = distinct(rows[open_rows])
+        holding = members[np.isin(state.place_of[members], distinct(owners[open_rows]))]
+        for _, entries in rows_of(view.index, state, holding):
+            found += _paths_with(entries, wanted, view)
+            if len(found) >= at_most:
+                break
+    return list(dict.fromkeys(found))[:at_most]
+
+
+def entries_of(view: IndexView, snapshot_ids: Collection[int]) -> int:
+    """How many entries the given snapshots' manifests have together."""
+    manifests = view.state.manifests
+    listed = np.flatnonzero(view.state.listed_by(view.chosen(list(snapshot_ids))))
+    return int(manifests.existing[listed].sum() + manifests.added[listed].sum())
+
+
+def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of `hashes` that no entry of these manifests (a mask over them) has. Raises DamagedIndex."""
+    from artemis_lifecycle.reachability.index.kernels import mark_kept
+
+    if not len(hashes):
+        return np.empty(0, np.int64)
+    state = view.state
+    wanted, inverse = np.unique(hashes, return_inverse=True)
+
+    def in_segment(number: int) -> NDArray[np.bool_]:
+        found = np.zeros(len(wanted), np.bool_)
+        members = np.flatnonzero(state.segment_of == number)
+        kept = np.zeros(state.segments[number].manifests, np.bool_)
+        kept[state.place_of[members]] = manifests[members]
+        if kept.any():
+            mark_kept(wanted, *columns_of(view.index, state, number), kept, found)
+        return found
+
+    found = np.zeros(len(wanted), np.bool_)
+    threads = view.index.files.readers(view.index.folder, view.index.settings.threads)
+    for part in threaded(in_segment, range(len(state.segments)), threads):
+        found |= part
+    return np.flatnonzero(~found[inverse])
+
+
+def above_entries(view: IndexView, manifests: NDArray[np.bool_], without: set[int]) -> NDArray[np.uint64]:
+    """The location hashes of these manifests (a mask over them), and of the manifest lists and statistics files that
+    the metadata names for other snapshots than those `without`."""
+    metadata = view.metadata
+    paths = [
+        snapshot.manifest_list
+        for snapshot in metadata.snapshots
+        if snapshot.snapshot_id not in without and snapshot.manifest_list is not None
+    ]
+    paths += [file.path for file in metadata.statistics if file.snapshot_id not in without]
+    return np.concatenate([view.state.locations[manifests], hash_column(as_texts(paths), view.index.rules)])
+
+
+def as_texts(paths: Iterable[str]) -> pa.Array:
+    """Paths of the metadata file as large_string. Half a surrogate pair, which JSON can spell, stays what it is."""
+    encoded = [path.encode("utf-8", "surrogatepass") for path in paths]
+    return pa.array(encoded, pa.large_binary()).view(pa.large_string())
+
+
+def _in_order(view: IndexView, ids: Collection[int]) -> tuple[int, ...]:
+    found = set(ids)
+    return tuple(snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.snapshot_id in found)
+
+
+def _paths_with(rows: Rows, wanted: Any, view: IndexView) -> list[str]:
+    found = np.flatnonzero(np.isin(hash_column(rows.paths, view.index.rules), wanted))
+    paths: list[str] = rows.paths.take(pa.array(found)).to_pylist()
+    return paths

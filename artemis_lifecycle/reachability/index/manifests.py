@@ -1,0 +1,166 @@
+"""Manifests as manifest lists record them, and which list names which. Belongs here: reading lists, telling manifests
+apart. Does not belong: what is in a manifest (`segments.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.manifest_lists import listed_manifests
+from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, ManifestListEntry, Snapshot
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """Distinct manifests as lists record them: path (large_string), length, content, the snapshot that added them,
+    counts.
+
+    An unknown length or count is -1, an unknown snapshot UNKNOWN_SNAPSHOT.
+    """
+
+    paths: pa.Array
+    lengths: NDArray[np.int64]
+    contents: NDArray[np.int8]
+    added_by: NDArray[np.int64]
+    existing: NDArray[np.int64]
+    added: NDArray[np.int64]
+    deleted: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Manifests:
+        numbers = np.empty(0, np.int64)
+        return cls(pa.array([], pa.large_string()), numbers, np.empty(0, np.int8), *[numbers] * 4)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def path(self, row: int) -> str:
+        path: str = self.paths[row].as_py()
+        return path
+
+    def entry(self, row: int) -> ManifestListEntry:
+        """The manifest as `live_files` wants it."""
+        counts = [int(column[row]) for column in (self.existing, self.added, self.deleted)]
+        existing, added, deleted = (None if count < 0 else count for count in counts)
+        added_by = int(self.added_by[row])
+        return ManifestListEntry(
+            manifest_path=self.path(row),
+            manifest_length=int(self.lengths[row]),
+            partition_spec_id=0,
+            content=int(self.contents[row]),
+            sequence_number=0,
+            min_sequence_number=0,
+            added_snapshot_id=None if added_by == UNKNOWN_SNAPSHOT else added_by,
+            added_files_count=added,
+            existing_files_count=existing,
+            deleted_files_count=deleted,
+        )
+
+    def keys(self) -> pa.Array:
+        """What tells manifests apart: path and length."""
+        return pc.binary_join_element_wise(
+            self.paths, pc.cast(pa.array(self.lengths), pa.large_string()), pa.scalar("\n", pa.large_string())
+        )
+
+    def take(self, rows: NDArray[np.int64]) -> Manifests:
+        """The given rows, in that order."""
+        columns = (getattr(self, name)[rows] for name in NUMBERS)
+        return Manifests(self.paths.take(pa.array(rows)), *columns)
+
+
+NUMBERS = tuple(field.name for field in fields(Manifests) if field.name != "paths")
+
+
+def joined(*parts: Manifests) -> Manifests:
+    """The rows of all, one behind the other."""
+    columns = (np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS)
+    return Manifests(pa.concat_arrays([part.paths for part in parts]), *columns)
+
+
+@dataclass(frozen=True)
+class ListChunk:
+    """Some manifest lists: list `i` names the manifests `numbers[bounds[i]:bounds[i + 1]]`, rows of `manifests`."""
+
+    sizes: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    manifests: Manifests
+
+
+def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) -> ListChunk:
+    """Read the manifest lists of `snapshots`, so many at once. Raises UnreadableMetadata, EncryptedTable.
+
+    Also when two lists do not agree on what a manifest of one path and length holds.
+    """
+    lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
+    every = joined(
+        Manifests.none(),
+        *(
+            Manifests(
+                listed.paths,
+                listed.lengths,
+                listed.contents.astype(np.int8),
+                listed.added_by,
+                listed.existing,
+                listed.added,
+                listed.deleted,
+            )
+            for listed in lists
+        ),
+    )
+    distinct, numbers = _distinct(every)
+    bounds = np.cumsum([0, *(len(listed) for listed in lists)])
+    return ListChunk(np.array([listed.size_in_bytes for listed in lists], np.int64), bounds, numbers, distinct)
+
+
+def merged(chunks: Sequence[ListChunk]) -> ListChunk:
+    """All lists of the chunks, in order, as one chunk. Raises UnreadableMetadata when their lists do not agree."""
+    distinct, numbers = _distinct(joined(*(chunk.manifests for chunk in chunks)))
+    manifests = np.cumsum([0, *(len(chunk.manifests) for chunk in chunks)])
+    entries = np.cumsum([0, *(len(chunk.numbers) for chunk in chunks)])
+    return ListChunk(
+        np.concatenate([chunk.sizes for chunk in chunks]),
+        np.concatenate([[0], *(chunk.bounds[1:] + start for chunk, start in zip(chunks, entries[:-1], strict=True))]),
+        np.concatenate([numbers[chunk.numbers + start] for chunk, start in zip(chunks, manifests[:-1], strict=True)]),
+        distinct,
+    )
+
+
+def _distinct(every: Manifests) -> tuple[Manifests, NDArray[np.int64]]:
+    """Each manifest once, and which of them every row is. Raises UnreadableMetadata when two rows do not agree."""
+    numbers = every.keys().dictionary_encode().indices.to_numpy().astype(np.int64)
+    # Numbered in the order in which they come first.
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
+    found = every.take(first)
+    _require_agreement(every, every.contents != found.contents[numbers])
+    columns: dict[str, Any] = {}
+    for name in ("existing", "added", "deleted"):
+        # A list of an old writer may leave a count out that another list has.
+        recorded, best = getattr(every, name), np.full(len(first), -1, np.int64)
+        np.maximum.at(best, numbers, recorded)
+        _require_agreement(every, (recorded >= 0) & (recorded != best[numbers]))
+        columns[name] = best
+    # Lists that name two snapshots for one manifest leave open which of them its entries must name.
+    columns["added_by"] = found.added_by.copy()
+    columns["added_by"][numbers[every.added_by != found.added_by[numbers]]] = UNKNOWN_SNAPSHOT
+    return replace(found, **columns), numbers
+
+
+def _require_agreement(every: Manifests, differing: NDArray[np.bool_]) -> None:
+    if differing.any():
+        raise UnreadableMetadata(
+            "Two manifest lists do not agree on what a manifest holds",
+            path=every.path(int(np.argmax(differing))),
+            untouched="the table and all its files",
+            hint="find out which list is damaged; nothing of this table is planned or deleted until they agree",
+        )

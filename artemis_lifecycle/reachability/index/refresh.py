@@ -1,0 +1,214 @@
+"""Bringing a table's manifest index up to date with a metadata file. Belongs here: reading what the index does not know
+yet, storing, sweeping, throwing away. Does not belong: what follows from the index (`files.py`, `lookups.py` …).
+
+An index never opens again metadata that it knows: manifests and lists never change, and are known by path and length.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from artemis_lifecycle import escaping
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.reachability.index.array_file import DamagedIndex, encode, read_whole
+from artemis_lifecycle.reachability.index.compaction import compacted
+from artemis_lifecycle.reachability.index.index import ManifestIndex
+from artemis_lifecycle.reachability.index.manifests import read_lists
+from artemis_lifecycle.reachability.index.on_spark import read_lists_there, write_segments_there
+from artemis_lifecycle.reachability.index.presence import require_files
+from artemis_lifecycle.reachability.index.segments import Blocks, Segment, write_segments
+from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
+from artemis_lifecycle.reachability.index.view import IndexView
+from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STATE = re.compile(r"state-(\d{12})$")
+_KEEP_FOR = timedelta(hours=1)
+
+_log = escaping.logger(__name__)
+T = TypeVar("T")
+
+
+def refresh(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+    """Read what `metadata` names and the index does not know, and store it. Without `spark` this process reads all.
+
+    Raises UnreadableMetadata or EncryptedTable when any of it is missing, damaged, or not what the level above
+    records; nothing is stored then.
+    """
+    try:
+        generation, state = _stored(index)
+    except DamagedIndex as damage:
+        _log.warning("The manifest index in %s is rebuilt: %s", index.folder, damage)
+        generation, state = _newest(index), IndexState.empty()
+    return _brought_up(index, metadata, generation, state, spark)
+
+
+def rebuild(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+    """As `refresh`, from nothing."""
+    return _brought_up(index, metadata, _newest(index), IndexState.empty(), spark)
+
+
+def compact(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> int:
+    """Join small segments, and rewrite those whose manifests are mostly gone; returns how many went.
+
+    Not on any plan's path: run it when there is time. Compaction does not read the metadata.
+    """
+    view = refresh(index, metadata, spark)
+    try:
+        gone = compacted(index, view.state)
+    except DamagedIndex as damage:
+        _log.warning("The manifest index in %s is rebuilt: %s", index.folder, damage)
+        rebuild(index, metadata, spark)
+        return 0
+    if gone:
+        _store(index, view.state, _newest(index) + 1)
+    return gone
+
+
+# --- bringing up to date ----------------------------------------------------------------------------------------
+
+
+def _brought_up(
+    index: ManifestIndex, metadata: TableMetadata, generation: int, state: IndexState, spark: SparkSession | None
+) -> IndexView:
+    ids = np.array([snapshot.snapshot_id for snapshot in metadata.snapshots], np.int64)
+    keys = np.array([list_key(snapshot) for snapshot in metadata.snapshots], np.uint64)
+    place = _places(ids, state.snapshot_ids)
+    known = (place >= 0) & (keys[place] == state.list_keys) if len(ids) else place >= 0
+    changed = not known.all()
+    if changed:
+        state.keep_lists(known)
+    new = [metadata.snapshots[row] for row in np.flatnonzero(~np.isin(ids, state.snapshot_ids)).tolist()]
+    lists = len(new)
+    if new:
+        _read_new_lists(index, state, new, spark)
+    empty = state.empty_unread()
+    require_files(index, {state.manifests.path(n): int(state.manifests.lengths[n]) for n in empty.tolist()})
+    state.skip(empty)
+    unread = np.flatnonzero(state.segment_of == UNREAD)
+    if len(unread):
+        for segment, blocks in _read_new_manifests(index, state, unread, spark):
+            state.add_rows(segment, blocks)
+    view = IndexView(
+        index,
+        metadata,
+        state,
+        _places(ids, state.snapshot_ids),
+        lists_read=lists,
+        manifests_read=len(unread),
+        rebuilt=partial(rebuild, index, metadata, spark),
+    )
+    if not view.in_order():
+        # The metadata tells its snapshots in another order than it did: lanes would not rise any more.
+        return rebuild(index, metadata, spark)
+    # An older metadata file (a plan's base, say) is looked at, and what newer ones said is not forgotten for it.
+    if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
+        state.as_of_ms = metadata.last_updated_ms
+        _store(index, state, generation + 1)
+    return view
+
+
+def _read_new_lists(
+    index: ManifestIndex, state: IndexState, new: Sequence[Snapshot], spark: SparkSession | None
+) -> None:
+    settings = index.settings
+    if spark is None or len(new) <= settings.lists_here:
+        usual = float(state.list_sizes.mean()) if len(state.list_sizes) else None
+        threads = index.stores.readers(new[0].manifest_list or index.folder, settings.threads, usual)
+        chunks = _chunks(new, min(-(-len(new) // (threads * 2)), 256))
+        read = threaded(lambda chunk: read_lists(index.stores, chunk), chunks, threads)
+    else:
+        chunks = _chunks(new, 500)
+        read = read_lists_there(spark, index, chunks)
+    state.add_lists(zip(chunks, read, strict=True), index.rules)
+
+
+def _read_new_manifests(
+    index: ManifestIndex, state: IndexState, unread: NDArray[np.int64], spark: SparkSession | None
+) -> Iterator[tuple[Segment, Blocks]]:
+    entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
+    lengths = np.maximum(state.manifests.lengths[unread], 0)
+    if spark is None or int(lengths.sum()) <= index.settings.bytes_here:
+        threads = index.stores.readers(entries[0][1].manifest_path, index.settings.threads, float(lengths.mean()))
+        yield from write_segments(index, entries, threads)
+        return
+    yield from write_segments_there(spark, index, entries, lengths)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def _states(index: ManifestIndex) -> list[tuple[int, str]]:
+    with contextlib.suppress(StorageError):
+        found = [(_STATE.search(file.path), file.path) for file in index.files.list(index.folder)]
+        return sorted((int(match[1]), path) for match, path in found if match is not None)
+    return []
+
+
+def _newest(index: ManifestIndex) -> int:
+    states = _states(index)
+    return states[-1][0] if states else 0
+
+
+def _stored(index: ManifestIndex) -> tuple[int, IndexState]:
+    states = _states(index)
+    if not states:
+        return 0, IndexState.empty()
+    generation, path = states[-1]
+    try:
+        return generation, IndexState.of_arrays(read_whole(index.files, path, index.identity))
+    except DamagedIndex:
+        newest = _newest(index)
+        if newest == generation:
+            raise
+        # Swept away by another run, which has stored a newer one: no reason to read the whole table again.
+        path = f"{index.folder}/state-{newest:012d}"
+        return newest, IndexState.of_arrays(read_whole(index.files, path, index.identity))
+
+
+def _store(index: ManifestIndex, state: IndexState, generation: int) -> None:
+    data, _ = encode(index.identity, state.arrays())
+    try:
+        index.files.write(f"{index.folder}/state-{generation:012d}", data)
+        _sweep(index, state, generation)
+    except StorageError as error:
+        # Another run was faster, or the store refuses: what was read is good all the same, only not kept.
+        _log.info("The manifest index in %s was not stored: %s", index.folder, error.what)
+
+
+def _sweep(index: ManifestIndex, state: IndexState, generation: int) -> None:
+    """Take away states before the last one, and segments that no state names, once no reader can be at them."""
+    named = {segment.name for segment in state.segments}
+    earliest = datetime.now(UTC) - _KEEP_FOR
+    gone = []
+    for file in index.files.list(index.folder):
+        name = file.path.rsplit("/", 1)[-1]
+        match = _STATE.search(name)
+        stale = int(match[1]) < generation - 1 if match else name.startswith("segment-") and name not in named
+        if stale and (match is not None or file.last_modified is None or file.last_modified < earliest):
+            gone.append(file.path)
+    index.files.delete(gone)
+
+
+def _places(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each wanted id stands among `ids`, in which none is twice; -1 for one that is not there."""
+    if not len(ids):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(ids)
+    found = order[np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)]
+    return np.where(ids[found] == wanted, found, -1)
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
