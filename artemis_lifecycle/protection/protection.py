@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -261,18 +262,18 @@ class Protection:
         self._second = np.concatenate(named), np.concatenate(other_names)
         self._reached = {}
         for state in (self._own, *self._others.values()):
-            self._reached[state.table] = self._reached_by(state)
+            self._reached[state.table] = self._reached_by(state.reaches)
             state.other_names = self._names_here
 
-    def _reached_by(self, view: TableState | IndexView) -> NDArray[np.uint64]:
-        """The considered files that `view` reaches, under any of their names."""
+    def _reached_by(self, reached_of: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> NDArray[np.uint64]:
+        """The considered files that are reached, under any of their names."""
         assert self._hashes is not None and self._second is not None
-        reached = self._hashes[reaches(view, self._hashes)]
+        reached = self._hashes[reached_of(self._hashes)]
         first, second = self._second
         if not len(second):
             return reached
         others = distinct(second)
-        alive = others[reaches(view, others)]
+        alive = others[reached_of(others)]
         return distinct(np.concatenate([reached, first[among(alive, second)]]))
 
     def full(self, considered: Considered) -> None:
@@ -414,9 +415,9 @@ class Protection:
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
         """The considered files that open plans, scans and undeletes of the tables here name."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
-        found += [(OPEN_PLAN, self._reached_by(view)) for view in self._unarchived_views()]
+        found += [(OPEN_PLAN, self._reached_by(partial(reaches, view))) for view in self._unarchived_views()]
         for view in self._attempts:
-            found.append((ATTEMPT, self._reached_by(view)))
+            found.append((ATTEMPT, self._reached_by(partial(reaches, view))))
             found.append((ATTEMPT, hash_texts(metadata_files(view.metadata, self._context.rules), self._context.rules)))
         return [*found, (OPEN_PLAN, hash_texts(self._bases(), self._context.rules, self._names_here))]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,10 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.files import DamagedIndex, reachable
+from artemis_lifecycle.reachability.index.files import reachable
+from artemis_lifecycle.reachability.index.lookups import reaches
+from artemis_lifecycle.reachability.index.rows import rows_of
+from artemis_lifecycle.reachability.index.view import query
 from artemis_lifecycle.storage.frames import map_parts
 from artemis_lifecycle.storage.location import LocationRules, normalise, split
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
@@ -49,12 +53,8 @@ class Known:
         ids = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
         above = reachable(view, ids, entries=False).column("location").to_pylist()
         prefixes.add_locations(above)
-        try:
-            _add_entries(view, prefixes)
-        except DamagedIndex:
-            view = view.index.rebuild(view.metadata, view.spark)
-            _add_entries(view, prefixes)
-        return cls(view.reaches, frozenset(prefixes.found))
+        _add_entries(view, prefixes)
+        return cls(partial(reaches, view), frozenset(prefixes.found))
 
     @classmethod
     def sealed_in(cls, folder: str, stores: Stores, rules: LocationRules) -> Known:
@@ -121,11 +121,13 @@ def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[
     return prefixes, keys
 
 
+@query
 def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:
     everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
     manifests = np.flatnonzero(view.state.listed_by(everything))
-    for _, rows in view.index.rows_of(view.state, manifests):
-        prefixes.add_paths(rows.data, rows.offsets)
+    for _, rows in rows_of(view.index, view.state, manifests):
+        starts, data = text_buffers(rows.paths)
+        prefixes.add_paths(data, starts)
 
 
 class _Prefixes:
