@@ -181,6 +181,7 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 def on_executors(patch: pytest.MonkeyPatch) -> None:
     """Nothing is small any more: whatever may run here or on executors runs on executors."""
+    patch.setattr("artemis_lifecycle.spark.runner.force_executors", True)
     for bound in ("LISTS", "MANIFESTS", "ROWS", "BATCH_FILES"):
         patch.setattr(f"artemis_lifecycle.cold_tier.here.{bound}", 0)
     patch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
