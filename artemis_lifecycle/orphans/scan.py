@@ -34,7 +34,7 @@ from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
 from artemis_lifecycle.orphans.names import kind_by_name, kinds_by_name, known, origins_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
-from artemis_lifecycle.protection.future import evidence, require_no_future
+from artemis_lifecycle.protection.future import evidence, remember, require_no_future
 from artemis_lifecycle.protection.ownership import own_locations, subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
@@ -181,7 +181,7 @@ def scan_orphans(
     try:
         protection.read()
     except StalePlan as error:
-        raise NoSuchTable(error.what, table=table, untouched="all files", do="list and scan the new table") from error
+        raise NoSuchTable(error.what, table=table, untouched="all files", hint="list and scan the new table") from error
     metadata = protection.metadata
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
     view = protection.own_view
@@ -192,6 +192,7 @@ def scan_orphans(
     # Without those of a listing that need not have them all.
     named = dict.fromkeys([*candidates.metadata_files(), *unlisted])
     found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
+    remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
     settled = context.operations.settled_metadata.of_table(table_uuid)
     require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
     unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]
@@ -380,7 +381,7 @@ def _mismatch(context: DeletionContext, protection: Protection, judged: str, cou
         f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
         table=context.table,
         untouched="all files",
-        do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        hint="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
         "if not, set orphans.prefix_mismatch: ignore (or delete)",
     )
 
@@ -435,7 +436,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            do=f"scan again: artemis scan-orphans {quote(record.table)}",
+            hint=f"scan again: artemis scan-orphans {quote(record.table)}",
         )
     return _result(record, spark, stores)
 
@@ -448,7 +449,7 @@ def require_after(listing: Listing, read_at: datetime, table: str) -> None:
             f"{listing.finished_at.isoformat()}: files committed in between would look like orphans",
             table=table,
             untouched="all files",
-            do="read the history again and scan with that",
+            hint="read the history again and scan with that",
         )
 
 
@@ -464,7 +465,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
                 f"{name}={value.isoformat()} has no time zone",
                 table=table,
                 untouched="all files",
-                do="pass an aware datetime",
+                hint="pass an aware datetime",
             )
     base = listing.started_at if settings.now is None else min(settings.now, listing.started_at)
     newest = base - settings.min_age_floor
@@ -474,7 +475,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
             f"({settings.min_age_floor}) before the listing: files of commits in flight would be taken for orphans",
             table=table,
             untouched="all files",
-            do="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
+            hint="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
         )
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than

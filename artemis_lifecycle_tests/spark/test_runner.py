@@ -41,7 +41,7 @@ def _process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _failing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
-        raise StorageError("The store does not answer", path="s3://bucket/a", untouched="everything", do="try again")
+        raise StorageError("The store does not answer", path="s3://bucket/a", hint="try again")
     yield from ()
 
 
@@ -117,7 +117,7 @@ def test_rows_of_one_value_meet(spark: SparkSession, monkeypatch: pytest.MonkeyP
 def test_what_a_function_raises_is_raised(spark: SparkSession) -> None:
     with pytest.raises(StorageError, match="does not answer") as caught:
         Runner(spark).map(_numbers(3), _failing, NUMBERS).table()
-    assert (caught.value.path, caught.value.do) == ("s3://bucket/a", "try again")
+    assert (caught.value.path, caught.value.hint) == ("s3://bucket/a", "try again")
 
 
 def test_kept_rows_are_computed_once_and_released(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

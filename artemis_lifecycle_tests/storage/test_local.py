@@ -614,7 +614,7 @@ def test_an_absent_source_and_a_copy_onto_itself_are_refused(stores: Stores, tmp
     with pytest.raises(MissingFile):
         stores.copy(f"{tmp_path}/none", f"{tmp_path}/y")
     stores.write(f"{tmp_path}/x", b"1")
-    with pytest.raises(StorageError, match="onto itself"):
+    with pytest.raises(StorageError, match="are one file"):
         stores.copy(f"{tmp_path}/x", f"file:{tmp_path}//x")
     assert stores.read(f"{tmp_path}/x") == b"1"
 
