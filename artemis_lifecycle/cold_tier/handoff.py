@@ -24,13 +24,14 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current, with_lists
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, VERIFIED, CopiedFile, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, settle
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
-from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
+from artemis_lifecycle.cold_tier.work import Batch, Problem, Work
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import (
     CommitConflict,
@@ -46,6 +47,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.operations.journal import HandoffBatches
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.instants import of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -127,6 +129,10 @@ class HandoffContext:
     record: Callable[[Connection, str], None] | None = None
 
     @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
+
+    @property
     def root(self) -> str:
         root = self.config.operations.root
         if root is None:
@@ -160,7 +166,7 @@ def hand_off(
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
     work, losses = Transfer(
-        spark=context.spark,
+        runner=context.runner,
         source=context.live_stores,
         target=context.cold_stores,
         records=context.live_stores,
@@ -199,7 +205,7 @@ def hand_off(
         reused_files=present,
         verified_files=copied + rewritten + present,
         attempts=attempts,
-        _files=lambda: _described(ledger.files(context.spark, plan.plan_id)),
+        _files=lambda: _described(ledger.files(context.runner, plan.plan_id).frame()),
     )
     return _recorded(context, done)
 

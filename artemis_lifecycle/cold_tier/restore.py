@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import (
     SCHEMAS,
     SPECS,
@@ -33,9 +35,9 @@ from artemis_lifecycle.cold_tier.evolution import (
 from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, CopiedFile, Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, joint, names_its_fields
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
-from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
+from artemis_lifecycle.cold_tier.work import Batch, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
@@ -44,6 +46,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.restores import RestoreRecord
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -294,8 +297,9 @@ def _require_mapping(
     for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
         batch = manifests.live_entries(context.cold_stores, entry)
         files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
-    look = _Named(context.cold_stores, files)
-    bare = [path for path, named in each_file(context.spark, look, sorted(files)) if not named]
+    request, schema = partial(_has_field_ids, formats=files), "path string, named boolean"
+    answers = each_file(Runner(context.spark), context.cold_stores, request, schema, sorted(files))
+    bare = [path for path, named in answers if not named]
     if bare:
         raise refusal(
             f"{len(bare)} of the snapshot's files have no field ids (such as {bare[0]}), and the live table's "
@@ -303,16 +307,9 @@ def _require_mapping(
         )
 
 
-class _Named(FileWork):
-    schema = "path string, named boolean"
-
-    def __init__(self, stores: Stores, formats: Mapping[str, str]) -> None:
-        super().__init__(stores)
-        self._formats = formats
-
-    def one(self, path: str) -> tuple[str, bool]:
-        with self.stores.open(path) as file:
-            return path, names_its_fields(file, self._formats[path], path)
+def _has_field_ids(stores: Stores, path: str, *, formats: Mapping[str, str]) -> tuple[str, bool]:
+    with stores.open(path) as file:
+        return path, names_its_fields(file, formats[path], path)
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
@@ -417,7 +414,7 @@ def _bring_back(
     # Statistics name the snapshot that they were made for, inside the file too; the new one's are made anew.
     metadata = replace(cold, statistics=())
     Transfer(
-        spark=context.spark,
+        runner=Runner(context.spark),
         source=context.cold_stores,
         target=context.live_stores,
         records=context.live_stores,

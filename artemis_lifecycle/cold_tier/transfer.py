@@ -9,20 +9,21 @@ all of it is verified, and a later run begins with the first batch that is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from artemis_lifecycle.cold_tier.copy import Copier
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.needed import losses_of, open_work, seal_work
-from artemis_lifecycle.cold_tier.work import PHASES, Batch, Demand, Losses, Problem, Work, load_work
+from artemis_lifecycle.cold_tier.losses import Losses, losses_of
+from artemis_lifecycle.cold_tier.needed import seal_work
+from artemis_lifecycle.cold_tier.phases import open_phase
+from artemis_lifecycle.cold_tier.work import PHASES, Batch, Problem, Work, load_work
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.runner import Rows, Runner
+from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class Transfer:
     `work_id`. `check` is called before each batch, and raises when the worker's lease is lost.
     """
 
-    spark: SparkSession
+    runner: Runner
     source: Stores
     target: Stores
     records: Stores
@@ -112,7 +113,7 @@ class Transfer:
         while True:
             with around("handoff.seal"):
                 work = seal_work(
-                    self.spark,
+                    self.runner,
                     self.source,
                     self.records,
                     demand,
@@ -139,22 +140,19 @@ class Transfer:
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
         copier = Copier(self.source, self.target, demand.mapping, accept_sizes=self.consent.allow_lost)
-        with ExitStack() as opened:
-            rows = (
-                opened.enter_context(open_work(self.spark, self.records, work, self.ledger))
-                if len(recorded) < len(work.batches)
-                else None
-            )
+        with self.runner.keeping() as keep:
+            sealed: Rows | None = None
             for phase in range(PHASES):
                 batches = [batch for batch in work.batches if batch.phase == phase]
                 left = [batch for batch in batches if batch.number not in recorded]
                 lost: list[CopiedFile] = []
-                if left and rows is not None:
-                    with rows.phase(phase) as wanted:
+                if left:
+                    sealed = sealed or keep(read_frame(self.runner, work.folder, self.records))
+                    with open_phase(self.runner, sealed, self.ledger, phase, copier) as wanted:
                         excluded = self._losses(demand, self._lost()).excluded
                         for batch in left:
                             self.check()
-                            files = wanted.copy(batch, copier, excluded)
+                            files = wanted.copy(batch, excluded)
                             gone = [file for file in files if file.action == LOST]
                             go_on = not gone or self.consent.allow_lost
                             if not go_on and self.consent.overtaken:
@@ -174,7 +172,7 @@ class Transfer:
         return self.ledger.outcome(self.work_id).lost
 
     def _losses(self, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
-        return losses_of(self.spark, self.source, demand, lost)
+        return losses_of(self.runner, self.source, demand, lost)
 
     def _settle_batch(self, work: Work, batch: Batch, files: list[CopiedFile], go_on: bool) -> None:
         """Record the batch if all of it is settled, which with losses it is by consent (`go_on`)."""

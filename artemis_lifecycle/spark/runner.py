@@ -3,7 +3,8 @@ Belongs here: that choice, its one threshold, and the meeting of rows by hash bu
 does.
 
 A step is a picklable function from record batches to record batches, or from tables to a table for rows that must meet.
-It must give the same rows however the input is cut into batches or buckets; the order of rows is not defined.
+It gives the same rows however the input is cut into batches or buckets; the order of rows is not defined. A stage whose
+result outgrows this process runs again on executors.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +32,7 @@ BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage is expected to read. `files` counts requests to a store, one for each row of the input."""
+    """What a stage is expected to read. `files` counts files that it waits for, one for each row of the input."""
 
     files: int = 0
     rows: int = 0
@@ -54,6 +57,7 @@ force_executors = False
 _PER_TASK = Cost(files=64, rows=200_000, size_in_bytes=256 << 20)
 _TASKS_PER_CORE = 4
 _THREADS = 8
+_PIECES_PER_THREAD = 4
 _BUCKET = "_bucket"
 
 
@@ -91,12 +95,31 @@ class Rows:
         # One chunk: PySpark 4.1 drops the rows behind an empty batch of an Arrow table.
         return self._runner.session.createDataFrame(self.data.combine_chunks(), _spark_schema(self.schema))
 
-    def between(self, column: str, first: int, last: int) -> Rows:
+    def between(self, column: str, first: int | str, last: int | str) -> Rows:
         """The rows whose `column` is at least `first` and at most `last`."""
         if isinstance(self.data, pa.Table):
             field = pc.field(column)
-            return Rows(self.schema, self.data.filter((field >= first) & (field <= last)), self._runner)
-        return Rows(self.schema, self.data.filter(self.data[column].between(first, last)), self._runner)
+            return self._with(self.data.filter((field >= first) & (field <= last)))
+        return self._with(self.data.filter(self.data[column].between(first, last)))
+
+    def ordered(self, *columns: str) -> Rows:
+        """The rows in the order of `columns`; `batches` and `table` keep it."""
+        if isinstance(self.data, pa.Table):
+            return self._with(self.data.sort_by([(column, "ascending") for column in columns]))
+        return self._with(self.data.orderBy(*columns))
+
+    def sums(self, *columns: str) -> tuple[int, ...]:
+        """The number of rows, and the sum of each of `columns`. Raises what the functions raise."""
+        if isinstance(self.data, pa.Table):
+            return self.data.num_rows, *(pc.sum(self.data.column(column)).as_py() or 0 for column in columns)
+        from pyspark.sql import functions as sf
+
+        with worker_errors():
+            row = self.data.agg(sf.count("*"), *(sf.sum(column) for column in columns)).collect()[0]
+        return tuple(value or 0 for value in row)
+
+    def _with(self, data: pa.Table | DataFrame) -> Rows:
+        return Rows(self.schema, data, self._runner)
 
 
 class Runner:
@@ -128,18 +151,22 @@ class Runner:
     ) -> Rows:
         """Apply `function` to `rows`; the result has `schema`.
 
-        `cost` is what the function reads (default: the rows themselves). In this process the work is done at once, in
-        up to `threads` threads. Rows on executors stay there, and keep their partitions without a `cost`.
+        `cost` is what the function reads. In this process the work is done at once, in up to `threads` threads. Without
+        a `cost` the work is done where the rows are, or where so many belong, and rows on executors keep their
+        partitions.
         """
         source = self.rows(rows) if isinstance(rows, pa.Table) else rows
-        if isinstance(source.data, pa.Table):
-            count = source.data.num_rows
-            expected = Cost(rows=count) if cost is None else cost
-            if not count or _is_small(expected):
-                parts = min(count, threads) if expected.files else min(threads, expected.parts(_PER_TASK))
-                return Rows(schema, _mapped(source.data, function, schema, parts), self)
-            cost = expected
-        frame = source.frame() if cost is None else self._spread(source.frame(), cost.parts(_PER_TASK))
+        data, expected = source.data, cost
+        if isinstance(data, pa.Table):
+            if not data.num_rows:
+                return self.rows(schema.empty_table())
+            expected = expected or Cost(rows=data.num_rows)
+        if expected is not None and _is_small(expected):
+            try:
+                return self.rows(_mapped(source.table(), function, schema, threads if cost else 1))
+            except _Outgrown:
+                expected = IN_PROCESS
+        frame = source.frame() if expected is None else self._spread(source.frame(), expected.parts(_PER_TASK))
         done = frame.mapInArrow(_Typed(function, source.schema, schema), _spark_schema(schema))
         return Rows(schema, done, self)
 
@@ -154,26 +181,42 @@ class Runner:
         """Hand the rows of one or two `sides` to `function`, one table for each side; the result has `schema`.
 
         Rows with the same value of the column `on` are handed over together, with the rows of other values that share
-        their bucket. In this process all rows are one bucket. `cost` is what both sides have together; it is required
-        where one of them is on executors.
+        their bucket. In this process all rows are one bucket. `cost` is what both sides have together; by default they
+        are counted, which computes them.
         """
         sources = [self.rows(side) if isinstance(side, pa.Table) else side for side in sides]
-        tables = [source.data for source in sources if isinstance(source.data, pa.Table)]
-        if cost is None:
-            assert len(tables) == len(sources)
-            cost = Cost(rows=sum(table.num_rows for table in tables))
-        if len(tables) == len(sources):
+        expected = cost or Cost(rows=sum(source.sums()[0] for source in sources))
+        if _is_small(expected) or expected == Cost():
+            tables = [source.table() for source in sources]
             if not any(table.num_rows for table in tables):
-                return Rows(schema, schema.empty_table(), self)
-            if _is_small(cost):
-                return Rows(schema, function(*tables).select(schema.names).cast(schema), self)
-        buckets = cost.parts(_PER_TASK)
+                return self.rows(schema.empty_table())
+            return self.rows(function(*tables).select(schema.names).cast(schema))
+        buckets = expected.parts(_PER_TASK)
         grouped = [self._bucketed(source.frame(), on, buckets).groupBy(_BUCKET) for source in sources]
         meeting = _meeting(function, [source.schema for source in sources], schema)
         if len(grouped) == 1:
             return Rows(schema, grouped[0].applyInArrow(meeting, _spark_schema(schema)), self)
         left, right = grouped
         return Rows(schema, left.cogroup(right).applyInArrow(meeting, _spark_schema(schema)), self)
+
+    def match(
+        self,
+        left: Rows | pa.Table,
+        right: Rows | pa.Table,
+        on: str,
+        function: Callable[..., pa.Table],
+        schema: pa.Schema,
+    ) -> Rows:
+        """Like `meet`, for a `right` side of which only rows with a value of `left` count: it may be much larger."""
+        left, right = (self.rows(side) if isinstance(side, pa.Table) else side for side in (left, right))
+        if isinstance(left.data, pa.Table) and not isinstance(right.data, pa.Table):
+            if not left.data.num_rows:
+                return self.rows(schema.empty_table())
+            if _is_small(Cost(rows=left.data.num_rows)):
+                # The values of the small side go to the other's tasks.
+                wanted = self.map(right, _Among(on, left.data.column(on).combine_chunks()), right.schema)
+                right = self.rows(wanted.table())
+        return self.meet([left, right], on, function, schema)
 
     def concat(self, *parts: Rows | pa.Table) -> Rows:
         """The rows of all `parts`, which have one schema."""
@@ -215,21 +258,65 @@ class Runner:
         return frame.withColumn(_BUCKET, _bucket(on, buckets)).repartition(partitions, _BUCKET)
 
 
+def record_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of these rows, each with its values in the order of `schema`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+    )
+
+
+def first_of_each(rows: pa.Table, column: str) -> pa.Table:
+    """The first row of each value of `column`."""
+    codes = rows.column(column).combine_chunks().dictionary_encode().indices.to_numpy()
+    return rows.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))
+
+
 def _is_small(cost: Cost) -> bool:
     return not force_executors and cost.parts(IN_PROCESS) == 1
 
 
-def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, parts: int) -> pa.Table:
-    if not rows.num_rows:
-        return schema.empty_table()
-    size = -(-rows.num_rows // parts)
+class _Outgrown(Exception):  # noqa: N818  (control flow inside `Runner.map`)
+    """The result has more rows than belong into this process."""
+
+
+def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int) -> pa.Table:
+    typed, lock, made = _Typed(function, rows.schema, schema), Lock(), 0
+    most = max(IN_PROCESS.rows, rows.num_rows)
+    size = -(-rows.num_rows // (1 if threads == 1 else threads * _PIECES_PER_THREAD))
     pieces = [rows.slice(start, size).to_batches() for start in range(0, rows.num_rows, size)]
-    typed = _Typed(function, rows.schema, schema)
+
+    def run(piece: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        nonlocal made
+        done = []
+        for batch in typed(piece):
+            with lock:
+                made += batch.num_rows
+            if made > most:
+                raise _Outgrown
+            done.append(batch)
+        return done
+
     if len(pieces) == 1:
-        return pa.Table.from_batches(typed(pieces[0]), schema)
-    with ThreadPoolExecutor(len(pieces)) as pool:
-        done = list(pool.map(lambda piece: list(typed(piece)), pieces))
-    return pa.Table.from_batches(chain.from_iterable(done), schema)
+        return pa.Table.from_batches(run(pieces[0]), schema)
+    with ThreadPoolExecutor(min(threads, len(pieces))) as pool:
+        return pa.Table.from_batches(chain.from_iterable(pool.map(run, pieces)), schema)
+
+
+class _Among:
+    """The rows with one of these values in `column`."""
+
+    def __init__(self, column: str, values: pa.Array) -> None:
+        self._column = column
+        self._values = values
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Arrow would build its hash table again for each batch.
+        values = set(self._values.to_pylist())
+        for batch in batches:
+            yield batch.filter(
+                pa.array([value in values for value in batch.column(self._column).to_pylist()], pa.bool_())
+            )
 
 
 class _Typed:

@@ -34,6 +34,10 @@ def _every_third(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict({"number": pa.array([number] if number % 3 == 0 else [], pa.int64())})
 
 
+def _as_they_are(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
 def _process(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"number": pa.array([os.getpid()] * batch.num_rows, pa.int64())})
@@ -111,6 +115,55 @@ def test_rows_of_one_value_meet(spark: SparkSession, monkeypatch: pytest.MonkeyP
     assert len(expected[0]) == 1_501 and expected[0][-1] == {"path": paths[-1], "size": 1_500, "at": time}
     monkeypatch.setattr(module, "force_executors", True)
     assert results(Runner(spark)) == expected
+
+
+def test_a_small_side_meets_a_large_one_without_moving_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, anywhere: str
+) -> None:
+    def common(left: pa.Table, right: pa.Table) -> pa.Table:
+        return left.filter(pc.is_in(left.column("number"), right.column("number").combine_chunks()))
+
+    def others(left: pa.Table, right: pa.Table) -> pa.Table:
+        return left.filter(pc.invert(pc.is_in(left.column("number"), right.column("number").combine_chunks())))
+
+    runner = Runner(spark)
+    monkeypatch.setattr(module, "IN_PROCESS", Cost(files=10, rows=90, size_in_bytes=1))
+    large = runner.map(_numbers(300), _every_third, NUMBERS)
+    assert not isinstance(large.data, pa.Table)
+    few = _numbers(20)
+    met = runner.match(few, large, "number", common, NUMBERS)
+    assert isinstance(met.data, pa.Table) == (anywhere == "here")
+    assert _found(met) == [0, 3, 6, 9, 12, 15, 18]
+    assert _found(runner.match(few, large, "number", others, NUMBERS)) == [each for each in range(20) if each % 3]
+    assert _found(runner.match(_numbers(0), large, "number", others, NUMBERS)) == []
+
+
+def test_a_result_that_outgrows_this_process_is_made_on_executors(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def many(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("number").to_pylist():
+                yield from _numbers(number).to_batches()
+
+    monkeypatch.setattr(module, "IN_PROCESS", Cost(files=10, rows=10, size_in_bytes=1))
+    runner = Runner(spark)
+    assert isinstance(runner.map(_numbers(5), many, NUMBERS, Cost(files=5)).data, pa.Table)
+    outgrown = runner.map(_numbers(6), many, NUMBERS, Cost(files=6))
+    assert not isinstance(outgrown.data, pa.Table)
+    assert outgrown.sums("number") == (15, 20)
+    # What is few again comes back.
+    back = runner.map(outgrown, _every_third, NUMBERS, Cost(rows=10))
+    assert isinstance(back.data, pa.Table) and _found(back) == [0, 0, 0, 0, 0, 3, 3]
+
+
+def test_rows_come_in_order(spark: SparkSession, anywhere: str) -> None:
+    runner = Runner(spark)
+    rows = runner.map(_numbers(100).take(pa.array([*range(50, 100), *range(50)])), _as_they_are, NUMBERS).ordered(
+        "number"
+    )
+    assert [value for batch in rows.batches() for value in batch.column("number").to_pylist()] == list(range(100))
+    assert rows.sums("number") == (100, 4950)
 
 
 @pytest.mark.usefixtures("anywhere")
