@@ -35,7 +35,8 @@ from artemis_lifecycle.cold_tier.work import (
 )
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
 from artemis_lifecycle.metadata.types import ManifestListEntry
-from artemis_lifecycle.storage.frames import arrow_schema, read_table, write_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -106,7 +107,7 @@ class FoundHere:
         schema = arrow_schema(SEALED)
         columns = zip(*rows, strict=True) if rows else [()] * len(schema)
         arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
-        write_table(pa.Table.from_arrays(arrays, schema=schema), folder, stores)
+        write_batches([pa.RecordBatch.from_arrays(arrays, schema=schema)], schema, folder, stores)
 
     def _checksum(self, source: str) -> str | None:
         recorded = self.origin.get(source)
@@ -262,8 +263,10 @@ class RowsHere:
     @classmethod
     def open(cls, spark: SparkSession, stores: Stores, work: Work, ledger: Ledger) -> RowsHere | None:
         """None when they are too many for this process."""
-        table = read_table(work.folder, stores, ROWS)
-        return None if table is None else cls(spark, ledger, table)
+        import pyarrow as pa
+
+        rows = read_frame(Runner(spark), work.folder, stores).data
+        return cls(spark, ledger, rows) if isinstance(rows, pa.Table) and rows.num_rows <= ROWS else None
 
     @contextmanager
     def phase(self, phase: int) -> Iterator[Phase]:

@@ -36,6 +36,7 @@ from artemis_lifecycle.cold_tier.work import (
     read_manifest,
 )
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_frame
 from artemis_lifecycle.storage.stores import Stores
@@ -86,7 +87,8 @@ class FoundOnSpark:
     def store(self, folder: str, stores: Stores) -> None:
         count = self.listed + sum(files for _, _, files, _ in self.sizes())
         with worker_errors():
-            write_frame(spread(self.rows, -(-count // _ROWS_PER_TASK)), folder, stores)
+            rows = spread(self.rows, -(-count // _ROWS_PER_TASK))
+            write_frame(Runner(self.rows.sparkSession).rows(rows, arrow_schema(SEALED)), folder, stores)
 
 
 @contextmanager
@@ -356,7 +358,7 @@ class RowsOnSpark:
 
 @contextmanager
 def open_on_spark(spark: SparkSession, stores: Stores, work: Work, ledger: Ledger) -> Iterator[RowsOnSpark]:
-    rows = read_frame(spark, work.folder, stores).persist()
+    rows = read_frame(Runner(spark), work.folder, stores).frame().persist()
     try:
         yield RowsOnSpark(spark, ledger, rows)
     finally:

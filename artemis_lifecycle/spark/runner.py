@@ -91,6 +91,15 @@ class Rows:
         # One chunk: PySpark 4.1 drops the rows behind an empty batch of an Arrow table.
         return self._runner.session.createDataFrame(self.data.combine_chunks(), _spark_schema(self.schema))
 
+    def map(self, function: BatchFunction, schema: pa.Schema, cost: Cost | None = None) -> Rows:
+        """Apply `function`, as `Runner.map` does."""
+        return self._runner.map(self, function, schema, cost)
+
+    def select(self, *columns: str) -> Rows:
+        """The rows with these columns only."""
+        schema = pa.schema([self.schema.field(column) for column in columns])
+        return Rows(schema, self.data.select(list(columns)), self._runner)
+
     def between(self, column: str, first: int, last: int) -> Rows:
         """The rows whose `column` is at least `first` and at most `last`."""
         if isinstance(self.data, pa.Table):

@@ -30,7 +30,8 @@ from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
-from artemis_lifecycle.storage.frames import read_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle_tests.cold_tier import histories
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint, named_paths, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
@@ -195,8 +196,7 @@ def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, re
         def sealed(found: Found, where: str, turn: str = turn) -> list[tuple[object, ...]]:
             folder = f"{world.context().root}/compared/{turn}/{where}"
             found.store(folder, world.stores)
-            table = read_table(folder, world.stores)
-            assert table is not None
+            table = read_frame(Runner(world.spark), folder, world.stores).table()
             columns = [column for column in table.column_names if column != "bucket"]
             rows = [tuple(row.values()) for row in table.select(columns).to_pylist()]
             to_copy = sum(row[columns.index("role")] == "copy" for row in rows)
