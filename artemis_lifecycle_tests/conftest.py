@@ -29,8 +29,8 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle_tests import guardian, told
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _LONG = (
     "integration/test_crash_matrix.py",
     "integration/test_short_storm.py",
     "defs/test_walk.py",
-    "local/test_postgres.py",
+    "embedded/test_postgres.py",
     "integration/test_browser.py",
     "reachability/test_exactness.py",
     "integration/test_two_machines.py",
@@ -77,8 +77,13 @@ _LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest applies `-m`.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: begun last, one of them would keep one process busy while the other has nothing left."""
+    """Mark the tests that use Spark, and put the longest files first: a long file that starts last keeps one process
+    busy while the other is idle."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("jvm")
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
@@ -131,7 +136,7 @@ def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session. Its jars are resolved once, into the repository's own .artemis."""
-    from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
+    from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
     from artemis_lifecycle.spark.session import open_session, session_conf
 
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -23,13 +23,12 @@ from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, Unr
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
-from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, role_statements
+from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, NO_RIGHT, role_statements
 from artemis_lifecycle.storage.stores import Stores
 
 FOLDER = ".artemis-lifecycle"
 """Beside the warehouse of a catalog that is not in SQL. Hidden: no scan takes it for a table's."""
 
-_NO_RIGHT = "42501"  # insufficient_privilege
 _TABLE = "artemis_live.deployments"
 _STATEMENTS = (
     "CREATE SCHEMA IF NOT EXISTS artemis_live",
@@ -122,14 +121,13 @@ class DeploymentsInSql:
         try:
             yield
         except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
                 raise
             raise Refused(
                 f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "
                 f"{self._catalog} belongs to: {str(error.orig).splitlines()[0]}",
-                untouched="everything",
-                do=f"GRANT it {needed}; where the table is there, GRANT artemis_lifecycle (artemis_ingest to what only "
-                "writes tables) is enough (docs/roles.md)",
+                hint=f"GRANT it {needed}; where the table exists, GRANT artemis_lifecycle (artemis_ingest to a login "
+                "that only writes tables) is enough (docs/roles.md)",
             ) from None
 
 
@@ -199,8 +197,7 @@ def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
         raise UnreadableMetadata(
             f"The record of which deployment the catalog belongs to cannot be read: {type(error).__name__}",
             path=path,
-            untouched="everything",
-            do="restore the file, or find out which deployment works on the catalog and remove it",
+            hint="restore the file, or find out which deployment works on the catalog and remove it",
         ) from error
 
 
@@ -225,9 +222,8 @@ def require_deployment(
                 f"({each.deployment.operations_id}) with root {each.deployment.root}, on record since "
                 f"{each.recorded_at:%Y-%m-%d %H:%M:%S} UTC by {each.who} ({each.why}). This one works with "
                 f"{ours.address} ({ours.operations_id}): {difference}",
-                untouched="everything",
-                do="set operations.uri and operations.root to that deployment's. If it no longer works on this catalog "
-                "(its holds, plans and heartbeats count for nothing then): artemis take-over --who … --why …",
+                hint="set operations.uri and operations.root to that deployment's. If it no longer works on this "
+                "catalog (its holds, plans and heartbeats then count for nothing): artemis take-over --who … --why …",
             )
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Engine, Row, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle import config
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
@@ -27,6 +26,7 @@ from artemis_lifecycle.catalogs.identifier import (
 )
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.config import deployment
 from artemis_lifecycle.errors import (
     BadInput,
     ConfigError,
@@ -50,7 +50,7 @@ class CatalogReader:
     Raises OperationsUnavailable when the catalog does not answer: that is never "no tables".
     """
 
-    def __init__(self, catalog: config.Catalog, purpose: Purpose = "lifecycle") -> None:
+    def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle") -> None:
         self.name = catalog.name
         self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
@@ -70,8 +70,7 @@ class CatalogReader:
             raise NoSuchTable(
                 f"Catalog {self.name} has no such table",
                 table=table,
-                untouched="everything",
-                do="list the tables that it has with: artemis tables",
+                hint="list the tables that it has with: artemis tables",
             )
         return found
 
@@ -123,8 +122,7 @@ class CatalogReader:
             raise BadInput(
                 f"Catalog {self.name} lists this table as {found.identifier}",
                 table=table,
-                untouched="everything",
-                do=f"name it {found.identifier}",
+                hint=f"name it {found.identifier}",
             )
         return found
 
@@ -156,7 +154,7 @@ class _Source(ABC):
 
 
 class _Sql(_Source):
-    def __init__(self, catalog: config.Catalog, purpose: Purpose) -> None:
+    def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
         ensure_tables(self._engine)
@@ -236,7 +234,7 @@ class _Sql(_Source):
 class _Other(_Source):
     """Any other catalog, by pyiceberg."""
 
-    def __init__(self, catalog: config.Catalog) -> None:
+    def __init__(self, catalog: deployment.Catalog) -> None:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
@@ -294,8 +292,7 @@ class _Other(_Source):
             raise OperationsUnavailable(
                 f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",
                 table=unloadable[0],
-                untouched="everything",
-                do="see why the catalog cannot load them, or drop them from it",
+                hint="see why the catalog cannot load them, or drop them from it",
             )
         return [entry for entry in found.values() if entry is not None]
 
@@ -310,8 +307,7 @@ class _Other(_Source):
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, beside which the record of its deployment would stand",
-                untouched="everything",
-                do="set catalogs.live.warehouse in lifecycle.yaml",
+                hint="set catalogs.live.warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
@@ -333,8 +329,7 @@ class _Other(_Source):
         except NotInstalledError as error:
             raise EnvironmentMissing(
                 f"Catalog {self._name} needs a package that is not installed: {error}",
-                untouched="everything",
-                do=f"pip install 'pyiceberg[{self._properties['type']}]'",
+                hint=f"pip install 'pyiceberg[{self._properties['type']}]'",
             ) from error
         except Exception as error:
             # By name: neither Thrift nor botocore is loaded, or installed, for a catalog that does without.
@@ -345,6 +340,5 @@ class _Other(_Source):
             said = f": {' '.join(str(error).split())[:300]}" if clients else ""
             raise OperationsUnavailable(
                 f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
-                untouched="everything",
-                do="see that it runs, and that its address and credentials in lifecycle.yaml are right",
+                hint="see that it runs, and that its address and credentials in lifecycle.yaml are right",
             ) from error

@@ -31,7 +31,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, 
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
     CommitConflict,
     ConfigError,
@@ -40,7 +40,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -130,7 +130,7 @@ class HandoffContext:
     def root(self) -> str:
         root = self.config.operations.root
         if root is None:
-            raise ConfigError("operations.root has no address", untouched="everything", do="set it in lifecycle.yaml")
+            raise ConfigError("operations.root has no address", hint="set it in lifecycle.yaml")
         return root
 
 
@@ -234,7 +234,7 @@ def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | No
             f"The record of a handoff is damaged: {error}",
             path=path,
             untouched="both tiers",
-            do=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
+            hint=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
         ) from error
 
 
@@ -248,8 +248,7 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
     if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
         raise ConfigError(
             "A catalog has no warehouse",
-            untouched="everything",
-            do="set catalogs.live.warehouse and catalogs.cold.warehouse",
+            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
         )
     live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
     rules = LocationRules.from_config(context.config.policy(table).orphans)
@@ -279,7 +278,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {quote(plan.table)}",
+            hint=f"plan again: artemis plan {quote(plan.table)}",
         )
     refuse_encrypted(metadata, plan.table)
     absent = [snapshot for snapshot in plan.snapshot_ids if metadata.snapshot(snapshot) is None]
@@ -289,7 +288,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {quote(plan.table)}",
+            hint=f"plan again: artemis plan {quote(plan.table)}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
     with _cold_catalog(context.config) as catalog:
@@ -333,7 +332,7 @@ class _Watcher:
             table=self.plan.table,
             path=path,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-            do="mend what it says and run the handoff again: finished batches are kept",
+            hint="mend what it says and run the handoff again: finished batches are kept",
         )
 
     def lost(self, problems: Sequence[Problem]) -> HandoffFailed:
@@ -344,7 +343,7 @@ class _Watcher:
             table=self.plan.table,
             path=problems[0].path,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-            do=f"restore the file and run the handoff again; or approve the loss: "
+            hint=f"restore the file and run the handoff again; or approve the loss: "
             f"artemis approve {self.plan.plan_id} --lost",
         )
 
@@ -464,7 +463,7 @@ def _changes(context: HandoffContext, catalog: CatalogReader, what: _Publication
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog",
-            do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
+            hint="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
         )
     tags = _tags(context, what.base, newest.metadata)
     changes = []
@@ -497,7 +496,7 @@ def _changes(context: HandoffContext, catalog: CatalogReader, what: _Publication
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog; the plan stays open and holds its files",
-            do="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
+            hint="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
             "SELECT), or set cold_tier.enabled to false for it",
         ) from apart
     policy = context.config.policy(plan.table).cold_tier.split
@@ -559,7 +558,7 @@ def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
     def specs_of(snapshot: Json) -> list[int]:
         if snapshot.get("manifest-list") is None:
             return []
-        entries = avro.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
+        entries = manifest_lists.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
         own = [entry for entry in entries if entry.added_snapshot_id == snapshot["snapshot-id"]]
         return list(dict.fromkeys(entry.partition_spec_id for entry in (*own, *entries)))
 
@@ -574,7 +573,7 @@ def _newest(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog",
-            do="drop or rename that entry, which no handoff made, and run the handoff again",
+            hint="drop or rename that entry, which no handoff made, and run the handoff again",
         )
     return newest
 
@@ -590,7 +589,7 @@ def _closed(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
             f"The cold catalog has no table {name}, which has the table's past",
             table=plan.table,
             untouched="both tiers",
-            do="bring the catalog's row back, and run the handoff again",
+            hint="bring the catalog's row back, and run the handoff again",
         )
     return current
 
@@ -614,7 +613,7 @@ def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdI
             table=plan.table,
             path=location,
             untouched="the cold catalog",
-            do="check the cold store, then run the handoff again",
+            hint="check the cold store, then run the handoff again",
         )
     return location
 
@@ -634,7 +633,7 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: H
             table=plan.table,
             path=location,
             untouched="the cold catalog; nothing was written there",
-            do="report this with the live metadata file; the plan stays open and holds its files",
+            hint="report this with the live metadata file; the plan stays open and holds its files",
         ) from error
 
 

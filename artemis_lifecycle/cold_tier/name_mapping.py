@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import field_ids
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.containers import schema_of
+from artemis_lifecycle.metadata.avro.container import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,7 +120,7 @@ def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
             f"The file is not the {file_format} file that its manifest says: {error}",
             path=path,
             untouched="all files",
-            do="see what wrote it; bring it back from a copy of the store",
+            hint="see what wrote it; bring it back from a copy of the store",
         ) from error
     return True  # Puffin has no columns.
 

@@ -37,7 +37,7 @@ from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -127,7 +127,7 @@ class RestoreMapping:
             "The cold table names a file outside the cold warehouse",
             path=path,
             untouched="the live table",
-            do="see who wrote that metadata: no handoff did",
+            hint="see who wrote that metadata: no handoff did",
         )
 
     def owns(self, path: str) -> bool:
@@ -158,7 +158,7 @@ def restore(
             f"Neither tier has snapshot {request.snapshot_id}",
             table=request.table,
             untouched="the table",
-            do=f"see what there is with: artemis history {quote(request.table)}",
+            hint=f"see what there is with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
     ids = _live_ids(context, request, source, cold, live)
@@ -209,7 +209,7 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
             "main is what the table's writers write to" if request.branch.strip() else "The branch has no name",
             table=request.table,
             untouched="the table",
-            do="restore to a branch of its own, look at it, and take from there what you need",
+            hint="restore to a branch of its own, look at it, and take from there what you need",
         )
     ref = live.refs.get(request.branch)
     if ref is None or (ref.is_branch and ref.snapshot_id == request.snapshot_id):
@@ -232,7 +232,7 @@ def _taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
         f"The table has a {kind} {request.branch!r} already, on snapshot {snapshot_id}",
         table=request.table,
         untouched="the table",
-        do="name another branch, or drop that one first",
+        hint="name another branch, or drop that one first",
     )
 
 
@@ -248,7 +248,7 @@ def _live_ids(
             table=request.table,
             path=live.metadata_location,
             untouched="the live table",
-            do=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
+            hint=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
             "insert what you need",
         )
 
@@ -257,7 +257,7 @@ def _live_ids(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
     specs = same_ids(cold.partition_specs, live.partition_specs, SPECS)
-    for entry in avro.manifests_of(context.cold_stores, source).entries:
+    for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
         if entry.partition_spec_id not in specs:
             raise refusal(
                 f"The live table no longer has partition spec {entry.partition_spec_id}, by which the snapshot's files "
@@ -291,8 +291,8 @@ def _require_mapping(
     if joint(then, now, read, read) is not None:
         return
     files: dict[str, str] = {}
-    for entry in avro.manifests_of(context.cold_stores, source).entries:
-        batch = avro.live_entries(context.cold_stores, entry)
+    for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
+        batch = manifests.live_entries(context.cold_stores, entry)
         files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
     look = _Named(context.cold_stores, files)
     bare = [path for path, named in each_file(context.spark, look, sorted(files)) if not named]
@@ -372,7 +372,7 @@ def _check_protected(context: RestoreContext, record: RestoreRecord) -> None:
             table=record.table,
             path=record.folder,
             untouched="the table",
-            do="run the restore again: it begins anew",
+            hint="run the restore again: it begins anew",
         )
 
 
@@ -390,7 +390,7 @@ class _Watcher:
             table=self.request.table,
             path=path,
             untouched="the live table's metadata and all files that it had",
-            do="mend what it says and run the restore again: finished batches are kept",
+            hint="mend what it says and run the restore again: finished batches are kept",
         )
 
     def lost(self, problems: Sequence[Problem]) -> RestoreFailed:
@@ -400,7 +400,7 @@ class _Watcher:
             table=self.request.table,
             path=problems[0].path,
             untouched="the live table's metadata and all files that it had",
-            do="bring the file back from a copy of the cold store, and run the restore again",
+            hint="bring the file back from a copy of the cold store, and run the restore again",
         )
 
 
@@ -478,7 +478,7 @@ def _commit(
                 table=request.table,
                 path=base.metadata_location,
                 untouched="the live table",
-                do="run the restore again: it begins anew",
+                hint="run the restore again: it begins anew",
             )
         return Change(
             add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
@@ -568,5 +568,5 @@ def _check_table(request: RestoreRequest, base: BaseState) -> None:
             f"The name now belongs to another table ({base.table_uuid}, not {request.table_uuid})",
             table=request.table,
             untouched="both tables",
-            do="look at the table, and run the restore again if it is the one that you mean",
+            hint="look at the table, and run the restore again if it is the one that you mean",
         )

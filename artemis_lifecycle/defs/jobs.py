@@ -7,7 +7,7 @@ from typing import Any
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive
-from artemis_lifecycle.defs.night import Step
+from artemis_lifecycle.scheduling.night import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
     "whole_walk": (

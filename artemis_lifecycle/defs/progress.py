@@ -7,11 +7,11 @@ from datetime import UTC, date, datetime
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
-from artemis_lifecycle.defs.night import Failures, Night, Progress, Step, night_of
 from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
+from artemis_lifecycle.scheduling.night import Failures, Night, Progress, Step, night_of
 
 NIGHT_TAG = "artemis/night"
 STEP_TAG = "artemis/step"

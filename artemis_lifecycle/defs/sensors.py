@@ -19,7 +19,6 @@ from dagster import (
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.night import Step, due_step
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
@@ -28,6 +27,7 @@ from artemis_lifecycle.defs.schedules import request, schedule_name
 from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.scheduling.night import Step, due_step
 
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""

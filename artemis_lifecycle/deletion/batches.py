@@ -113,7 +113,7 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
             table=job.table,
             path=seal,
             untouched="all files of the job that were not deleted before",
-            do="plan or scan again",
+            hint="plan or scan again",
         ) from error
     batches = Batches(folder, {part.batch: part for part in found})
     _require_count(job, batches.parts, folder)
@@ -200,7 +200,7 @@ def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
-            do="plan or scan again",
+            hint="plan or scan again",
         )
 
 
@@ -223,7 +223,7 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
             f"The journal names batch {batch}, which was never sealed",
             path=batches.folder,
             untouched="the files of the batch",
-            do="plan or scan again",
+            hint="plan or scan again",
         )
     return _as_numbers(_read_part(stores, f"{batches.folder}/{part.name}", part.sha256))
 
@@ -254,7 +254,7 @@ def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str
             table=job.table,
             path=folder,
             untouched="all files of the job",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
 
 
@@ -265,6 +265,6 @@ def _read_part(stores: Stores, path: str, sha256: str) -> pa.Table:
             "A sealed batch differs from its checksum",
             path=path,
             untouched="the files of the batch",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
     return ParquetReader(data, path, stores.limits).read()

@@ -44,7 +44,7 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
     totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
     files = Counter({row["outcome"]: row["path_count"] for row in totals})

@@ -108,7 +108,9 @@ def delete_job(
     if dry_run:
         return dry_run_of(context, job)
     if lease is None:
-        raise Refused("A deletion needs the table's lease", table=job.table, untouched="all files", do="take the lease")
+        raise Refused(
+            "A deletion needs the table's lease", table=job.table, untouched="all files", hint="take the lease"
+        )
     return _Run(context, job, lease, settings, pause).run()
 
 
@@ -321,7 +323,7 @@ class _Run:
                 f"Reading what protects the files takes longer than the {_LOOK_LASTS:g} s for which it counts",
                 table=self.job.table,
                 untouched="all files of the job that were not deleted before",
-                do="delete again when Postgres and the store answer faster",
+                hint="delete again when Postgres and the store answer faster",
             )
         kept, going = judged.kept, judged.going
         moved: list[int] = []

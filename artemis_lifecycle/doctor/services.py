@@ -6,23 +6,23 @@ They read, and write one probe file per root, which they remove. No schema is ma
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_deployment
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import catalog_conf
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.operations.clock import Clock
-from artemis_lifecycle.operations.database import connect, schema_state
+from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
-from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
+from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
@@ -30,17 +30,17 @@ PROBE = ".artemis-doctor-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
 
 _ATTEMPTS = 2
-"""A person waits for the answer, and a store that fails twice is told as that."""
+"""A person waits for the answer: a store that fails twice counts as failed."""
 
 
 def catalog(tier: str, of: Catalog) -> Check:
-    """The catalog answers, to pyiceberg and to what Spark is told, and its rows can be read."""
+    """The catalog answers to pyiceberg, its settings are valid for Spark, and its rows can be read."""
     name = f"catalogs.{tier}"
     catalog_conf(of)
     if of.type != "sql":
         with CatalogReader(of) as reader:
             return Check(name, "ok", f"{of.type}, {len(reader.namespaces())} namespaces")
-    with _engine(of.uri) as engine, engine.connect() as connection:
+    with connected(require_uri(of)) as engine, engine.connect() as connection:
         version = connection.execute(text("SHOW server_version")).scalar_one()
         if not connection.execute(text("SELECT to_regclass('iceberg_tables') IS NOT NULL")).scalar_one():
             return Check(name, "ok", f"Postgres {version}; its tables are made at first use")
@@ -55,7 +55,7 @@ def catalog(tier: str, of: Catalog) -> Check:
 
 def operations(uri: str) -> Check:
     """The operations database answers, with the schema of this version."""
-    with _engine(uri) as engine:
+    with connected(uri) as engine:
         found, known, newest = schema_state(engine)
     if found is None:
         return Check("operations", "ok", "answers; its schema is made at first use")
@@ -69,11 +69,11 @@ def operations(uri: str) -> Check:
 
 
 def roles(uri: str) -> Check:
-    """The three group roles are there, and this login may work with the operations schema."""
-    with _engine(uri) as engine, engine.connect() as connection:
+    """The four group roles exist, and this login may work with the operations schema."""
+    with connected(uri) as engine, engine.connect() as connection:
         login = connection.execute(text("SELECT session_user")).scalar_one()
         query = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)")
-        names = [LIFECYCLE, INGEST, ANALYST]
+        names = [LIFECYCLE, APPROVER, INGEST, ANALYST]
         there = set(connection.execute(query, {"names": names}).scalars())
         rights = text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'lifecycle'")
         may = connection.execute(rights).scalar_one_or_none()
@@ -82,27 +82,27 @@ def roles(uri: str) -> Check:
         return Check("roles", "failed", f"login {login} may not use schema lifecycle", do)
     lacking = [each for each in names if each not in there]
     if lacking and may is not None:
-        do = "have a login with CREATEROLE open it once (docs/roles.md)"
+        do = "create the roles before the schema is made, or grant them by hand (docs/roles.md)"
         return Check("roles", "warning", f"no {', '.join(lacking)}: every login has all rights or none", do)
     return Check("roles", "ok", f"login {login}; {', '.join(sorted(there)) or 'roles are made at first use'}")
 
 
 def deployment(config: LifecycleConfig) -> Check:
-    """The live catalog is this deployment's, or nobody's yet."""
+    """The live catalog belongs to this deployment, or to none yet."""
     live = config.catalogs.live
     assert live.uri is not None and config.operations.uri is not None and config.operations.root is not None
-    with _engine(live.uri) as rows, _engine(config.operations.uri) as engine:
+    with connected(live.uri) as rows, connected(config.operations.uri) as engine:
         if schema_state(engine)[0] is None:
             return Check("deployment", "ok", "no operations schema yet: the catalog is taken at first use")
         ours = read_deployment(engine, normalise(config.operations.root))
         records = DeploymentsInSql(rows, live.name)
         require_deployment(records, live.name, ours, who="doctor", record=False)
-        return Check("deployment", "ok", "ours" if records.newest() else "nobody's yet: it is taken at first use")
+        return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")
 
 
 def guard(cold: Catalog) -> Check:
     """The cold catalog refuses writes."""
-    with _engine(cold.uri) as engine, engine.connect() as connection:
+    with connected(require_uri(cold)) as engine, engine.connect() as connection:
         state = guard_state(connection, cold.name)
     if not state.in_use:
         return Check("cold guard", "ok", "nothing to guard before the first handoff")
@@ -132,20 +132,10 @@ def clocks(config: LifecycleConfig, roots: Sequence[tuple[str, Catalog]]) -> Che
     """Postgres, this host and every store agree on the time."""
     assert config.operations.uri is not None
     folders = {folder.clock: folder for folder in (Folder(root, _stores(of)) for root, of in roots)}
-    with _engine(config.operations.uri) as engine:
+    with connected(config.operations.uri) as engine:
         require_agreement(Clock(engine).now, folders.values(), config.clocks.max_difference)
     return Check("clocks", "ok", f"this host, Postgres and {len(folders)} stores agree")
 
 
 def _stores(of: Catalog) -> Stores:
     return Stores(replace(StoreSettings.from_catalog(of), attempts=_ATTEMPTS))
-
-
-@contextmanager
-def _engine(uri: str | None) -> Iterator[Engine]:
-    assert uri is not None
-    engine = connect(uri)
-    try:
-        yield engine
-    finally:
-        engine.dispose()

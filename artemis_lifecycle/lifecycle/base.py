@@ -24,6 +24,7 @@ from artemis_lifecycle.errors import BadInput, LifecycleError, NaiveDatetime, No
 from artemis_lifecycle.expiration.plan import load_plan, unarchived
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.opened import Opened
+from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.operations.known_tables import Seen
@@ -44,7 +45,6 @@ from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 from artemis_lifecycle.storage.instants import milliseconds
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
-from artemis_lifecycle.upkeep.actions import Worker
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that judge files of the cold warehouse by age."""
@@ -100,7 +100,7 @@ class Base(Opened):
                 f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
                 table=look.name,
                 untouched="all files",
-                do="name one of them, or a folder in it",
+                hint="name one of them, or a folder in it",
             )
         return [location]
 
@@ -203,9 +203,7 @@ class Base(Opened):
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
         instant = self._operations.clock.now() if given is None else given
         if instant.tzinfo is None or instant.utcoffset() is None:
-            raise NaiveDatetime(
-                f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
-            )
+            raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
         return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
     def _settings(
@@ -421,7 +419,7 @@ def paused(table: str, why: str) -> Paused:
         f"The work stopped: {why}",
         table=table,
         untouched="what was not finished before; it is gone on with by the next run",
-        do="let it go on with artemis resume, or wait for the next night",
+        hint="let it go on with artemis resume, or wait for the next night",
     )
 
 
@@ -430,5 +428,5 @@ def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnap
         f"The live table has no snapshot {snapshot_id}",
         table=table,
         untouched=untouched,
-        do=f"artemis history {quote(table)} lists the snapshots that it has",
+        hint=f"artemis history {quote(table)} lists the snapshots that it has",
     )

@@ -73,7 +73,7 @@ class ColdTier(Expiration):
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
                 table=plan.table,
                 untouched="both tiers",
-                do=f"plan again: artemis plan {quote(plan.table)}",
+                hint=f"plan again: artemis plan {quote(plan.table)}",
             )
         look = self._look(plan.table)
         with self._step(look, "handoff") as step:
@@ -263,7 +263,7 @@ class ColdTier(Expiration):
                     table=table,
                     path=copies.ledger.folder,
                     untouched="both tiers",
-                    do="restore the folder; until then the cold table's metadata answers for what was promised",
+                    hint="restore the folder; until then the cold table's metadata answers for what was promised",
                 )
 
             def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
@@ -322,9 +322,9 @@ class ColdTier(Expiration):
         require_said(table, case_id=case_id, requester=requester, reason=reason)
         lasting = self.config.deep_archive.days if days is None else days
         if lasting < 1:
-            raise BadInput("A thaw lasts for at least a day", table=table, untouched="everything", do="give --days 1")
+            raise BadInput("A thaw lasts for at least a day", table=table, hint="give --days 1")
         if snapshot_ids and (as_of is not None or tag is not None):
-            raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
+            raise BadInput("Two selectors at once", table=table, hint="give one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self._look(table).metadata
         table_uuid, cold = live.table_uuid, self.cold_tables(live.table_uuid)
@@ -334,8 +334,7 @@ class ColdTier(Expiration):
             raise BadInput(
                 f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
                 table=table,
-                untouched="everything",
-                do=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
+                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
             )
         assert cold is not None  # the routes led there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]

@@ -117,7 +117,7 @@ class Deletion(Expiration):
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",
                 table=plan.table,
                 untouched="all files of the plan",
-                do=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
+                hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
             )
         instant = None if now is None else self._instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.operations.clock.now(), instant)
@@ -211,9 +211,7 @@ class Deletion(Expiration):
         policy, place = self.config.policy(table), None
         if policy.deletion.mode == "quarantine":
             if self.config.quarantine.root is None:
-                raise ConfigError(
-                    "quarantine.root has no address", untouched="everything", do="set it in lifecycle.yaml"
-                )
+                raise ConfigError("quarantine.root has no address", hint="set it in lifecycle.yaml")
             place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
         return DeletionSettings(
             requests_per_second=requests_per_second(policy),
@@ -229,8 +227,7 @@ class Deletion(Expiration):
         if known is None:
             raise NoSuchPlan(
                 f"No deletion {job_id} is in the journal",
-                untouched="everything",
-                do="a receipt is written when a deletion ends: artemis plans TABLE",
+                hint="a receipt is written when a deletion ends: artemis plans TABLE",
             )
         return self._receipt(
             DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

@@ -86,14 +86,12 @@ class DroppedTables(Deletion):
             raise NoSuchTable(
                 "The catalog has lost no such table, as far as is known",
                 table=table,
-                untouched="everything",
-                do="see which tables were dropped: artemis dropped",
+                hint="see which tables were dropped: artemis dropped",
             )
         raise BadInput(
             f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
             table=table,
-            untouched="everything",
-            do="name the one by its uuid",
+            hint="name the one by its uuid",
         )
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
@@ -129,8 +127,7 @@ class DroppedTables(Deletion):
             raise NoSuchPlan(
                 f"{record.scan_id} is a scan for orphans, not of a dropped table",
                 table=record.table,
-                untouched="everything",
-                do=f"artemis delete-orphans {record.scan_id}",
+                hint=f"artemis delete-orphans {record.scan_id}",
             )
         known = self.operations.known_tables.get(self._live.name, record.table_uuid)
         job = job_of(record)
@@ -229,7 +226,7 @@ class DroppedTables(Deletion):
                 "The table is in the catalog again",
                 table=known.table,
                 untouched="all files",
-                do="nothing: its files are a living table's again",
+                hint="nothing: its files are a living table's again",
             )
         if _is_of_earlier_drop(record, known.missing_since, known.metadata_location):
             raise StalePlan(
@@ -237,7 +234,7 @@ class DroppedTables(Deletion):
                 f"{known.missing_since.isoformat()}: the table was in the catalog again in between",
                 table=known.table,
                 untouched="all files",
-                do=f"scan again: artemis scan-dropped {quote(known.table)}",
+                hint=f"scan again: artemis scan-dropped {quote(known.table)}",
             )
         policy = self.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep
@@ -247,7 +244,7 @@ class DroppedTables(Deletion):
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=known.table,
                 untouched="all files",
-                do=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
             )
         if dry_run:
             return
@@ -256,14 +253,14 @@ class DroppedTables(Deletion):
                 f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
                 untouched="all files",
-                do=f"delete then: artemis delete-dropped {record.scan_id}",
+                hint=f"delete then: artemis delete-dropped {record.scan_id}",
             )
         if policy.dropped.approval == "required" and record.approved_by is None:
             raise ApprovalNeeded(
                 f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
                 table=known.table,
                 untouched="all files",
-                do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
+                hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
         self._require_small_or_approved(record)
 

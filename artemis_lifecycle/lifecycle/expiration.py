@@ -13,7 +13,7 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
 from artemis_lifecycle.cold_tier.repair import repair
-from artemis_lifecycle.config import TablePolicy
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, PlanStateError
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -124,7 +124,7 @@ class Expiration(Reading):
                 "other plan can archive them",
                 table=look.name,
                 untouched="the table, and all files of the plan",
-                do=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
+                hint=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
             )
         return plan if unarchived or (whole and not asked) else None
 
@@ -272,7 +272,7 @@ class Expiration(Reading):
                 f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
                 table=plan.table,
                 untouched="the live table and all its files",
-                do=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
+                hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
                 f"{plan.plan_id} publishes them again",
             )
 
@@ -291,7 +291,7 @@ class Expiration(Reading):
                 table=plan.table,
                 path=failed[0].copy.destination,
                 untouched="the live table and all its files",
-                do="restore the file in the cold store, or the live file that it is a copy of, then rerun",
+                hint="restore the file in the cold store, or the live file that it is a copy of, then rerun",
             )
         return len(absent)
 
@@ -316,14 +316,14 @@ class Expiration(Reading):
                 f"Plan {plan.plan_id} is {record.status}",
                 table=plan.table,
                 untouched="the table and all files",
-                do=f"plan again: artemis plan {quote(plan.table)}",
+                hint=f"plan again: artemis plan {quote(plan.table)}",
             )
         if record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is not handed off to the cold tier",
                 table=plan.table,
                 untouched="the table and all files",
-                do=f"artemis hand-off {plan.plan_id}, then commit",
+                hint=f"artemis hand-off {plan.plan_id}, then commit",
             )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from contextlib import ExitStack
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -17,13 +18,15 @@ from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_gua
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
-from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
-from artemis_lifecycle.local.addresses import fill
-from artemis_lifecycle.local.jars import needed, resolve
-from artemis_lifecycle.operations.database import Operations, connect
+from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
@@ -105,16 +108,14 @@ class Opened:
         cold = self.config.catalogs.cold
         if cold.type != "sql":
             return
-        try:
-            engine = connect(require_uri(cold))
-        except OperationsUnavailable as error:
-            # What does not answer takes no writes either, and whoever needs the catalog is stopped by that.
-            _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
-            return
-        try:
+        with ExitStack() as stack:
+            try:
+                engine = stack.enter_context(connected(require_uri(cold)))
+            except OperationsUnavailable as error:
+                # What does not answer takes no writes either, and whoever needs the catalog is stopped by that.
+                _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
+                return
             verify_guard(engine, cold.name, self.config.catalogs.live.name)
-        finally:
-            engine.dispose()
 
     def cold_guard(self) -> GuardState | None:
         """How the guard of the cold catalog stands, as of now; None for a catalog that is not in SQL, which has none.
@@ -122,12 +123,8 @@ class Opened:
         cold = self.config.catalogs.cold
         if cold.type != "sql":
             return None
-        engine = connect(require_uri(cold))
-        try:
-            with engine.connect() as connection:
-                return guard_state(connection, cold.name)
-        finally:
-            engine.dispose()
+        with connected(require_uri(cold)) as engine, engine.connect() as connection:
+            return guard_state(connection, cold.name)
 
     def __enter__(self) -> Self:
         return self

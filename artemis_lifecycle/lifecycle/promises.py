@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
 from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot
@@ -77,7 +77,7 @@ class Promises(Reading):
                         f"Tag {name!r} is on snapshot {found.snapshotId()} already",
                         table=table,
                         untouched="its refs",
-                        do="choose another name, or move the tag with --replace (replace=True)",
+                        hint="choose another name, or move the tag with --replace (replace=True)",
                     )
                 return Change(set_tags=(TagChange(name, snapshot_id, age),))
 
@@ -118,7 +118,7 @@ class Promises(Reading):
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                do=f"artemis tags {quote(table)} lists the refs that it has",
+                hint=f"artemis tags {quote(table)} lists the refs that it has",
             )
 
         def change(base: BaseState) -> Change | None:
@@ -128,7 +128,7 @@ class Promises(Reading):
                     f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
                     table=table,
                     untouched="its refs",
-                    do=f"look again (artemis tags {quote(table)}), then remove it",
+                    hint=f"look again (artemis tags {quote(table)}), then remove it",
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 
@@ -246,7 +246,7 @@ class Promises(Reading):
                     f"The name now belongs to another table ({look.metadata.table_uuid}, not {hold.table_uuid})",
                     table=hold.table,
                     untouched="the hold",
-                    do=f"release the hold: artemis release {hold_id}",
+                    hint=f"release the hold: artemis release {hold_id}",
                 )
             self._require_snapshots(look, [snapshot_id])
             return self.operations.holds.advance(hold_id, snapshot_id)
@@ -274,7 +274,7 @@ class Promises(Reading):
         # A writer claims no catalog: it may have no right to, and it works for whoever does.
         self.require_deployment(record=False)
         return writing(
-            self._operations,
+            self._operations.heartbeats,
             look.metadata.table_uuid,
             table,
             writer_id,
@@ -288,7 +288,7 @@ def _duration(name: str, given: str | timedelta) -> timedelta:
     try:
         duration = parse_duration(given)
     except ValueError as error:
-        raise BadInput(f"{name}: {error}", untouched="everything", do="write it as 90d or 12h") from error
+        raise BadInput(f"{name}: {error}", hint="write it as 90d or 12h") from error
     if duration < timedelta(milliseconds=1):
-        raise BadInput(f"{name} is no time at all: {given}", untouched="everything", do="write it as 90d or 12h")
+        raise BadInput(f"{name} is no time at all: {given}", hint="write it as 90d or 12h")
     return duration

@@ -74,7 +74,7 @@ class Quarantine(DroppedTables):
             if self.operations.plans.get(job_id).status is PlanStatus.CLOSED:
                 return
             do = f"let it end, or end it: artemis close {job_id}; then undelete"
-        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", do=do)
+        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back

@@ -34,9 +34,7 @@ class Queries(Promises):
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
-                raise BadInput(
-                    "A TAG statement names a snapshot and no instant", untouched="everything", do="leave out as_of"
-                )
+                raise BadInput("A TAG statement names a snapshot and no instant", hint="leave out as_of")
             return self._tag_statement(statement, table)
         return translate_query(
             self.spark,
@@ -57,7 +55,7 @@ class Queries(Promises):
             raise BadInput(
                 f"The statement tags {named}, and the call names {table}",
                 untouched="both tables",
-                do="name one of them",
+                hint="name one of them",
             )
         found = named or table or self._table_of(statement.snapshot_id)
         snapshot = self._look(found).metadata.snapshot(statement.snapshot_id)
@@ -83,12 +81,12 @@ class Queries(Promises):
             raise NoSuchSnapshot(
                 f"No live table has snapshot {snapshot_id}",
                 untouched="all refs",
-                do="artemis history TABLE lists the snapshots that a table has",
+                hint="artemis history TABLE lists the snapshots that a table has",
             )
         raise BadInput(
             f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
             untouched="all refs",
-            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
+            hint=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
         )
 
     def query(
@@ -109,8 +107,7 @@ class Queries(Promises):
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",
-                untouched="everything",
-                do="give table and as_of to translate, or the statement as text",
+                hint="give table and as_of to translate, or the statement as text",
             )
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):

@@ -63,8 +63,8 @@ class Reading(Base):
                 f"The archive of this table-uuid is that of {other}: it is registered under two names",
                 table=table,
                 untouched="both tables and the cold catalog",
-                do=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT), or set "
-                "cold_tier.enabled to false for it",
+                hint=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT); or "
+                "set cold_tier.enabled to false for it",
             )
 
     def cold_metadata(self, table: str) -> TableMetadata | None:
@@ -161,6 +161,5 @@ def require_readable(table: str, found: Route) -> None:
         f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
         f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
         table=table,
-        untouched="everything",
-        do=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+        hint=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from artemis_lifecycle.config import Lineage
+from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.errors import LineageRejected
 
 OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})
@@ -142,5 +142,5 @@ def validate_lineage(
             f"The commit's lineage is incomplete: {'; '.join(problems)}",
             table=table,
             untouched="the table",
-            do="set the missing summary keys (Spark: write options `snapshot-property.<key>`) and commit again",
+            hint="set the missing summary keys (Spark: write options `snapshot-property.<key>`) and commit again",
         )

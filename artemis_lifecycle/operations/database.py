@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, Self
 
 from alembic import command
@@ -28,6 +30,7 @@ from artemis_lifecycle.operations.plans import Plans
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
+from artemis_lifecycle.operations.roles import NO_RIGHT
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.scrubs import Scrubs
 from artemis_lifecycle.operations.settled_metadata import SettledMetadata
@@ -37,8 +40,6 @@ from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
 
 Purpose = Literal["lifecycle", "ingest"]
-
-_NO_RIGHT = "42501"  # insufficient_privilege
 
 # Ingest commits are many and short; the lifecycle's are few, and its locks sit on a connection for a while.
 _POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
@@ -82,7 +83,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
             raise BadInput(
                 "A name or a text has a character that Postgres cannot hold",
                 untouched="what it was to be written to or looked up in",
-                do="leave out NUL characters and unpaired surrogates",
+                hint="leave out NUL characters and unpaired surrogates",
             ) from None
 
     try:
@@ -97,15 +98,24 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
     return engine
 
 
+@contextmanager
+def connected(uri: str) -> Iterator[Engine]:
+    """The engine of `connect` for the length of a block, disposed at its end."""
+    engine = connect(uri)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 def migrate(engine: Engine) -> None:
     """Bring schema `lifecycle` to this version, in one transaction; starters at the same time wait for each other.
 
     A schema that is up to date is only looked at, so that a role without the right to create tables can open it.
     Raises OperationsUnavailable when the schema is of a newer version than this package.
     """
-    config = Config()
-    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
-    head = ScriptDirectory.from_config(config).get_current_head()
+    config, scripts = _migrations()
+    head = scripts.get_current_head()
     with engine.connect() as connection:
         if _revision(connection) == head:
             return
@@ -120,18 +130,22 @@ def migrate(engine: Engine) -> None:
                 f"Schema {SCHEMA} of {shown(engine.url)} is at revision {_revision(connection)}, which this "
                 "version does not know",
                 untouched="the database",
-                do="use the version of artemis-lifecycle that made it, or a newer one",
+                hint="use the version of artemis-lifecycle that made it, or a newer one",
             ) from error
 
 
 def schema_state(engine: Engine) -> tuple[str | None, bool, str | None]:
     """(Revision of schema `lifecycle` or None, whether this version knows it, the newest that it has). Only reads."""
-    config = Config()
-    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
-    scripts = ScriptDirectory.from_config(config)
+    _, scripts = _migrations()
     with engine.connect() as connection:
         found = _revision(connection)
     return found, found in {script.revision for script in scripts.walk_revisions()}, scripts.get_current_head()
+
+
+def _migrations() -> tuple[Config, ScriptDirectory]:
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    return config, ScriptDirectory.from_config(config)
 
 
 def _revision(connection: Connection) -> str | None:
@@ -174,12 +188,11 @@ class Operations:
             migrate(engine)
         except ProgrammingError as error:
             engine.dispose()
-            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
                 raise
             raise Refused(
                 f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}: {str(error.orig).splitlines()[0]}",
-                untouched="everything",
-                do="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
+                hint="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
             ) from None
         except BaseException:
             engine.dispose()
@@ -203,14 +216,12 @@ def _url(uri: str) -> URL:
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
             f"The address of Postgres cannot be used ({type(error).__name__})",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"{shown(url)} is no Postgres",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     return url
 
@@ -227,5 +238,5 @@ def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
     return OperationsUnavailable(
         f"Postgres at {shown(url)} cannot be reached: {reason}",
         untouched="everything that was not yet written",
-        do="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
+        hint="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
     )

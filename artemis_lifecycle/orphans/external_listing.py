@@ -89,17 +89,14 @@ def given_listing(
     from pyspark.sql import functions as F
 
     if taken_at.tzinfo is None or taken_at.utcoffset() is None:
-        raise NaiveDatetime(
-            f"taken_at={taken_at.isoformat()} has no time zone", untouched="everything", do="pass an aware datetime"
-        )
+        raise NaiveDatetime(f"taken_at={taken_at.isoformat()} has no time zone", hint="pass an aware datetime")
     if isinstance(listing, DataFrame):
         _require_frame_columns(listing)
     now = clock()
     if taken_at > now:
         raise BadInput(
             f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
-            untouched="everything",
-            do="pass the time at which the listing was begun, in UTC",
+            hint="pass the time at which the listing was begun, in UTC",
         )
     folders = listing_folders(locations, rules)
     listing_id = f"listing-{uuid.uuid4().hex}"
@@ -174,8 +171,7 @@ def _require_frame_columns(listing: DataFrame) -> None:
             found = types[name].simpleString() if name in types else "nothing"
             raise BadInput(
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
-                untouched="everything",
-                do="name and cast the columns so",
+                hint="name and cast the columns so",
             )
 
 
@@ -194,13 +190,11 @@ class Below:
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         paths = batch.column("path")
         if paths.null_count:
-            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+            raise BadInput("The listing has a row without a path", hint="leave such rows out")
         try:
             paths.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise BadInput(
-                f"The listing has a path that is no UTF-8: {error}", untouched="everything", do="leave such rows out"
-            ) from error
+            raise BadInput(f"The listing has a path that is no UTF-8: {error}", hint="leave such rows out") from error
         below = self._plainly(paths)
         for row in np.flatnonzero(~below).tolist():
             below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
@@ -255,16 +249,14 @@ def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
         raise BadInput(
             f"This is no listing in Parquet files: {'something else is among them' if other else 'there are none'}",
             path=other[0] if other else location,
-            untouched="everything",
-            do="name a Parquet file, or a folder of Parquet files and nothing else",
+            hint="name a Parquet file, or a folder of Parquet files and nothing else",
         )
     times = [file.last_modified for file in below if file.last_modified is not None]
     if not times:
         raise BadInput(
             "The store does not tell when this listing was written",
             path=location,
-            untouched="everything",
-            do="read it as a DataFrame, and pass that with listed_at",
+            hint="read it as a DataFrame, and pass that with listed_at",
         )
     files = tuple(ListingFile(file.path, file.size_in_bytes) for file in below)
     return ParquetListing(location, min(times), files)
@@ -291,8 +283,7 @@ class _Reader:
             raise StorageError(
                 f"A file of the listing cannot be read: {error}",
                 path=file.path,
-                untouched="everything",
-                do="take another listing, or leave it to this project to list the table",
+                hint="take another listing, or leave it to this project to list the table",
             ) from error
 
 
@@ -310,8 +301,7 @@ def _require_columns(schema: pa.Schema, path: str) -> None:
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is "
                 f"{'not one column' if found is None else found}",
                 path=path,
-                untouched="everything",
-                do="name and cast the columns so",
+                hint="name and cast the columns so",
             )
 
 

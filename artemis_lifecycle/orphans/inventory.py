@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import BadInput, StorageError
 from artemis_lifecycle.orphans.external_listing import FileReader, ListingFile, in_utc
-from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
 
 # The CSV report names its columns in the manifest, the others in their own schema.
@@ -74,8 +75,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         raise BadInput(
             f"This is no manifest of an S3 inventory: {type(error).__name__} {error}",
             path=manifest,
-            untouched="everything",
-            do="name the manifest.json of an inventory, in the folder of its date",
+            hint="name the manifest.json of an inventory, in the folder of its date",
         ) from error
     if found.file_format not in ("CSV", "ORC", "Parquet"):
         raise _unusable(f"its format {found.file_format!r} is not among CSV, ORC and Parquet", manifest)
@@ -93,8 +93,7 @@ def _unusable(why: str, path: str) -> BadInput:
     return BadInput(
         f"The S3 inventory cannot be a listing: {why}",
         path=path,
-        untouched="everything",
-        do="configure the inventory with Size and LastModifiedDate, and wait for the next report",
+        hint="configure the inventory with Size and LastModifiedDate, and wait for the next report",
     )
 
 
@@ -113,8 +112,7 @@ class _Reader:
             raise StorageError(
                 "A file of the S3 inventory differs from its checksum",
                 path=file.path,
-                untouched="everything",
-                do="take another inventory, or list the table",
+                hint="take another inventory, or list the table",
             )
         try:
             for found in self._batches(data, file.path):
@@ -123,15 +121,14 @@ class _Reader:
             raise StorageError(
                 f"A file of the S3 inventory cannot be read: {error}",
                 path=file.path,
-                untouched="everything",
-                do="take another inventory, or list the table",
+                hint="take another inventory, or list the table",
             ) from error
 
     def _batches(self, data: bytes, path: str) -> Iterator[pa.RecordBatch]:
         if self.file_format == "Parquet":
             yield from ParquetReader(data, path, self.stores.limits).batches()
         elif self.file_format == "ORC":
-            yield from orc_batches(data, path, self.stores.limits)
+            yield from read_orc(data, path, self.stores.limits).table.to_batches()
         else:
             from pyarrow import csv
 

@@ -105,7 +105,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            do=f"scan again: artemis scan-orphans {quote(record.table)}",
+            hint=f"scan again: artemis scan-orphans {quote(record.table)}",
         )
     return result_of(record, spark, stores)
 

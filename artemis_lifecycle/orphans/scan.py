@@ -41,7 +41,7 @@ from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.origins import ORPHAN, ORPHANS, Origins, kind_by_name, known
 from artemis_lifecycle.orphans.result import OrphanScanResult, ScanCounts, result_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
-from artemis_lifecycle.protection.future import evidence, require_no_future
+from artemis_lifecycle.protection.future import evidence, remember, require_no_future
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.storage.frames import (
@@ -108,7 +108,7 @@ def scan_orphans(
     try:
         protection.read()
     except StalePlan as error:
-        raise NoSuchTable(error.what, table=table, untouched="all files", do="list and scan the new table") from error
+        raise NoSuchTable(error.what, table=table, untouched="all files", hint="list and scan the new table") from error
     metadata = protection.metadata
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
     view = protection.own_view
@@ -120,6 +120,7 @@ def scan_orphans(
         # Without those of a listing that need not have them all.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted])
         found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
+        remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
         settled = context.operations.settled_metadata.of_table(table_uuid)
         require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
         unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]
@@ -226,7 +227,7 @@ def _mismatch(context: DeletionContext, protection: Protection, judged: str, cou
         f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
         table=context.table,
         untouched="all files",
-        do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        hint="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
         "if not, set orphans.prefix_mismatch: ignore (or delete)",
     )
 
@@ -239,7 +240,7 @@ def require_after(listing: Listing, read_at: datetime, table: str) -> None:
             f"{listing.finished_at.isoformat()}: files committed in between would look like orphans",
             table=table,
             untouched="all files",
-            do="read the history again and scan with that",
+            hint="read the history again and scan with that",
         )
 
 
@@ -255,7 +256,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
                 f"{name}={value.isoformat()} has no time zone",
                 table=table,
                 untouched="all files",
-                do="pass an aware datetime",
+                hint="pass an aware datetime",
             )
     base = listing.started_at if settings.now is None else min(settings.now, listing.started_at)
     newest = base - settings.min_age_floor
@@ -265,7 +266,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
             f"({settings.min_age_floor}) before the listing: files of commits in flight would be taken for orphans",
             table=table,
             untouched="all files",
-            do="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
+            hint="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
         )
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than

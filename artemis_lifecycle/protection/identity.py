@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 from artemis_lifecycle.errors import StorageError
-from artemis_lifecycle.storage.local import local_path
+from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, overlap
 from artemis_lifecycle.storage.stores import is_local
 
@@ -128,7 +128,7 @@ def _untold(folder: str, error: OSError) -> StorageError:
         f"Whether this folder is another one under a second name cannot be told: {error.strerror or error}",
         path=folder,
         untouched="all files that were not deleted before",
-        do="fix access to the folder, then rerun",
+        hint="fix access to the folder, then rerun",
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from artemis_lifecycle import config
+from artemis_lifecycle.config.policies import Deletion, QuietWindow
 from artemis_lifecycle.errors import ApprovalNeeded, GraceNotOver, NaiveDatetime
 
 
@@ -19,7 +19,7 @@ def require_grace_over(
     """
     if now is not None and now.tzinfo is None:
         raise NaiveDatetime(
-            f"now={now.isoformat()} has no time zone", table=table, untouched="all files", do="pass an aware datetime"
+            f"now={now.isoformat()} has no time zone", table=table, untouched="all files", hint="pass an aware datetime"
         )
     instant = clock_now if now is None else min(now, clock_now)
     if instant < due_at:
@@ -27,7 +27,7 @@ def require_grace_over(
             f"The grace of plan {plan_id} runs until {due_at.isoformat()}, and it is {instant.isoformat()}",
             table=table,
             untouched="all files of the plan",
-            do="delete then; what deletes on a schedule finds the plan by itself",
+            hint="delete then; what deletes on a schedule finds the plan by itself",
         )
 
 
@@ -49,7 +49,7 @@ class Amount:
 def require_approval(
     job_id: str,
     table: str,
-    limits: config.Deletion,
+    limits: Deletion,
     amount: Amount,
     *,
     approved_by: str | None,
@@ -94,11 +94,11 @@ def require_approval(
             f"The deletion {job_id} waits for a person: {'; '.join(reasons)}",
             table=table,
             untouched="all files of the job",
-            do=f"review them, then artemis approve {job_id} --large",
+            hint=f"review them, then artemis approve {job_id} --large",
         )
 
 
-def in_quiet_window(window: config.QuietWindow, now: datetime) -> bool:
+def in_quiet_window(window: QuietWindow, now: datetime) -> bool:
     """Whether `now` is inside the daily window, in the window's own time zone; equal ends mean the whole day."""
     local = now.astimezone(ZoneInfo(window.timezone)).strftime("%H:%M")
     if window.start == window.end:

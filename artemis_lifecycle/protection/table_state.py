@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
-from artemis_lifecycle.metadata.avro import live_entries, manifests_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.protection.absence import Absence
@@ -16,7 +17,7 @@ from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.storage.local import is_text
+from artemis_lifecycle.storage.local.paths import is_text
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 
@@ -210,7 +211,7 @@ class TableState:
             what,
             table=self._deletion.table,
             untouched="all files of the job that were not deleted before",
-            do="find out who changed the catalog; if the table is gone for good, artemis close "
+            hint="find out who changed the catalog; if the table is gone for good, artemis close "
             f"{self._deletion.job_id}",
         )
 
@@ -235,7 +236,7 @@ class DroppedTableState(TableState):
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=self._deletion.table,
                 untouched="all files that were not deleted before",
-                do=f"artemis keep-dropped {self.table_uuid} --undo, if that is over",
+                hint=f"artemis keep-dropped {self.table_uuid} --undo, if that is over",
             )
         return self._dropped.metadata
 

@@ -26,7 +26,7 @@ from artemis_lifecycle.cold_tier.on_spark import find_on_spark
 from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.cold_tier.work import Found, Problem
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect

@@ -25,11 +25,11 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from sqlalchemy import text
 
 from artemis_lifecycle.defs import sensors
-from artemis_lifecycle.defs.night import Step
 from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.defs.schedules import schedule_name
 from artemis_lifecycle.defs.sensors import steps_switched_on
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.scheduling.night import Step
 from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:

@@ -29,10 +29,10 @@ from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf, pyiceberg_properties
 from artemis_lifecycle.cold_tier.ledger import COPIED, REWRITTEN, handoff_ledger
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.jars import ICEBERG, POSTGRES, resolve
 from artemis_lifecycle.errors import Busy, PlanStateError, StalePlan
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.jars import ICEBERG, POSTGRES, resolve
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.spark.session import open_session, session_conf
@@ -277,10 +277,10 @@ def _nothing_open(lifecycle: Lifecycle) -> None:
         assert {record.status for record in lifecycle.plans(table)} <= over
         uuid = lifecycle.snapshot_history(table).table_uuid
         assert not lifecycle.operations.scans.of_table(uuid, [ScanState.DELETING])
-        assert not lifecycle.operations.journal.unfinished_jobs(uuid)
         assert not lifecycle.operations.leases.live(uuid)
     with lifecycle.operations.engine.connect() as connection:
         assert connection.execute(text("SELECT * FROM lifecycle.steps WHERE state = 'running'")).all() == []
+        assert connection.execute(text("SELECT * FROM lifecycle.jobs WHERE finished_at IS NULL")).all() == []
         assert connection.execute(text("SELECT * FROM lifecycle.batches WHERE state <> 'done'")).all() == []
 
 

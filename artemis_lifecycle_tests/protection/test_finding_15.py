@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url, text
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
 from artemis_lifecycle.lifecycle import Lifecycle, clocks, opened
 from artemis_lifecycle.operations import crash_points, leases
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.storage import instants
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.types import StoredFile
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table

@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from sqlalchemy import Engine, text
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
 
@@ -129,7 +130,9 @@ def attempt(place: Place, operations: Operations, writer: str, table: str, table
         _allow(operations, writer, None, place.commit_within)
         yield
         return
-    with writing(operations, table_uuid, table, writer, ttl=timedelta(seconds=place.heartbeat)) as protection:
+    with writing(
+        operations.heartbeats, table_uuid, table, writer, ttl=timedelta(seconds=place.heartbeat)
+    ) as protection:
         _allow(operations, writer, protection._started_at, None)
         yield
 

@@ -1,0 +1,116 @@
+"""`python -m artemis_lifecycle.embedded`: the embedded stack from a terminal. Belongs here: what `make` needs of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
+from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.embedded.java import require_java
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.escaping import terminal
+
+COMPILED = (
+    "artemis_lifecycle.storage.hash_kernels",
+    "artemis_lifecycle.storage.folder_kernels",
+    "artemis_lifecycle.metadata.avro.scan_kernels",
+    "artemis_lifecycle.reachability.index.kernels",
+    "artemis_lifecycle.protection.kernels",
+)
+"""By name: the rooms that they belong to are above this one."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code of the error it met, or 0."""
+    parser = argparse.ArgumentParser(prog="python -m artemis_lifecycle.embedded", description="The embedded stack.")
+    parser.add_argument("--config", help="lifecycle.yaml; default $ARTEMIS_CONFIG, then ./lifecycle.yaml")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("setup", help="check Java, fetch Spark's jars, set up and start Postgres")
+    verbs.add_parser("start", help="start Postgres, where it is the embedded one")
+    verbs.add_parser("stop", help="stop the embedded Postgres")
+    verbs.add_parser("status", help="say what is there and runs")
+    verbs.add_parser("env", help="print export lines for a shell that starts Dagster")
+    verbs.add_parser("remove", help="stop the embedded Postgres and delete its data")
+    chosen = parser.parse_args(arguments)
+    try:
+        config = load_config(chosen.config)
+        verb = {"setup": _setup, "start": _start, "stop": _stop, "status": _status, "env": _env, "remove": _remove}
+        verb[chosen.verb](config, chosen.config)
+    except LifecycleError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _setup(config: LifecycleConfig, named: str | None) -> None:
+    java = require_java()
+    print(f"java: {java}")
+    fill(config, set_up=True)
+    for jar in resolve(config.home, needed(config)):
+        print(terminal(f"jar: {jar}"))
+    _compile_loops()
+    _status(config, None)
+
+
+def _compile_loops() -> None:
+    """Loading compiles them, and keeps the machine code beside them: here, or in the middle of a first plan."""
+    for module in COMPILED:
+        import_module(module)
+    if import_module("artemis_lifecycle.storage.many_files").usable():
+        import_module("artemis_lifecycle.storage.disk_kernels")
+    print("compiled: loops over metadata")
+
+
+def _start(config: LifecycleConfig, _named: str | None) -> None:
+    fill(config)
+    _status(config, None)
+
+
+def _stop(config: LifecycleConfig, _named: str | None) -> None:
+    stopped = EmbeddedPostgres(config.home).stop()
+    print("postgres: stopped" if stopped else "postgres: was not running")
+
+
+def _status(config: LifecycleConfig, _named: str | None) -> None:
+    status = EmbeddedPostgres(config.home).status()
+    if status.running:
+        where = f"127.0.0.1:{status.port}, data in {status.data}, process {status.pid} of user {status.user}"
+        print(terminal(f"postgres: {where}"))
+    elif status.data is not None:
+        print(terminal(f"postgres: stopped, data in {status.data}"))
+    else:
+        print("postgres: no embedded one is set up")
+
+
+def _env(config: LifecycleConfig, named: str | None) -> None:
+    home = config.home.resolve()
+    values = {
+        "ARTEMIS_HOME": str(home),
+        "DAGSTER_HOME": str(home / "dagster"),
+        DAGSTER_VARIABLE: dagster_postgres_url(config),
+        # Runs are processes of their own, and must find the interpreter that has the packages.
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    file = Path(named or os.environ.get("ARTEMIS_CONFIG") or "lifecycle.yaml")
+    if file.exists():
+        values["ARTEMIS_CONFIG"] = str(file.resolve())
+    for key, value in values.items():
+        print(f"export {key}={shlex.quote(value)}")
+
+
+def _remove(config: LifecycleConfig, _named: str | None) -> None:
+    EmbeddedPostgres(config.home).remove()
+    print("postgres: removed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""The addresses that lifecycle.yaml leaves out. Belongs here: the embedded default of each. Does not belong: what an
+address that was given means.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from artemis_lifecycle.config.deployment import Catalogs, Operations
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
+from artemis_lifecycle.errors import ConfigError
+
+EMBEDDED_VARIABLE = "ARTEMIS_EMBEDDED"
+"""`never` forbids the embedded Postgres, whoever asks for it."""
+
+DAGSTER_VARIABLE = "ARTEMIS_DAGSTER_POSTGRES"
+"""What dagster.yaml reads the address of Dagster's storage from."""
+
+
+def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
+    """`config` with an address for everything; the embedded Postgres is started when it is needed for one, and may be:
+    see `embedded_postgres`.
+
+    A warehouse that was not given stands under `home`; where the live one was given, cold, `operations.root` and
+    `quarantine.root` stand beside it, as `<live>-cold`, `<live>-lifecycle` and `<live>-quarantine`. Raises ConfigError
+    when no such place can be named or the places are nested, and what `embedded_postgres` and starting Postgres raise.
+    """
+    live, cold, operations = config.catalogs.live, config.catalogs.cold, config.operations
+    quarantine = config.quarantine
+    home = config.home.resolve()
+    beside = live.warehouse is not None
+    live = live.model_copy(update={"warehouse": live.warehouse or _folder(home / "warehouse" / "live")})
+    assert live.warehouse is not None
+    if cold.warehouse is None:
+        default = _beside(live.warehouse, "cold") if beside else _folder(home / "warehouse" / "cold")
+        cold = cold.model_copy(update={"warehouse": default})
+    if operations.root is None:
+        default = _beside(live.warehouse, "lifecycle") if beside else _folder(home / "state")
+        operations = operations.model_copy(update={"root": default})
+    if quarantine.root is None:
+        default = _beside(live.warehouse, "quarantine") if beside else _folder(home / "quarantine")
+        quarantine = quarantine.model_copy(update={"root": default})
+
+    if needs_embedded(config):
+        uri = embedded_postgres(config, set_up=set_up).uri(CATALOGS)
+        live, cold = (
+            each.model_copy(update={"uri": uri}) if each.type == "sql" and each.uri is None else each
+            for each in (live, cold)
+        )
+        operations = Operations(uri=operations.uri or uri, root=operations.root)
+    try:
+        # Built anew and not copied: the rules on roots have to hold for the filled ones too.
+        sections = {name: getattr(config, name) for name in LifecycleConfig.model_fields}
+        filled = {
+            "catalogs": Catalogs(live=live, cold=cold),
+            "operations": operations,
+            "quarantine": quarantine,
+            "home": home,
+        }
+        return LifecycleConfig.model_validate(sections | filled)
+    except ValidationError as error:
+        raise ConfigError(
+            str(error.errors()[0]["msg"]).removeprefix("Value error, "),
+            hint="name the warehouses, operations.root and quarantine.root in lifecycle.yaml, apart from each other",
+        ) from error
+
+
+def needs_embedded(config: LifecycleConfig) -> bool:
+    """Return True if an address is missing that only the embedded Postgres can fill."""
+    catalogs = (config.catalogs.live, config.catalogs.cold)
+    return config.operations.uri is None or any(each.type == "sql" and each.uri is None for each in catalogs)
+
+
+def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> EmbeddedPostgres:
+    """The embedded Postgres of `config`, which may be started.
+
+    Raises ConfigError with `ARTEMIS_EMBEDDED=never`; and, unless `set_up`, where no lifecycle.yaml says anything: an
+    empty catalog in a wrong folder, or behind a mount that is missing, looks like one whose tables are all gone.
+    """
+    embedded = os.environ.get(EMBEDDED_VARIABLE, "")
+    if embedded not in ("", "never"):
+        raise ConfigError(f"{EMBEDDED_VARIABLE} is {embedded!r}", hint="set it to never, or unset it")
+    if embedded:
+        raise ConfigError(
+            f"An address of Postgres is missing, and {EMBEDDED_VARIABLE}=never forbids the embedded one",
+            hint="set catalogs.live.uri, catalogs.cold.uri, operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+        )
+    if config.absent is not None and not set_up:
+        raise ConfigError(
+            f"{config.absent}, so no catalog is named",
+            hint="run this in the folder of your lifecycle.yaml, or name it with --config or ARTEMIS_CONFIG; for the "
+            "embedded Postgres write `home: .artemis` into it",
+        )
+    return EmbeddedPostgres(config.home)
+
+
+def dagster_postgres_url(config: LifecycleConfig) -> str:
+    """The address of Dagster's own storage: `$ARTEMIS_DAGSTER_POSTGRES`, else a database of the embedded Postgres.
+
+    Where `operations.uri` was given it is that database, in a schema `dagster` of its own, which is made. Raises
+    OperationsUnavailable where it cannot be.
+    """
+    named = os.environ.get(DAGSTER_VARIABLE)
+    if named:
+        return _with_driver(named)
+    if config.operations.uri is None or config.operations.uri == _embedded_uri(config):
+        return embedded_postgres(config).uri(DAGSTER)
+    return _in_schema(config.operations.uri, "dagster")
+
+
+def _embedded_uri(config: LifecycleConfig) -> str | None:
+    server = EmbeddedPostgres(config.home)
+    return server.uri(CATALOGS) if server.status().running else None
+
+
+def _in_schema(uri: str, schema: str) -> str:
+    from sqlalchemy import create_engine, make_url
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.schema import CreateSchema
+
+    from artemis_lifecycle.errors import OperationsUnavailable
+
+    address = make_url(uri)
+    engine = create_engine(address)
+    try:
+        with engine.begin() as connection:
+            connection.execute(CreateSchema(schema, if_not_exists=True))
+    except SQLAlchemyError as error:
+        raise OperationsUnavailable(
+            f"No schema for Dagster's storage can be made at {address.render_as_string(hide_password=True)}: "
+            f"{getattr(error, 'orig', None) or type(error).__name__}",
+            hint=f"give the role CREATE on that database, or name another address in {DAGSTER_VARIABLE}",
+        ) from error
+    finally:
+        engine.dispose()
+    scoped = address.update_query_dict({"options": f"-csearch_path={schema}"})
+    return _with_driver(scoped.render_as_string(hide_password=False))
+
+
+def _with_driver(uri: str) -> str:
+    # Dagster hands it to SQLAlchemy, whose 2.1 takes a bare postgresql:// for the driver that is not installed here.
+    return uri.replace("postgresql://", "postgresql+psycopg2://", 1)
+
+
+def _folder(path: Path) -> str:
+    # Not Path.as_uri(): a location is the string itself, and %20 would name another folder.
+    return f"file://{path}"
+
+
+def _beside(warehouse: str, suffix: str) -> str:
+    path = urlsplit(warehouse).path
+    if not path.strip("/"):
+        raise ConfigError(
+            f"catalogs.live.warehouse {warehouse} is a whole bucket, so nothing can stand beside it",
+            hint="name catalogs.cold.warehouse, operations.root and quarantine.root in lifecycle.yaml as well",
+        )
+    return f"{warehouse}-{suffix}"

@@ -1,0 +1,241 @@
+"""Spark's jars. Belongs here: which ones, getting them once, by Spark's own resolution, and the one that is this
+project's own, compiled once. Does not belong: sessions.
+
+Resolved once into `<home>/jars`; sessions then name the files in `spark.jars` and need neither network nor resolution.
+Where artifacts come from is Spark's business: its defaults, `~/.m2`, or the resolvers of a site's own Spark settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from importlib.util import find_spec
+from pathlib import Path
+from zipfile import ZipFile, ZipInfo
+
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.embedded.locks import file_lock
+from artemis_lifecycle.errors import EnvironmentMissing
+
+JARS_VARIABLE = "ARTEMIS_JARS"
+"""A folder that holds the jars already; nothing is resolved then."""
+
+PACED_CLIENTS = "artemis.lifecycle.PacedS3Clients"
+"""The class, in the project's own jar, that makes S3 clients which keep to the pace of all workers."""
+
+GIVEN_CREDENTIALS = "artemis.lifecycle.GivenCredentials"
+"""The class beside it that hands the credentials of lifecycle.yaml to Glue's client."""
+
+_RESOLVE_SECONDS = 900
+_JAVA = tuple(
+    Path(__file__).parents[1] / "spark" / "java" / f"{name.rpartition('.')[2]}.java"
+    for name in (PACED_CLIENTS, GIVEN_CREDENTIALS)
+)
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One artifact by its Maven coordinates; `sha256` in hex, so that a mirror cannot hand out another."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """`group:artifact:version`, as `spark.jars.packages` takes it."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file in `<home>/jars`."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+ICEBERG = Jar(
+    "org.apache.iceberg",
+    "iceberg-spark-runtime-4.1_2.13",
+    "1.12.0",
+    "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+)
+POSTGRES = Jar(
+    "org.postgresql", "postgresql", "42.7.8", "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7"
+)
+ICEBERG_AWS = Jar(
+    "org.apache.iceberg",
+    "iceberg-aws-bundle",
+    "1.12.0",
+    "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+)
+"""AWS for Iceberg's own access to files and catalogs; needed only by warehouses on S3, and by Glue."""
+
+
+def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
+    """The jars that the catalogs of `config` need."""
+    warehouses = (config.catalogs.live.warehouse, config.catalogs.cold.warehouse)
+    on_aws = config.catalogs.live.type == "glue" or any(
+        warehouse and warehouse.startswith(("s3://", "s3a://", "s3n://")) for warehouse in warehouses
+    )
+    return (ICEBERG, POSTGRES, ICEBERG_AWS) if on_aws else (ICEBERG, POSTGRES)
+
+
+def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:
+    """The files of `jars`, fetched into `<home>/jars` where they are not there yet.
+
+    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). With S3's among them, also
+    the project's own, which makes S3's clients keep to the pace; it is compiled here. Raises EnvironmentMissing, saying
+    which, when one is missing there, cannot be resolved or compiled, or is not the file it should be.
+    """
+    given = os.environ.get(JARS_VARIABLE)
+    files = _given(Path(given), jars) if given else _resolved(home, jars)
+    return [*files, _compiled(home, files)] if ICEBERG_AWS in jars else files
+
+
+def _resolved(home: Path, jars: Sequence[Jar]) -> list[Path]:
+    folder = home.resolve() / "jars"
+    files = [folder / jar.file_name for jar in jars]
+    if not all(file.exists() for file in files):
+        with file_lock(folder / "lock", timeout=_RESOLVE_SECONDS):
+            missing = [jar for jar in jars if not (folder / jar.file_name).exists()]
+            if missing:
+                _fetch(missing, folder)
+    return files
+
+
+def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
+    files = sorted(folder.glob("*.jar"))
+    for jar in jars:
+        if not any(f"{jar.artifact}-" in file.name for file in files):
+            raise EnvironmentMissing(
+                f"{JARS_VARIABLE} names a folder without {jar.artifact}",
+                path=str(folder),
+                hint=f"put {jar.coordinates} there, or unset {JARS_VARIABLE}",
+            )
+    return files
+
+
+def _spark_home() -> str:
+    spec = find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise EnvironmentMissing("pyspark is not installed", hint="`pip install pyspark`, or `make setup`")
+    return spec.submodule_search_locations[0]
+
+
+def _compiled(home: Path, libraries: Sequence[Path]) -> Path:
+    """The jar of `spark/java/`, named by what it was made from. Janino compiles it, which every Spark has: a Java that
+    only runs programs has no compiler."""
+    source = b"".join(file.read_bytes() for file in _JAVA)
+    made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
+    folder = home.resolve() / "jars"
+    jar = folder / f"artemis-paced-s3-{made_from}.jar"
+    if jar.exists():
+        return jar
+    with file_lock(folder / "lock", timeout=_RESOLVE_SECONDS):
+        if not jar.exists():
+            _compile(jar, libraries)
+    return jar
+
+
+def _compile(jar: Path, libraries: Sequence[Path]) -> None:
+    java = export_java()
+    with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
+        classes = Path(work) / "classes"
+        classes.mkdir()
+        done = subprocess.run(
+            [
+                str(java),
+                # Without it Janino takes interfaces for those of Java 6, which had no static methods.
+                "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
+                *("-classpath", f"{_spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
+                *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), *map(str, _JAVA)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_RESOLVE_SECONDS,
+        )
+        written = sorted(classes.rglob("*.class"))
+        # It exits with 0 whatever it finds, and may leave the classes that it finished before.
+        left = {file.stem for file in _JAVA} - {file.stem for file in written}
+        if done.returncode != 0 or left or "Exception" in done.stdout:
+            raise EnvironmentMissing(
+                f"The project's own Java does not compile: {_reason(done.stdout)}",
+                path=str(_JAVA[0].parent),
+                hint="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
+            )
+        packed = Path(work) / jar.name
+        with ZipFile(packed, "w") as archive:
+            for file in written:
+                # One date for all, so that the same source is the same jar.
+                archive.writestr(ZipInfo(file.relative_to(classes).as_posix()), file.read_bytes())
+        packed.replace(jar)
+
+
+def _fetch(jars: Sequence[Jar], folder: Path) -> None:
+    export_java()
+    spark_home = _spark_home()
+    with tempfile.TemporaryDirectory(prefix="ivy-", dir=folder) as work:
+        ivy = Path(work)
+        nothing = ivy / "nothing.py"
+        nothing.write_text("")
+        command = [
+            f"{spark_home}/bin/spark-submit",
+            *("--master", "local[1]"),
+            *("--conf", f"spark.jars.ivy={ivy}"),
+            *("--packages", ",".join(jar.coordinates for jar in jars)),
+            # Annotations that the driver was compiled with.
+            *("--exclude-packages", "org.checkerframework:checker-qual"),
+            str(nothing),
+        ]
+        environment = {**os.environ, "SPARK_HOME": spark_home, "PYSPARK_PYTHON": sys.executable}
+        wanted = ", ".join(jar.coordinates for jar in jars)
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_RESOLVE_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise _unresolved(wanted, f"no answer in {_RESOLVE_SECONDS} s") from error
+        if done.returncode != 0:
+            raise _unresolved(wanted, _reason(done.stdout))
+        for jar in jars:
+            fetched = ivy / "jars" / f"{jar.group}_{jar.file_name}"
+            if not fetched.exists():
+                raise _unresolved(wanted, f"Spark fetched no {jar.file_name}")
+            with fetched.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+            if digest != jar.sha256:
+                raise _unresolved(wanted, f"{jar.file_name} has sha256 {digest} and not {jar.sha256}")
+            # Within one file system, so a reader sees the whole jar or none.
+            shutil.move(fetched, folder / jar.file_name)
+
+
+def _reason(output: str) -> str:
+    telling = [
+        line.strip()
+        for line in output.splitlines()
+        if "unresolved dependency" in line or "not found" in line or "Exception" in line or "WARN:" in line
+    ]
+    return (telling or output.strip().splitlines() or ["Spark said nothing"])[-1]
+
+
+def _unresolved(wanted: str, reason: str) -> EnvironmentMissing:
+    return EnvironmentMissing(
+        f"Spark cannot resolve {wanted}: {reason}",
+        hint="check the network (a proxy goes into spark-defaults.conf) and try again, or "
+        f"put the jars in a folder and name it in {JARS_VARIABLE}",
+    )

@@ -1,0 +1,128 @@
+"""Small data files into larger ones, by Iceberg's own action, where the table's health asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
+from artemis_lifecycle.maintenance.health import TableHealth
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class CompactionSettings:
+    """A compaction runs when at least `min_rewritable_share` of the data files, or a delete file for one in
+    `1 / min_delete_file_ratio` of them, asks for it.
+
+    `bandwidth_share` bounds the file groups that are rewritten at once, as a share of the session's cores (at least
+    one). `options` are those of Iceberg's `rewrite_data_files`, and win.
+    """
+
+    min_rewritable_share: float = 0.2
+    min_delete_file_ratio: float = 0.5
+    bandwidth_share: float = 0.3
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompactedDataFiles:
+    """What was rewritten. `needed` False: the table's health did not ask for it, or a dry run found nothing to do."""
+
+    table: str
+    needed: bool
+    why: str
+    rewritten_files: int = 0
+    added_files: int = 0
+    rewritten_bytes: int = 0
+    failed_files: int = 0
+    removed_delete_files: int = 0
+    snapshot_id: int | None = None
+    dry_run: bool = False
+
+
+def why_compact(health: TableHealth, settings: CompactionSettings) -> str | None:
+    """The reason to compact, in a sentence; None when there is none."""
+    if health.rewritable_share >= settings.min_rewritable_share and health.rewritable_files > 0:
+        return (
+            f"{health.rewritable_files:,} of {health.data_files:,} data files are small and have company in their "
+            "partition"
+        )
+    if health.delete_files and health.delete_file_ratio >= settings.min_delete_file_ratio:
+        return f"{health.delete_files:,} delete files stand against {health.data_files:,} data files"
+    return None
+
+
+def compacted_data_files(
+    spark: SparkSession,
+    catalog: str,
+    table: str,
+    health: TableHealth,
+    worker: Worker,
+    settings: CompactionSettings | None = None,
+    *,
+    dry_run: bool = False,
+) -> CompactedDataFiles:
+    """Rewrite what `health` asks for, in one commit with its lineage. A dry run only says why it would."""
+    settings = settings or CompactionSettings()
+    why = why_compact(health, settings)
+    if why is None:
+        return CompactedDataFiles(table, False, "neither small files nor deletes ask for it", dry_run=dry_run)
+    if dry_run:
+        return CompactedDataFiles(table, True, why, dry_run=True)
+    options = dict(settings.options)
+    if health.rewritable_files == 0:
+        # Only the deletes ask: without this, files of a good size would be left with theirs.
+        options.setdefault("delete-file-threshold", "1")
+    return rewrite_data_files(
+        spark, catalog, table, worker, options=options, bandwidth_share=settings.bandwidth_share, why=why
+    )
+
+
+def rewrite_data_files(
+    spark: SparkSession,
+    catalog: str,
+    table: str,
+    worker: Worker,
+    *,
+    options: Mapping[str, str] | None = None,
+    bandwidth_share: float = 0.3,
+    why: str = "asked for",
+) -> CompactedDataFiles:
+    """Iceberg's `rewrite_data_files` with its defaults under `options`, and the worker's lineage in the summary."""
+    loaded = jvm_table(spark, catalog, table)
+    current = loaded.currentSnapshot()
+    if current is None:
+        return CompactedDataFiles(table, False, "the table has no snapshot")
+    before = current.snapshotId()
+    action = spark_actions(spark).rewriteDataFiles(loaded)
+    cores = spark.sparkContext.defaultParallelism
+    chosen = {
+        "max-concurrent-file-group-rewrites": str(max(1, int(cores * bandwidth_share))),
+        **(options or {}),
+    }
+    for key, value in chosen.items():
+        action = action.option(key, value)
+    totals = current.summary()
+    summary = worker.summary(
+        input_snapshot_id=before,
+        rows=int(totals.get("total-records") or 0),
+        size_in_bytes=int(totals.get("total-files-size") or 0),
+    )
+    result = with_summary(action, summary).execute()
+    loaded.refresh()
+    after = loaded.currentSnapshot().snapshotId()
+    return CompactedDataFiles(
+        table=table,
+        needed=True,
+        why=why,
+        rewritten_files=result.rewrittenDataFilesCount(),
+        added_files=result.addedDataFilesCount(),
+        rewritten_bytes=result.rewrittenBytesCount(),
+        failed_files=result.failedDataFilesCount(),
+        removed_delete_files=result.removedDeleteFilesCount(),
+        snapshot_id=after if after != before else None,
+    )

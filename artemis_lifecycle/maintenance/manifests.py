@@ -1,0 +1,92 @@
+"""Many small manifests into few, by Iceberg's own action, where their average size asks for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
+from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.metadata.types import TableMetadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TARGET_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
+TARGET_MANIFEST_SIZE_DEFAULT = 8 * 1024 * 1024
+MIN_MANIFESTS = 8
+"""Fewer are read as fast as one."""
+
+
+@dataclass(frozen=True)
+class CompactedManifests:
+    """What was rewritten. `needed` False: there are few manifests, or they are large enough."""
+
+    table: str
+    needed: bool
+    why: str
+    rewritten_manifests: int = 0
+    added_manifests: int = 0
+    snapshot_id: int | None = None
+    dry_run: bool = False
+
+
+def why_rewrite(health: TableHealth, metadata: TableMetadata) -> str | None:
+    """The reason to rewrite the manifests, in a sentence; None when there is none."""
+    target = int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
+    # Data and delete manifests are never merged with each other, nor are those of two partition specs.
+    fewest = math.ceil(health.manifest_bytes / target) + 1 + len(metadata.partition_specs) - 1
+    if health.manifests < MIN_MANIFESTS or health.manifests <= 2 * fewest:
+        return None
+    return (
+        f"{health.manifests:,} manifests of {health.average_manifest_bytes:,.0f} bytes on average, "
+        f"where {fewest:,} of {target:,} would do"
+    )
+
+
+def compacted_manifests(
+    spark: SparkSession,
+    catalog: str,
+    table: str,
+    health: TableHealth,
+    metadata: TableMetadata,
+    worker: Worker,
+    *,
+    dry_run: bool = False,
+) -> CompactedManifests:
+    """Rewrite the manifests where `health` asks for it, in one commit with its lineage. A dry run only says why."""
+    why = why_rewrite(health, metadata)
+    if why is None:
+        return CompactedManifests(table, False, "the manifests are few, or large enough", dry_run=dry_run)
+    if dry_run:
+        return CompactedManifests(table, True, why, dry_run=True)
+    return rewrite_manifests(spark, catalog, table, worker, why=why)
+
+
+def rewrite_manifests(
+    spark: SparkSession, catalog: str, table: str, worker: Worker, *, why: str = "asked for"
+) -> CompactedManifests:
+    """Iceberg's `rewrite_manifests`, and the worker's lineage in the summary."""
+    loaded = jvm_table(spark, catalog, table)
+    current = loaded.currentSnapshot()
+    if current is None:
+        return CompactedManifests(table, False, "the table has no snapshot")
+    before = current.snapshotId()
+    totals = current.summary()
+    summary = worker.summary(
+        input_snapshot_id=before,
+        rows=int(totals.get("total-records") or 0),
+        size_in_bytes=int(totals.get("total-files-size") or 0),
+    )
+    result = with_summary(spark_actions(spark).rewriteManifests(loaded), summary).execute()
+    loaded.refresh()
+    after = loaded.currentSnapshot().snapshotId()
+    return CompactedManifests(
+        table=table,
+        needed=True,
+        why=why,
+        rewritten_manifests=sum(1 for _ in result.rewrittenManifests()),
+        added_manifests=sum(1 for _ in result.addedManifests()),
+        snapshot_id=after if after != before else None,
+    )

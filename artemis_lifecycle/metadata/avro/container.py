@@ -1,0 +1,264 @@
+"""Avro object container files: taken apart and checked without decoding a record, and written.
+
+Every block is walked, its codec undone, its sync marker compared: a file that ends anywhere but after a sync marker is
+broken, whatever a lenient reader makes of it. Codecs: those that Iceberg writes (null, deflate, snappy, zstandard).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from artemis_lifecycle.metadata.unreadable import unreadable
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
+
+_MAGIC = b"Obj\x01"
+
+
+@dataclass(frozen=True)
+class Container:
+    """An Avro file without its codec: `records` values of the schema (JSON), back to back in `payload`.
+
+    `head` is the file up to its sync marker, `header` the file's own metadata (texts), without the two keys of Avro
+    itself.
+    """
+
+    head: bytes
+    sync: bytes
+    schema_text: str
+    header: Mapping[str, str]
+    codec: str
+    records: int
+    payload: bytes
+
+    @property
+    def schema(self) -> Any:
+        """The schema as parsed JSON. All files that spell it alike share it: do not change it."""
+        return _parsed(self.schema_text)
+
+    def with_header(self, key: str, value: str) -> Container:
+        """The same file with another value under `key` of its header; all other bytes of the head stay."""
+        pairs, _ = _read_pairs(self.head)
+        return replace(self, head=_head({**pairs, key.encode(): value.encode()}))
+
+    def rewritten(self, blocks: Iterable[tuple[int, bytes]]) -> bytes:
+        """A file with this head, codec and sync marker, and `blocks`: the number of records and their bytes."""
+        out = [self.head, self.sync]
+        for count, block in blocks:
+            packed = _compress(self.codec, block)
+            out.extend((_long(count), _long(len(packed)), packed, self.sync))
+        return b"".join(out)
+
+
+def open_container(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Container:
+    """Take `data`, the whole file at `path`, apart.
+
+    Raises UnreadableMetadata when it is not an Avro file, ends inside a block, has a broken sync marker, an unknown
+    codec, or a block that its codec cannot undo; TooLarge, another, where it comes to more than `limits` allow.
+    """
+    with _naming(path):
+        return _open(data, limits.allowance(path, len(data)))
+
+
+def schema_of(data: bytes, path: str) -> Any:
+    """The schema (parsed JSON) of the Avro file at `path` that begins with `data`. Raises UnreadableMetadata."""
+    with _naming(path):
+        if data[:4] != _MAGIC:
+            raise _Broken("it does not begin as an Avro file")
+        return _parsed(_Head.of(data).schema_text)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except _Broken as error:
+        raise unreadable(f"The Avro file is cut or broken: {error}", path) from error
+
+
+class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
+    """Within this module: what is wrong with the file."""
+
+
+def _open(data: bytes, allowance: Allowance) -> Container:
+    if data[:4] != _MAGIC:
+        raise _Broken("it does not begin as an Avro file" if data else "it is empty")
+    head = _Head.of(data)
+    position = len(head.raw)
+    sync = data[position : position + 16]
+    if len(sync) != 16:
+        raise _Broken("it ends inside its header")
+    position += 16
+    records = 0
+    blocks: list[bytes] = []
+    while position < len(data):
+        count, position = _read_long(data, position)
+        size, position = _read_long(data, position)
+        end = position + size
+        if count < 0 or size < 0 or end + 16 > len(data):
+            raise _Broken(f"it ends inside a block, at byte {len(data)}")
+        if data[end : end + 16] != sync:
+            raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
+        block = _decompress(head.codec, data[position:end], allowance)
+        if count > len(block):
+            # No record of metadata is empty; readers make room for as many as are said to be there.
+            raise _Broken(f"a block of {len(block)} bytes claims to hold {count} records")
+        blocks.append(block)
+        records += count
+        position = end + 16
+    payload = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+    return Container(head.raw, sync, head.schema_text, head.texts, head.codec, records, payload)
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema_text: str) -> Any:
+    return json.loads(schema_text)
+
+
+_SCHEMA_LEVELS = 200
+
+
+def _require_shallow(schema: Any) -> None:
+    """Readers recurse as deep as a schema nests; no writer's schema nests deeper than this."""
+    level = [schema]
+    for _ in range(_SCHEMA_LEVELS):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+    if level:
+        raise _Broken(f"its schema nests deeper than {_SCHEMA_LEVELS} levels")
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The first bytes of a file, up to its sync marker, and what they say."""
+
+    raw: bytes
+    schema_text: str
+    codec: str
+    texts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, data: bytes) -> _Head:
+        # A table's files begin alike to the last byte, and there are tens of thousands: a head is read once.
+        global _heads
+        for known in _heads:
+            if data.startswith(known.raw):
+                return known
+        head = cls._read(data)
+        # A new tuple, because other threads iterate over the old one.
+        _heads = (head, *_heads[: _HEADS_KEPT - 1])
+        return head
+
+    @classmethod
+    def _read(cls, data: bytes) -> _Head:
+        pairs, size = _read_pairs(data)
+        codec = pairs.pop(b"avro.codec", b"null").decode("utf-8", "replace")
+        try:
+            schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
+            _require_shallow(_parsed(schema_text))
+        except (ValueError, RecursionError) as error:
+            raise _Broken(f"its header holds no schema ({error})") from error
+        texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}
+        return cls(data[:size], schema_text, codec, texts)
+
+
+def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
+    """The header's keys and values in their order, and where they end."""
+    position = len(_MAGIC)
+    pairs: dict[bytes, bytes] = {}
+    while True:
+        count, position = _read_long(data, position)
+        if count == 0:
+            return pairs, position
+        if count < 0:
+            _, position = _read_long(data, position)
+            count = -count
+        for _ in range(count):
+            key, position = _read_bytes(data, position)
+            pairs[key], position = _read_bytes(data, position)
+
+
+def _head(pairs: Mapping[bytes, bytes]) -> bytes:
+    packed = b"".join(_long(len(item)) + item for pair in pairs.items() for item in pair)
+    return _MAGIC + _long(len(pairs)) + packed + _long(0)
+
+
+_heads: tuple[_Head, ...] = ()
+_HEADS_KEPT = 8
+
+
+def _decompress(codec: str, block: bytes, allowance: Allowance) -> bytes:
+    if codec == "null":
+        return block
+    if codec not in ("deflate", "snappy", "zstandard"):
+        raise _Broken(f"codec {codec!r} is none that Iceberg writes")
+    try:
+        if codec != "snappy":
+            return allowance.undo("zstd" if codec == "zstandard" else codec, block)
+        # The block ends in the CRC of what it holds, as only Avro's snappy does.
+        raw = allowance.undo(codec, block[:-4])
+    except ValueError as error:
+        raise _Broken(f"a {codec} block cannot be undone ({error})") from error
+    if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
+        raise _Broken("a snappy block does not have its checksum")
+    return raw
+
+
+def _compress(codec: str, block: bytes) -> bytes:
+    if codec == "null":
+        return block
+    if codec == "deflate":
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+        return deflate.compress(block) + deflate.flush()
+    if codec == "snappy":
+        return bytes(pa.compress(block, "snappy", asbytes=True)) + zlib.crc32(block).to_bytes(4, "big")
+    return bytes(pa.compress(block, "zstd", asbytes=True))
+
+
+def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
+    if position < len(data) and data[position] < 0x80:
+        return data[position], position + 1
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise _Broken(f"it ends inside a number, at byte {position}")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _read_long(data: bytes, position: int) -> tuple[int, int]:
+    value, position = _read_unsigned(data, position)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
+    size, position = _read_long(data, position)
+    if size < 0 or position + size > len(data):
+        raise _Broken("it ends inside its header")
+    return data[position : position + size], position + size
+
+
+def _long(value: int) -> bytes:
+    """As Avro writes a long: zigzag, seven bits a byte."""
+    unsigned = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while unsigned > 0x7F:
+        out.append((unsigned & 0x7F) | 0x80)
+        unsigned >>= 7
+    out.append(unsigned)
+    return bytes(out)

@@ -1,0 +1,96 @@
+"""Jars are resolved once, by Spark itself, and are the files they should be. The repository is a folder here."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded import jars as jars_module
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle_tests.conftest import REPOSITORY
+
+CONTENT = b"a jar, as far as resolution is concerned"
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>test.artemis</groupId><artifactId>thing</artifactId><version>1.0</version></project>"""
+
+
+@pytest.fixture
+def thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jar:
+    """An artifact in a `~/.m2` of its own, which Spark looks into before any network."""
+    folder = tmp_path / "user" / ".m2" / "repository" / "test" / "artemis" / "thing" / "1.0"
+    folder.mkdir(parents=True)
+    (folder / "thing-1.0.pom").write_text(POM)
+    (folder / "thing-1.0.jar").write_bytes(CONTENT)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Duser.home={tmp_path / 'user'}")
+    return Jar("test.artemis", "thing", "1.0", sha256(CONTENT).hexdigest())
+
+
+def test_what_is_resolved_once_is_not_resolved_again(
+    thing: Jar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file,) = resolve(tmp_path / "home", [thing])
+    assert file.read_bytes() == CONTENT
+    assert {path.name for path in file.parent.iterdir()} == {"thing-1.0.jar", "lock"}
+
+    def nothing_is_fetched(*_: object) -> None:
+        raise AssertionError("resolved again")
+
+    monkeypatch.setattr(jars_module, "_fetch", nothing_is_fetched)
+    assert resolve(tmp_path / "home", [thing]) == [file]
+
+
+def test_another_file_under_the_right_name_is_refused(thing: Jar, tmp_path: Path) -> None:
+    expected = Jar(thing.group, thing.artifact, thing.version, "0" * 64)
+    with pytest.raises(EnvironmentMissing, match="sha256"):
+        resolve(tmp_path / "home", [expected])
+    assert not (tmp_path / "home" / "jars" / thing.file_name).exists()
+
+
+def test_why_nothing_was_resolved_is_said(tmp_path: Path) -> None:
+    absent = Jar("test.artemis", "absent", "0.0.0-nowhere", "0" * 64)
+    with pytest.raises(EnvironmentMissing) as refused:
+        resolve(tmp_path, [absent])
+    text = str(refused.value)
+    assert "test.artemis:absent:0.0.0-nowhere" in text
+    assert "ARTEMIS_JARS" in text
+    assert "\n" not in text
+
+
+def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTEMIS_JARS", str(tmp_path))
+    (tmp_path / "iceberg-spark-runtime-4.1_2.13-1.13.0.jar").touch()
+    with pytest.raises(EnvironmentMissing, match="without postgresql"):
+        resolve(tmp_path)
+    (tmp_path / "org.postgresql_postgresql-42.7.9.jar").touch()
+    assert len(resolve(tmp_path / "unused")) == 2
+
+
+def test_the_project_s_own_jar_is_compiled_once_against_what_was_resolved(tmp_path: Path) -> None:
+    libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:-1]
+    first, second = (jars_module._compiled(tmp_path / home, libraries) for home in ("one", "two"))
+    assert first.name == second.name and first.read_bytes() == second.read_bytes()
+    with ZipFile(first) as jar:
+        assert f"{PACED_CLIENTS.replace('.', '/')}.class" in jar.namelist()
+    written = first.stat().st_mtime_ns
+    assert jars_module._compiled(tmp_path / "one", libraries).stat().st_mtime_ns == written
+
+
+def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARTEMIS_JARS", str(tmp_path))
+    for jar in (ICEBERG, POSTGRES, ICEBERG_AWS):
+        with ZipFile(tmp_path / jar.file_name, "w") as empty:
+            empty.writestr("nothing", "")
+    with pytest.raises(EnvironmentMissing, match=r"does not compile.*of the versions"):
+        resolve(tmp_path / "home", (ICEBERG, POSTGRES, ICEBERG_AWS))
+    assert not list((tmp_path / "home" / "jars").glob("*.jar"))
+
+
+def test_warehouses_on_s3_need_one_jar_more() -> None:
+    on_s3 = LifecycleConfig.model_validate({"catalogs": {"cold": {"name": "cold", "warehouse": "s3://bucket/cold"}}})
+    assert needed(LifecycleConfig()) == (ICEBERG, POSTGRES)
+    assert needed(on_s3) == (ICEBERG, POSTGRES, ICEBERG_AWS)
