@@ -33,7 +33,7 @@ from artemis_lifecycle.protection.table_state import reaching_table
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_table
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_batches
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -195,7 +195,7 @@ def deep_archive(
         failed_files=len(failures),
         failures=tuple(failures[:_FAILURES_SHOWN]),
         files_location=move.files_location,
-        _files=lambda: read_frame(context.spark, move.files_location, context.records),
+        _files=lambda: read_frame(Runner(context.spark), move.files_location, context.records).frame(),
     )
 
 
@@ -282,7 +282,7 @@ def _finished(context: DeepArchiveContext) -> pa.Array | None:
 def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doomed: pa.Table) -> MoveRecord:
     location = context.folder(context.table_uuid, move_id)
     reach("deep_archive.seal:before")
-    write_table(doomed, location, context.records)
+    write_batches(doomed.to_batches(), doomed.schema, location, context.records)
     reach("deep_archive.seal:after")
     return context.operations.deep_moves.begin(
         move_id,
@@ -365,7 +365,7 @@ def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     archived = pa.array([path for path, is_archived in found if is_archived], pa.string())
     files = files.filter(pc.is_in(files.column("path"), archived)).combine_chunks()
     location = context.folder(move.table_uuid, new_id("settled"))
-    write_table(files, location, context.records)
+    write_batches(files.to_batches(), files.schema, location, context.records)
     return context.operations.deep_moves.settle(
         move.move_id,
         files_location=location,

@@ -75,11 +75,11 @@ def read_lists(runner: Runner, source: Stores, demand: Demand) -> Rows:
     return runner.map(snapshots, partial(_lists, source, demand.mapping), LISTED, Cost(files=len(pickled)))
 
 
-def read_manifests(runner: Runner, source: Stores, demand: Demand, manifests: Rows) -> Rows:
+def read_manifests(source: Stores, demand: Demand, manifests: Rows) -> Rows:
     """The live entries of `manifests` (MANIFESTS), which is read twice, as FILES."""
     files, size, entries = manifests.sums("size_in_bytes", "live_files")
     cost = Cost(files, entries, max(size, 0))
-    return runner.map(manifests, partial(_entries, source, demand.mapping), FILES, cost)
+    return manifests.map(partial(_entries, source, demand.mapping), FILES, cost)
 
 
 def named_manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -93,9 +93,9 @@ def distinct_manifests(named: pa.Table) -> pa.Table:
     return first_of_each(named.sort_by([("size_in_bytes", "descending"), ("source", "ascending")]), "destination")
 
 
-def readers(runner: Runner, lists: Rows, paths: Collection[str]) -> dict[str, set[int]]:
+def readers(lists: Rows, paths: Collection[str]) -> dict[str, set[int]]:
     """The snapshots whose list is, or names, each of these manifest lists and manifests, by destination."""
-    rows = runner.map(lists, partial(_naming, pa.array(sorted(paths), pa.string())), LISTED).table()
+    rows = lists.map(partial(_naming, pa.array(sorted(paths), pa.string())), LISTED).table()
     users: dict[str, set[int]] = {path: set() for path in paths}
     columns = (rows.column(name).to_pylist() for name in ("snapshot_id", "list_destination", "destination"))
     for snapshot_id, *named in zip(*columns, strict=True):
@@ -105,9 +105,9 @@ def readers(runner: Runner, lists: Rows, paths: Collection[str]) -> dict[str, se
     return users
 
 
-def list_problems(runner: Runner, lists: Rows) -> tuple[Problem, ...]:
+def list_problems(lists: Rows) -> tuple[Problem, ...]:
     """The manifest lists that cannot be read."""
-    rows = runner.map(lists, unreadable, LISTED).table().sort_by("snapshot_id").to_pylist()
+    rows = lists.map(unreadable, LISTED).table().sort_by("snapshot_id").to_pylist()
     return tuple(
         Problem(
             row["list_source"] or f"the manifests of snapshot {row['snapshot_id']}", row["error"], (row["snapshot_id"],)
@@ -116,12 +116,12 @@ def list_problems(runner: Runner, lists: Rows) -> tuple[Problem, ...]:
     )
 
 
-def manifest_problems(runner: Runner, files: Rows, lists: Rows) -> tuple[Problem, ...]:
+def manifest_problems(files: Rows, lists: Rows) -> tuple[Problem, ...]:
     """The manifests that cannot be read, with the snapshots whose lists name them."""
-    rows = runner.map(files, unreadable, FILES).table().to_pylist()
+    rows = files.map(unreadable, FILES).table().to_pylist()
     if not rows:
         return ()
-    users = readers(runner, lists, {row["manifest"] for row in rows})
+    users = readers(lists, {row["manifest"] for row in rows})
     grouped: dict[tuple[str, str], set[int]] = {}
     for row in rows:
         grouped.setdefault((row["source"], row["error"]), set()).update(users[row["manifest"]])

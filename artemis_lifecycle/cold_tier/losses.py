@@ -45,12 +45,12 @@ def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[Cop
     paths = {file.destination for file in lost}
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
-        named = runner.map(lists, named_manifests, MANIFESTS)
+        named = lists.map(named_manifests, MANIFESTS)
         manifests = keep(runner.meet([named], "destination", distinct_manifests, MANIFESTS))
-        files = read_manifests(runner, source, demand, manifests)
-        hits = runner.map(files, partial(_hits, pa.array(sorted(paths), pa.string())), FILES).table()
+        files = read_manifests(source, demand, manifests)
+        hits = files.map(partial(_hits, pa.array(sorted(paths), pa.string())), FILES).table()
         naming = set(hits.column("manifest").to_pylist())
-        users = readers(runner, lists, paths | naming)
+        users = readers(lists, paths | naming)
     read_by = {path: users[path] for path in paths}
     for path, manifest in zip(hits.column("destination").to_pylist(), hits.column("manifest").to_pylist(), strict=True):
         read_by[path] = read_by[path] | users[manifest]

@@ -67,7 +67,7 @@ def seal_work(
             return rows
         # A name of its own: of two runs at once, or after a kill, one is sealed and the other is garbage.
         frame = frame_folder(folder, uuid.uuid4().hex)
-        sizes = runner.map(rows, _sizes, _SIZES).table().group_by(["phase", "bucket"])
+        sizes = rows.map(_sizes, _SIZES).table().group_by(["phase", "bucket"])
         summed = sizes.aggregate([("files", "sum"), ("size_in_bytes", "sum")])
         batches = pack(
             zip(*(column.to_pylist() for column in summed.columns), strict=True), files_per_batch, bytes_per_batch
@@ -81,29 +81,29 @@ def find_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) 
     """What is needed (SEALED), for as long as the block runs; or the metadata that cannot be read."""
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
-        problems = list_problems(runner, lists)
+        problems = list_problems(lists)
         if problems:
             yield problems
             return
         known = keep(ledger.rows(runner, ("destination",)))
-        named = runner.map(lists, named_manifests, MANIFESTS)
+        named = lists.map(named_manifests, MANIFESTS)
         manifests = keep(runner.match(named, known, "destination", _new_manifests, MANIFESTS))
-        files = keep(read_manifests(runner, source, demand, manifests))
-        problems = manifest_problems(runner, files, lists)
+        files = keep(read_manifests(source, demand, manifests))
+        problems = manifest_problems(files, lists)
         if problems:
             yield problems
             return
         candidates = runner.concat(
             files,
             _statistics(demand),
-            runner.map(manifests, _manifests_to_copy, FILES),
-            runner.map(lists, _lists_to_copy, FILES),
+            manifests.map(_manifests_to_copy, FILES),
+            lists.map(_lists_to_copy, FILES),
         )
         needed = runner.match(candidates, known, "destination", _needed, SEALED)
         if demand.origin is not None:
             recorded = demand.origin.rows(runner, ("destination", "checksum"))
             renamed = pa.schema([("source", pa.string()), ("checksum", pa.string())])
-            origin = runner.map(recorded, _as_sources, renamed)
+            origin = recorded.map(_as_sources, renamed)
             needed = runner.match(needed, origin, "source", _with_checksums, SEALED)
         yield keep(needed)
 

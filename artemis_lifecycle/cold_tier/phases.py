@@ -44,11 +44,11 @@ def open_phase(runner: Runner, sealed: Rows, ledger: Ledger, phase: int, copier:
     with runner.keeping() as keep:
         if phase == 1:
             named = sealed.between("role", DELETE, DELETE)
-            described = runner.map(ledger.rows(runner, _DESCRIBED.names), _described, _DESCRIBED)
+            described = ledger.rows(runner, _DESCRIBED.names).map(_described, _DESCRIBED)
             deletes = runner.match(named, described, "destination", _rewritten_deletes, _REWRITTEN)
             rows = keep(runner.match(rows, deletes, "destination", _with_deletes, _BUCKETED))
         elif phase == 2:
-            sizes = runner.map(ledger.rows(runner, ("kind", *_SIZED.names)), _manifests, _SIZED)
+            sizes = ledger.rows(runner, ("kind", *_SIZED.names)).map(_manifests, _SIZED)
             found = runner.match(sealed.between("role", NAMED, NAMED), sizes, "destination", _sizes_of, _SIZED).table()
             copier = copier.with_lengths(dict(zip(*(column.to_pylist() for column in found.columns), strict=True)))
         yield PhaseRows(runner, rows, copier)

@@ -297,8 +297,8 @@ def _require_mapping(
     for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
         batch = manifests.live_entries(context.cold_stores, entry)
         files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
-    request, schema = partial(_has_field_ids, formats=files), "path string, named boolean"
-    answers = each_file(Runner(context.spark), context.cold_stores, request, schema, sorted(files))
+    request, columns = partial(_has_field_ids, formats=files), "path string, named boolean"
+    answers = each_file(Runner(context.spark), context.cold_stores, request, columns, sorted(files))
     bare = [path for path, named in answers if not named]
     if bare:
         raise refusal(

@@ -178,7 +178,7 @@ def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
         return
     with context.runner.keeping() as keep:
         recorded = context.ledger.rows(context.runner)
-        due = keep(context.runner.map(recorded, partial(_placed, first, end), _PLACED))
+        due = keep(recorded.map(partial(_placed, first, end), _PLACED))
         once = context.runner.meet([due], "destination", _once, _PLACED)
         for batch in once.ordered("place", "destination").batches():
             for row in batch.select(COPIES.names).to_pylist():

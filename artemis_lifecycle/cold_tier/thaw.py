@@ -18,7 +18,7 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import frame_batches, read_frame, write_frame
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_frame
 from artemis_lifecycle.storage.location import normalise_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -57,14 +57,15 @@ def seal_files(
 
     rules = view.index.rules
     with worker_errors():
-        files = reachable_files(spark, view, snapshot_ids)
+        files = reachable_files(Runner(spark), view, snapshot_ids).frame()
         files = files.filter(files.kind.isin(*CONTENT_KINDS))
         moved = spark.createDataFrame([], "location string")
         for move in moves:
-            frame = read_frame(spark, move.files_location, records)
+            frame = read_frame(Runner(spark), move.files_location, records).frame()
             moved = moved.unionByName(frame.select(normalise_column(frame.path, rules).alias("location")))
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
-        sealed = write_frame(wanted, folder, records)
+        moved_rows = Runner(spark).rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
+        sealed = write_frame(moved_rows, folder, records)
     sizes = (pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in frame_batches(folder, records))
     return sealed.rows, sum(sizes)
 

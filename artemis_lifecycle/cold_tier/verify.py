@@ -72,10 +72,10 @@ def verify_copies(
     runner, ledger = Runner(spark), handoff_ledger(root_stores, root, table_uuid)
     with runner.keeping() as keep:
         recorded = ledger.rows(runner, _CHECKED.names, plan_id)
-        drawn = keep(runner.map(recorded, partial(_drawn, int(share * _DRAWS)), _CHECKED))
+        drawn = keep(recorded.map(partial(_drawn, int(share * _DRAWS)), _CHECKED))
         chosen = keep(runner.meet([drawn], "destination", _once, _CHECKED))
         files, size = chosen.sums("size_in_bytes")
-        damaged = runner.map(chosen, partial(_damaged, cold_stores), _DAMAGED, Cost(files, files, size))
+        damaged = chosen.map(partial(_damaged, cold_stores), _DAMAGED, Cost(files, files, size))
         rows = (row for batch in damaged.batches() for row in batch.to_pylist())
         shown = heapq.nsmallest(_DAMAGED_SHOWN, ((row["destination"], row["reason"]) for row in rows))
     return Verification(files, size, tuple(shown))

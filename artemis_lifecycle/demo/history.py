@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.demo import mission
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY, Action, Event, events, mission_start
 from artemis_lifecycle.demo.timeline import Timeline, set_back

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.java import require_java

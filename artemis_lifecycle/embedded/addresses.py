@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from artemis_lifecycle.config import Catalogs, LifecycleConfig, Operations
+from artemis_lifecycle.config.deployment import Catalogs, Operations
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
 from artemis_lifecycle.errors import ConfigError
 

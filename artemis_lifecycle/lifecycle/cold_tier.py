@@ -35,6 +35,7 @@ from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
 
 if TYPE_CHECKING:
@@ -425,7 +426,8 @@ class ColdTier(Expiration):
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
-        return read_frame(self.spark, self.operations.thaws.get(thaw_id).files_location, self.live_stores)
+        location = self.operations.thaws.get(thaw_id).files_location
+        return read_frame(Runner(self.spark), location, self.live_stores).frame()
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""

@@ -13,7 +13,7 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
 from artemis_lifecycle.cold_tier.repair import repair
-from artemis_lifecycle.config import TablePolicy
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, PlanStateError
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan

@@ -18,7 +18,9 @@ from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_gua
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
-from artemis_lifecycle.config import Catalog, LifecycleConfig, load_config
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.errors import OperationsUnavailable

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
 from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -95,18 +95,27 @@ class Rows:
         # One chunk: PySpark 4.1 drops the rows behind an empty batch of an Arrow table.
         return self._runner.session.createDataFrame(self.data.combine_chunks(), _spark_schema(self.schema))
 
+    def map(self, function: BatchFunction, schema: pa.Schema, cost: Cost | None = None) -> Rows:
+        """Apply `function`, as `Runner.map` does."""
+        return self._runner.map(self, function, schema, cost)
+
+    def select(self, *columns: str) -> Rows:
+        """The rows with these columns only."""
+        schema = pa.schema([self.schema.field(column) for column in columns])
+        return replace(self, schema=schema, data=self.data.select(list(columns)))
+
     def between(self, column: str, first: int | str, last: int | str) -> Rows:
         """The rows whose `column` is at least `first` and at most `last`."""
         if isinstance(self.data, pa.Table):
             field = pc.field(column)
-            return self._with(self.data.filter((field >= first) & (field <= last)))
-        return self._with(self.data.filter(self.data[column].between(first, last)))
+            return replace(self, data=self.data.filter((field >= first) & (field <= last)))
+        return replace(self, data=self.data.filter(self.data[column].between(first, last)))
 
     def ordered(self, *columns: str) -> Rows:
         """The rows in the order of `columns`; `batches` and `table` keep it."""
         if isinstance(self.data, pa.Table):
-            return self._with(self.data.sort_by([(column, "ascending") for column in columns]))
-        return self._with(self.data.orderBy(*columns))
+            return replace(self, data=self.data.sort_by([(column, "ascending") for column in columns]))
+        return replace(self, data=self.data.orderBy(*columns))
 
     def sums(self, *columns: str) -> tuple[int, ...]:
         """The number of rows, and the sum of each of `columns`. Raises what the functions raise."""
@@ -117,9 +126,6 @@ class Rows:
         with worker_errors():
             row = self.data.agg(sf.count("*"), *(sf.sum(column) for column in columns)).collect()[0]
         return tuple(value or 0 for value in row)
-
-    def _with(self, data: pa.Table | DataFrame) -> Rows:
-        return Rows(self.schema, data, self._runner)
 
 
 class Runner:

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement, parse_tag
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import FOREVER_MS

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
 from artemis_lifecycle.cold_tier.handoff import (
     Handoff,
@@ -31,8 +32,8 @@ from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreMapping, RestoreRequest, restore
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
-from artemis_lifecycle.cold_tier.work import Demand
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations

@@ -13,14 +13,15 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.cold import publish
-from artemis_lifecycle.deletion.quarantine import QUARANTINED, QuarantinePlace, place_of, purge, quarantine_folder
+from artemis_lifecycle.deletion.outcomes import QUARANTINED
+from artemis_lifecycle.deletion.quarantine import QuarantinePlace, place_of, purge, quarantine_folder
 from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.protection.protection import UNDELETED
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse

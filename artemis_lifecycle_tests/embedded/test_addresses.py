@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle import Lifecycle, cli
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.demo.area import demo_area
 from artemis_lifecycle.embedded import addresses
 from artemis_lifecycle.embedded.__main__ import main

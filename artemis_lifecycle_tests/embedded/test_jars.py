@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded import jars as jars_module
 from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
 from artemis_lifecycle.errors import EnvironmentMissing

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.quarantine import place_of
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.embedded.addresses import fill

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded import postgres
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle

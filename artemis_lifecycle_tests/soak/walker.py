@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.config import load_config
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.demo import history, proofs
 from artemis_lifecycle.demo.area import Area, demo_area

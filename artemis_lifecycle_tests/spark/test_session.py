@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import (
     EXTENSIONS,
