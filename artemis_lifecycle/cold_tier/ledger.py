@@ -66,11 +66,17 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Files and bytes by action, and the files that a person let go."""
+    """What became of a work's files, by action, and the files that a person let go."""
 
-    files: Mapping[str, int]
-    size_in_bytes: Mapping[str, int]
+    counts: Mapping[str, int]
+    sizes: Mapping[str, int]
     lost: tuple[CopiedFile, ...]
+
+    def files(self, *actions: str) -> int:
+        return sum(self.counts.get(action, 0) for action in actions)
+
+    def bytes(self, *actions: str) -> int:
+        return sum(self.sizes.get(action, 0) for action in actions)
 
 
 @dataclass(frozen=True)
