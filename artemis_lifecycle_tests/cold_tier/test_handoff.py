@@ -180,6 +180,7 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", ["v1", "v2"])
 def test_what_is_needed_is_the_same_in_process_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
     """Before the table's first handoff; after it, when the ledger knows everything; and for the way back."""

@@ -14,6 +14,8 @@ from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS,
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 CONTENT = b"a jar, as far as resolution is concerned"
 POM = """<project><modelVersion>4.0.0</modelVersion>
 <groupId>test.artemis</groupId><artifactId>thing</artifactId><version>1.0</version></project>"""

@@ -24,6 +24,8 @@ from artemis_lifecycle.embedded.placement import claimed_by
 from artemis_lifecycle.embedded.postgres import CATALOGS, DATABASES, EmbeddedPostgres
 from artemis_lifecycle.errors import EnvironmentMissing
 
+pytestmark = pytest.mark.slow
+
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as another user")
 
 

@@ -21,6 +21,8 @@ from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.leases import Lease, table_lock
 from artemis_lifecycle.operations.processes import mark
 
+pytestmark = pytest.mark.slow
+
 
 def _stop_renewing(lease: Lease) -> None:
     """As a process that is frozen: its thread renews nothing, and nothing is released."""

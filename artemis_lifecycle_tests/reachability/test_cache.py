@@ -15,6 +15,8 @@ from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex
 from artemis_lifecycle_tests.reachability.answers import same
 from artemis_lifecycle_tests.reachability.metadata_tables import MetadataTable, built
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Any]:

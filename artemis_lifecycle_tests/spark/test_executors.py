@@ -22,6 +22,8 @@ from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.session import live_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For Java that lives for seconds."""
 

@@ -27,6 +27,8 @@ from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
 from artemis_lifecycle_tests.told import tell_lines
 
+pytestmark = pytest.mark.slow
+
 
 class _Time:
     def __init__(self) -> None:
