@@ -31,6 +31,10 @@ class ColdEntry:
     def snapshot_ids(self) -> set[int]:
         return snapshot_ids(self.metadata)
 
+    @property
+    def table_uuid(self) -> str | None:
+        return None if self.metadata is None else self.metadata.get("table-uuid")
+
 
 @dataclass(frozen=True)
 class ColdEntries:
@@ -53,9 +57,8 @@ class ColdEntries:
         """The cold table that grows. Raises HandoffFailed where the name belongs to another table."""
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
-            assert newest.metadata is not None
             raise HandoffFailed(
-                f"The cold catalog's {identity.cold_table} is of another table-uuid, {newest.metadata.get('table-uuid')}",
+                f"The cold catalog's {identity.cold_table} has another table-uuid, {newest.table_uuid}",
                 table=self.table,
                 path=newest.location,
                 untouched="the cold catalog",
@@ -85,7 +88,7 @@ class ColdEntries:
         return self._is_of_another(self.entry(self.table))
 
     def _is_of_another(self, entry: ColdEntry) -> bool:
-        return entry.metadata is not None and entry.metadata.get("table-uuid") != self.table_uuid
+        return entry.metadata is not None and entry.table_uuid != self.table_uuid
 
 
 @contextmanager
@@ -120,5 +123,3 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
         )
 
     return settle(context.live_stores, context.root, table_uuid, choose)
-
-

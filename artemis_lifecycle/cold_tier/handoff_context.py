@@ -60,5 +60,3 @@ class HandoffContext:
         if root is None:
             raise ConfigError("operations.root has no address", hint="set it in lifecycle.yaml")
         return root
-
-

@@ -47,5 +47,3 @@ def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | No
 
 def _outcome_path(root: str, plan_id: str) -> str:
     return f"{root}/handoffs/{plan_id}/outcome.json"
-
-

@@ -1,5 +1,5 @@
-"""The end of a handoff: one metadata file for each cold table that changes, and one commit of all of them. Belongs here:
-what changes, and the compare-and-swap. Does not belong: what a cold table's metadata says (`cold_metadata`).
+"""The end of a handoff: one metadata file for each cold table that changes, and one commit of all of them. Belongs
+here: what changes, and the compare-and-swap. Does not belong: what a cold table's metadata says (`cold_metadata`).
 """
 
 from __future__ import annotations
@@ -254,5 +254,3 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: H
             untouched="the cold catalog; nothing was written there",
             hint="report this with the live metadata file; the plan stays open and holds its files",
         ) from error
-
-

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+
 from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
@@ -83,8 +84,8 @@ class Transfer:
     """Snapshots (`demand`) on their way from `source` to `target`.
 
     `records` reach `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
-    `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease is
-    lost.
+    `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
+    is lost.
     """
 
     runner: Runner

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
+from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
 from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
 from artemis_lifecycle.expiration.plan import ExpirationPlan

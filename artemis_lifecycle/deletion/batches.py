@@ -129,9 +129,7 @@ def _written(
         _require_columns(job, listed.schema.names)
     cut = _Cut(folder, stores, files_per_batch, mixed=job.files <= files_per_batch)
     written = runner.meet([listed], "path", cut, arrow_schema(_WRITTEN), Cost(rows=job.files)).table()
-    ordered = written.sort_by([("rank", "ascending"), ("first", "ascending")]).select(
-        ["name", "files", "bytes", "sha256"]
-    )
+    ordered = written.sort_by([("rank", "ascending"), ("first", "ascending")]).drop_columns(["rank", "first"])
     return {batch: BatchPart(batch, **row) for batch, row in enumerate(ordered.to_pylist())}
 
 
@@ -148,15 +146,12 @@ class _Cut:
         files = _with_time(_once(files))
         rank = pc.fill_null(pc.add(pc.index_in(files.column("kind"), pa.array(_ORDER)), 1), 0).cast(pa.int64())
         ordered = files.append_column("rank", rank).sort_by([("rank", "ascending"), ("path", "ascending")])
-        ranks = (
-            [ordered]
-            if self.mixed
-            else [ordered.filter(pc.equal(ordered.column("rank"), each)) for each in range(len(_ORDER) + 1)]
-        )
+        each_rank = (ordered.filter(pc.field("rank") == each) for each in range(len(_ORDER) + 1))
+        size = self.files_per_batch
         pieces = [
-            rows.slice(start, self.files_per_batch)
-            for rows in ranks
-            for start in range(0, rows.num_rows, self.files_per_batch)
+            rows.slice(start, size)
+            for rows in ([ordered] if self.mixed else each_rank)
+            for start in range(0, rows.num_rows, size)
         ]
         # Each waits for its store, a disk included: a part is on it when it is written.
         return pa.Table.from_pylist(list(threaded(self._store, pieces, _WRITERS)), arrow_schema(_WRITTEN))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier import thaw as thawing
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.handoff import Handoff
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import PromisedCopy

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace

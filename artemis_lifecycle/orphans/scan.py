@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -44,15 +44,8 @@ from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.future import evidence, remember, require_no_future
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, Ages, ProtectedFiles, Protection
-from artemis_lifecycle.storage.frames import (
-    arrow_schema,
-    frame_batches,
-    write_batches,
-)
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, write_batches
 from artemis_lifecycle.storage.location import is_under, normalise, parent
-
-if TYPE_CHECKING:
-    pass
 
 JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string"
 

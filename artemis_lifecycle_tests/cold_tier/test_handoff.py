@@ -20,7 +20,8 @@ from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.cold_tier.demand import Demand
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput
+from artemis_lifecycle.cold_tier.handoff import Handoff
+from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.needed import find_needed
 from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
