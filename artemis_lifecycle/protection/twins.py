@@ -62,7 +62,7 @@ class Known:
         """The paths of a sealed frame."""
         import numpy as np
 
-        def read(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
+        def read(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
             prefixes, hashes = _Prefixes(rules), [np.empty(0, np.uint64)]
             for batch in batches:
                 paths = batch.column("path")
