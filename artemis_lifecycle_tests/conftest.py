@@ -186,14 +186,7 @@ def lifecycle(config: LifecycleConfig, spark: SparkSession) -> Iterator[Lifecycl
 
 def on_executors(patch: pytest.MonkeyPatch) -> None:
     """Nothing is small any more: whatever may run here or on executors runs on executors."""
-    for bound in ("LISTS", "MANIFESTS", "ROWS", "BATCH_FILES"):
-        patch.setattr(f"artemis_lifecycle.cold_tier.here.{bound}", 0)
-    patch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
-    patch.setattr("artemis_lifecycle.deletion.batches._PARTS_HERE", 0)
-    patch.setattr("artemis_lifecycle.deletion.batches._FILES_HERE", -1)
-    for module in ("storage.frames", "orphans.listing"):
-        patch.setattr(f"artemis_lifecycle.{module}.ROWS_HERE", -1)
-    patch.setattr("artemis_lifecycle.orphans.scan._CANDIDATES_KEPT", -1)
+    patch.setattr("artemis_lifecycle.spark.runner.force_executors", True)
 
 
 @pytest.fixture(params=["here", "executors"])

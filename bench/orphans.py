@@ -43,10 +43,10 @@ from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-from artemis_lifecycle.orphans.given import given_listing
+from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.configuration import config_in
@@ -147,7 +147,8 @@ class Bench:
         lifecycle = self.lifecycle
         content = read_table_metadata(lifecycle.live_stores, lifecycle._live.entry(table).metadata_location)
         ids = [snapshot.snapshot_id for snapshot in content.snapshots]
-        files = reachable_files(self.spark, lifecycle._index(table, content), ids).select("path", "size_in_bytes")
+        reached = reachable_files(Runner(self.spark), lifecycle._index(table, content), ids)
+        files = reached.frame().select("path", "size_in_bytes")
         own = self.spark.createDataFrame([(content.metadata_location, 1)], files.schema)
         return files.unionByName(own)
 

@@ -23,8 +23,8 @@ from artemis_lifecycle.cli.options import (
 from artemis_lifecycle.cli.output import opened, show, show_list, show_rows
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.orphans.external_listing import ParquetListing
     from artemis_lifecycle.orphans.inventory import Inventory
-    from artemis_lifecycle.orphans.listing_files import ParquetListing
 
 app = typer.Typer()
 

@@ -1,24 +1,24 @@
 """Copying: each file is copied or rewritten, read back and compared before it counts. Belongs here: what is done with
-one file, and where: in threads of this process or on executors. Does not belong: which files, in which order, and what
-a failure means to the plan.
+one file. Does not belong: which files, in which order, and what a failure means to the plan.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.ledger import (
     COPIED,
+    COPIES,
     FAILED,
     LOST,
     PRESENT,
     REWRITTEN,
-    SCHEMA,
     CopiedFile,
-    to_batch,
 )
 from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.cold_tier.rewrite.deletes import RewrittenDelete
@@ -26,64 +26,33 @@ from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletio
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
 from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
 from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
-from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle.storage.threads import threaded
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark import Broadcast
-    from pyspark.sql import DataFrame, SparkSession
+DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), ("rewritten", pa.string())])))
+"""How the delete files that a manifest names were rewritten; null for other files."""
 
-_FILES_PER_TASK = 50
-_BYTES_PER_TASK = 256 << 20
-_THREADS = 8
-
-WANTED = "kind string, file_format string, source string, destination string, size_in_bytes bigint, checksum string"
-"""What a batch's rows must have (`checksum`: what the source's must be, or null); for manifests also `deletes
-array<struct<destination string, rewritten string>>`."""
-
-
-def copy_here(rows: Sequence[Mapping[str, Any]], copier: Copier) -> list[CopiedFile]:
-    """Copy every file of `rows` (the columns of WANTED) in threads of this process, whatever becomes of the others; one
-    answer for each, by destination. Memory is, for each thread, one part of a file, or one whole file where it is
-    rewritten."""
-    return sorted(threaded(copier.one, rows, _THREADS), key=lambda file: file.destination)
+WANTED = pa.schema(
+    [
+        *arrow_schema(
+            "kind string, file_format string, source string, destination string, size_in_bytes bigint, checksum string"
+        ),
+        DELETES,
+    ]
+)
+"""The files to copy (`checksum`: what the source's must be, or null). Only manifests need `deletes`."""
 
 
-def copy_rows(
-    spark: SparkSession,
-    rows: Sequence[Mapping[str, Any]],
-    copier: Copier,
-    lengths: Mapping[str, int],
-    files: int,
-    size_in_bytes: int,
-) -> list[CopiedFile]:
-    """As `copy_here`, on executors. `lengths` as for `Copier.with_lengths`."""
-    if not rows:
-        return []
-    names = arrow_schema(WANTED).names
-    values = [(*(row[name] for name in names), [tuple(item.values()) for item in row["deletes"]]) for row in rows]
-    frame = spark.createDataFrame(values, f"{WANTED}, deletes array<struct<destination string, rewritten string>>")
-    broadcast = spark.sparkContext.broadcast(dict(lengths))
-    try:
-        return copy_frame(frame, copier.with_lengths(broadcast), files, size_in_bytes)
-    finally:
-        broadcast.unpersist()
-
-
-def copy_frame(wanted: DataFrame, copier: Copier, files: int, size_in_bytes: int) -> list[CopiedFile]:
-    """As `copy_here`, for a DataFrame[WANTED] of about so many `files` and bytes, on executors."""
-    tasks = max(-(-files // _FILES_PER_TASK), -(-size_in_bytes // _BYTES_PER_TASK))
-    with worker_errors():
-        rows = spread(wanted, tasks).mapInArrow(copier, SCHEMA).collect()
-    return sorted((CopiedFile(**row.asDict()) for row in rows), key=lambda file: file.destination)
+def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
+    """Copy every file of `rows` (WANTED), whatever becomes of the others; one answer for each, by destination. Memory
+    is, for each thread, one part of a file, or one whole file where it is rewritten."""
+    done = runner.map(rows, copier, COPIES, cost).table()
+    return sorted((CopiedFile(**row) for row in done.to_pylist()), key=lambda file: file.destination)
 
 
 class Copier:
@@ -99,24 +68,38 @@ class Copier:
         mapping: Placing,
         *,
         accept_sizes: bool = False,
-        lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None = None,
+        lengths: Mapping[str, int] | None = None,
+        excluded: Collection[str] = (),
     ) -> None:
         self._source = source
         self._target = target
         self._mapping = mapping
         self._accept_sizes = accept_sizes
-        self._lengths = lengths
+        self._lengths = lengths or {}
+        self._excluded = excluded
 
-    def with_lengths(self, lengths: Mapping[str, int] | Broadcast[dict[str, int]] | None) -> Copier:
+    def with_lengths(self, lengths: Mapping[str, int]) -> Copier:
         """The same with the sizes of the copied manifests, by destination, which manifest lists are rewritten with."""
         return Copier(self._source, self._target, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
+
+    def without(self, destinations: Collection[str]) -> Copier:
+        """The same, which passes over files to these destinations."""
+        return Copier(
+            self._source,
+            self._target,
+            self._mapping,
+            accept_sizes=self._accept_sizes,
+            lengths=self._lengths,
+            excluded=destinations,
+        )
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                yield to_batch([self.one(row)])
+                if row["destination"] not in self._excluded:
+                    yield pa.RecordBatch.from_pylist([asdict(self._one(row))], schema=COPIES)
 
-    def one(self, row: Mapping[str, Any]) -> CopiedFile:
+    def _one(self, row: Mapping[str, Any]) -> CopiedFile:
         """What became of one file; a failure is an answer."""
         wanted = CopiedFile(
             kind=row["kind"],
@@ -182,9 +165,7 @@ class Copier:
             }
             return lambda data: (rewrite_manifest(data, source, mapped, deletes, mapped.ids, limits), None)
         if wanted.kind == MANIFEST_LIST:
-            lengths: Mapping[str, int] = {}
-            if self._lengths is not None:
-                lengths = self._lengths if isinstance(self._lengths, Mapping) else self._lengths.value
+            lengths = self._lengths
             return lambda data: (rewrite_manifest_list(data, source, mapped, lengths, mapped.ids, limits), None)
         return None
 

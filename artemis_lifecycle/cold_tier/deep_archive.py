@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.errors import Refused, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.types import MAIN_BRANCH, LogEntry
@@ -33,7 +34,8 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.index.lookups import reaches, reaching
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
-from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_batches
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
@@ -107,6 +109,10 @@ class DeepArchiveContext:
     @property
     def spark(self) -> SparkSession:
         return self.protection.spark
+
+    @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
 
     @property
     def records(self) -> Stores:
@@ -191,7 +197,7 @@ def deep_archive(
         failed_files=len(failures),
         failures=tuple(failures[:_FAILURES_SHOWN]),
         files_location=move.files_location,
-        _files=lambda: read_frame(context.spark, move.files_location, context.records),
+        _files=lambda: read_frame(Runner(context.spark), move.files_location, context.records).frame(),
     )
 
 
@@ -227,7 +233,7 @@ def _only_theirs(
     still_live = unrecorded = 0
     for start in range(0, found.num_rows, _LOOKED_UP_AT_ONCE):
         piece = found.slice(start, _LOOKED_UP_AT_ONCE)
-        recorded = context.ledger.among(context.spark, piece.column("path").to_pylist())
+        recorded = context.ledger.among(context.runner, piece.column("path").to_pylist())
         known = piece.filter(pa.array([path in recorded for path in piece.column("path").to_pylist()], pa.bool_()))
         unrecorded += piece.num_rows - known.num_rows
         sources = pa.array([recorded[path].source for path in known.column("path").to_pylist()], pa.string())
@@ -278,7 +284,7 @@ def _finished(context: DeepArchiveContext) -> pa.Array | None:
 def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doomed: pa.Table) -> MoveRecord:
     location = context.folder(context.table_uuid, move_id)
     reach("deep_archive.seal:before")
-    write_table(doomed, location, context.records)
+    write_batches(doomed.to_batches(), doomed.schema, location, context.records)
     reach("deep_archive.seal:after")
     return context.operations.deep_moves.begin(
         move_id,
@@ -310,7 +316,7 @@ def _moved(
     """How many files are in the archive, and (path, error) of those that are not."""
     moved, failures = 0, []
     known = {hold.hold_id for hold in holds}
-    mover = _Mover(context.cold_stores, move.storage_class)
+    request = partial(_move, storage_class=move.storage_class)
     for start in range(0, files.num_rows, _FILES_PER_BATCH):
         batch = files.slice(start, _FILES_PER_BATCH)
         protection.look_around()
@@ -327,7 +333,8 @@ def _moved(
                 what = f"{len(kept)} files are needed since the move began ({', '.join(sorted(set(kept.values())))})"
                 raise _stopped(context, what, moved, files.num_rows)
             reach("deep_archive.batch:before")
-            moving = each_file(context.spark, mover, batch.column("path").to_pylist())
+            paths = batch.column("path").to_pylist()
+            moving = each_file(context.runner, context.cold_stores, request, "path string, error string", paths)
             refused = [(path, error) for path, error in moving if error is not None]
             reach("deep_archive.batch:after")
         moved += batch.num_rows - len(refused)
@@ -352,13 +359,15 @@ def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema, look = arrow_schema(FILES), _Looker(context.cold_stores)
+    schema, states = arrow_schema(FILES), "path string, archived boolean"
     batches = list(frame_batches(move.files_location, context.records))
     files = pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
-    there = [path for path, archived in each_file(context.spark, look, files.column("path").to_pylist()) if archived]
-    files = files.filter(pc.is_in(files.column("path"), pa.array(there, pa.string()))).combine_chunks()
+    paths = files.column("path").to_pylist()
+    found = each_file(context.runner, context.cold_stores, _is_archived, states, paths)
+    archived = pa.array([path for path, is_archived in found if is_archived], pa.string())
+    files = files.filter(pc.is_in(files.column("path"), archived)).combine_chunks()
     location = context.folder(move.table_uuid, new_id("settled"))
-    write_table(files, location, context.records)
+    write_batches(files.to_batches(), files.schema, location, context.records)
     return context.operations.deep_moves.settle(
         move.move_id,
         files_location=location,
@@ -368,24 +377,14 @@ def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     )
 
 
-class _Mover(FileWork):
-    schema = "path string, error string"
-
-    def __init__(self, stores: Stores, storage_class: str) -> None:
-        super().__init__(stores)
-        self._storage_class = storage_class
-
-    def one(self, path: str) -> tuple[str, str | None]:
-        try:
-            self.stores.archive(path, self._storage_class)
-        except StorageError as error:
-            return path, error.what
-        return path, None
+def _move(stores: Stores, path: str, *, storage_class: str) -> tuple[str, str | None]:
+    try:
+        stores.archive(path, storage_class)
+    except StorageError as error:
+        return path, error.what
+    return path, None
 
 
-class _Looker(FileWork):
-    schema = "path string, archived boolean"
-
-    def one(self, path: str) -> tuple[str, bool]:
-        state = self.stores.archive_state(path)
-        return path, state is not None and state.archived
+def _is_archived(stores: Stores, path: str) -> tuple[str, bool]:
+    state = stores.archive_state(path)
+    return path, state is not None and state.archived

@@ -10,18 +10,18 @@ import io
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TypeVar
 
-from artemis_lifecycle.cold_tier.tasks import spread
-from artemis_lifecycle.spark.worker_errors import worker_errors
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import StoredFile, Stores
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 Found = TypeVar("Found")
 
@@ -36,13 +36,12 @@ LOST = "lost"
 FAILED = "failed"
 
 _RECORDED = ("size_in_bytes", "rewritten", "checksum", "source", "kind", "file_format", "source_size")
-_PARTS_PER_TASK = 20
-_BYTES_HERE = 8 << 20
+_BYTES_PER_ROW = 100
 _THREADS = 16
 
 VERIFIED = (COPIED, REWRITTEN, PRESENT)
 
-SCHEMA = (
+COPIES = arrow_schema(
     "kind string, file_format string, source string, destination string, source_size bigint, size_in_bytes bigint, "
     "checksum string, action string, rewritten string, error string"
 )
@@ -67,11 +66,17 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Files and bytes by action, and the files that a person let go."""
+    """What became of a work's files, by action, and the files that a person let go."""
 
-    files: Mapping[str, int]
-    size_in_bytes: Mapping[str, int]
+    counts: Mapping[str, int]
+    sizes: Mapping[str, int]
     lost: tuple[CopiedFile, ...]
+
+    def files(self, *actions: str) -> int:
+        return sum(self.counts.get(action, 0) for action in actions)
+
+    def bytes(self, *actions: str) -> int:
+        return sum(self.sizes.get(action, 0) for action in actions)
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,8 @@ class Ledger:
 
     def write(self, work_id: str, batch: int, files: Sequence[CopiedFile]) -> None:
         """Record a finished batch. Recording it again replaces it."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         out = io.BytesIO()
-        table = pa.Table.from_pylist([asdict(file) for file in files], schema=arrow_schema(SCHEMA))
+        table = pa.Table.from_pylist([asdict(file) for file in files], schema=COPIES)
         pq.write_table(table, out, compression="zstd")
         self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
 
@@ -122,9 +124,29 @@ class Ledger:
                 found[int(match[1])] = file.path
         return found
 
-    def files(self, spark: SparkSession, work_id: str | None = None) -> DataFrame:
-        """DataFrame of CopiedFile's fields: everything ever copied, or by one work (lost files too)."""
-        return read_parts(spark, self._stores, [part.path for part in self._parts(work_id)])
+    def files(self, runner: Runner, work_id: str | None = None) -> Rows:
+        """All that one work, or every one, recorded (COPIES), lost files too."""
+        return self._read(runner, COPIES, work_id, None)
+
+    def rows(self, runner: Runner, columns: Sequence[str] = COPIES.names, work_id: str | None = None) -> Rows:
+        """These columns of the copies that count, of all works or of one. A destination may come twice."""
+        return self._read(runner, pa.schema([COPIES.field(name) for name in columns]), work_id, VERIFIED)
+
+    def _read(
+        self,
+        runner: Runner,
+        schema: pa.Schema,
+        work_id: str | None,
+        actions: Collection[str] | None,
+        wanted: Collection[str] | None = None,
+    ) -> Rows:
+        parts = self._parts(work_id)
+        size = sum(part.size_in_bytes for part in parts)
+        paths = pa.table({"path": pa.array([part.path for part in parts], pa.string())})
+        # Most parts are tiny: their rows are the work.
+        cost = Cost(rows=size // _BYTES_PER_ROW, size_in_bytes=size)
+        function = partial(_read_parts, self._stores, schema.names, actions, wanted)
+        return runner.map(paths, function, schema, cost, self._stores.readers(self._folder, _THREADS))
 
     def _parts(self, work_id: str | None = None) -> list[StoredFile]:
         """The files of all works, or of one, by path."""
@@ -139,8 +161,6 @@ class Ledger:
 
     def outcome(self, work_id: str) -> Outcome:
         """What became of the files of a work's finished batches. Read here, batch by batch, without Spark."""
-        import pyarrow.compute as pc
-
         files: dict[str, int] = {}
         sizes: dict[str, int] = {}
         lost: list[CopiedFile] = []
@@ -157,8 +177,6 @@ class Ledger:
 
     def copies(self) -> int:
         """How many files were ever sent, by all works together: all parts are read."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
         def sent(path: str) -> int:
             actions = (
@@ -168,53 +186,14 @@ class Ledger:
 
         return sum(self._each_part(sent, self._parts()))
 
-    def verified(self, spark: SparkSession) -> DataFrame:
-        """The copies that count: `files`, without those that were lost."""
-        files = self.files(spark)
-        return files.filter(files.action.isin(*VERIFIED))
-
-    def verified_here(self, work_id: str | None = None) -> list[CopiedFile] | None:
-        """`verified` (of one work), each destination once, without Spark; None for a large ledger."""
-        import pyarrow.compute as pc
-
-        parts = self._parts(work_id)
-        if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
-            return None
-
-        def read(path: str) -> list[CopiedFile]:
-            table = ParquetReader(self._stores.read(path), path, self._stores.limits).read()
-            return [CopiedFile(**row) for row in table.filter(pc.field("action").isin(VERIFIED)).to_pylist()]
-
-        found = [file for files in self._each_part(read, parts) for file in files]
-        return list({file.destination: file for file in found}.values())
-
-    def among(self, spark: SparkSession, destinations: Collection[str]) -> dict[str, Recorded]:
-        """What counts of these destinations, by destination. A small ledger is read in this process."""
+    def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, Recorded]:
+        """What counts of these destinations, by destination."""
         if not destinations:
             return {}
-        parts = self._parts()
-        if sum(file.size_in_bytes for file in parts) > _BYTES_HERE:
-            wanted = spark.createDataFrame([(path,) for path in destinations], "destination string")
-            found = self.verified(spark).join(wanted, "destination", "left_semi")
-            with worker_errors():
-                rows = found.select("destination", *_RECORDED).collect()
-            return {row["destination"]: Recorded(*row[1:]) for row in rows}
-        wanted_paths = frozenset(destinations)
-        recorded: dict[str, Recorded] = {}
-        for found_here in self._each_part(lambda path: self._counting(path, wanted_paths), parts):
-            recorded |= found_here
-        return recorded
-
-    def _counting(self, path: str, wanted: Collection[str]) -> dict[str, Recorded]:
-
-        columns = ["destination", "action", *_RECORDED]
-        table = ParquetReader(self._stores.read(path), path, self._stores.limits).read(columns)
-        rows = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
-        return {
-            destination: Recorded(*recorded)
-            for destination, action, *recorded in rows
-            if action in VERIFIED and destination in wanted
-        }
+        schema = pa.schema([COPIES.field(name) for name in ("destination", *_RECORDED)])
+        found = self._read(runner, schema, None, VERIFIED, frozenset(destinations)).table()
+        rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+        return {destination: Recorded(*recorded) for destination, *recorded in rows}
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:
@@ -222,27 +201,22 @@ def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:
     return Ledger(stores, f"{root}/cold/{table_uuid}/copies")
 
 
-def read_parts(spark: SparkSession, stores: Stores, paths: Sequence[str]) -> DataFrame:
-    """The rows of these Parquet files, read through `stores` on the executors."""
-    if not paths:
-        return spark.createDataFrame([], SCHEMA)
-    frame = spark.createDataFrame([(path,) for path in paths], "path string")
-    return spread(frame, -(-len(paths) // _PARTS_PER_TASK)).mapInArrow(_PartReader(stores), SCHEMA)
-
-
-class _PartReader:
-    def __init__(self, stores: Stores) -> None:
-        self._stores = stores
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
-        for batch in batches:
-            for path in batch.column("path").to_pylist():
-                yield from ParquetReader(self._stores.read(path), path, self._stores.limits).batches()
-
-
-def to_batch(files: Sequence[CopiedFile]) -> pa.RecordBatch:
-    """These files as Arrow, for a Spark worker to hand back under SCHEMA."""
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_pylist([asdict(file) for file in files], schema=arrow_schema(SCHEMA))
+def _read_parts(
+    stores: Stores,
+    columns: Sequence[str],
+    actions: Collection[str] | None,
+    wanted: Collection[str] | None,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """These columns of the parts, of rows with one of `actions` and to `wanted` destinations; of all without either."""
+    needed = {*columns, "action", "destination"}
+    read = [name for name in COPIES.names if name in needed]
+    for path in (path for batch in batches for path in batch.column("path").to_pylist()):
+        for rows in ParquetReader(stores.read(path), path, stores.limits).batches(read):
+            if actions is not None:
+                rows = rows.filter(pc.is_in(rows.column("action"), pa.array(actions)))
+            if wanted is not None:
+                rows = rows.filter(
+                    pa.array([each in wanted for each in rows.column("destination").to_pylist()], pa.bool_())
+                )
+            yield rows.select(columns)

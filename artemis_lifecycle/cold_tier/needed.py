@@ -2,38 +2,54 @@
 
 The answer is sealed before the first copy, so that a killed handoff or restore goes on with the same batches.
 A manifest that was copied before is not even read again: the ledger has all its files. Cost follows the new manifests.
-Small work is found and copied in this process (`here.py`), larger work on executors (`on_spark.py`).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier import here
-from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger, Recorded
-from artemis_lifecycle.cold_tier.on_spark import find_on_spark, losses_on_spark, open_on_spark
-from artemis_lifecycle.cold_tier.work import (
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.cold_tier.demand import (
+    FILES,
+    MANIFESTS,
     Demand,
-    Found,
-    Losses,
+    distinct_manifests,
+    list_problems,
+    manifest_problems,
+    named_manifests,
+    read_lists,
+    read_manifests,
+)
+from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.work import (
+    BUCKETS,
+    COPY,
+    DELETE,
+    NAMED,
+    PHASES,
+    SEALED,
     Problem,
     Work,
-    WorkRows,
     frame_folder,
     pack,
     store_work,
 )
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES
+from artemis_lifecycle.spark.runner import Rows, Runner, first_of_each
+from artemis_lifecycle.storage.frames import arrow_schema, write_frame
+from artemis_lifecycle.storage.location_hash import hash_strings
 from artemis_lifecycle.storage.stores import Stores
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_SIZES = arrow_schema("phase bigint, bucket bigint, files bigint, size_in_bytes bigint")
 
 
 def seal_work(
-    spark: SparkSession,
+    runner: Runner,
     source: Stores,
     records: Stores,
     demand: Demand,
@@ -46,39 +62,146 @@ def seal_work(
 ) -> Work | tuple[Problem, ...]:
     """Find what is needed in `source` and seal it in `folder`, which `records` reach; or the problems, sealing nothing,
     when metadata cannot be read."""
-
-    def sealed(found: Found) -> Work:
+    with find_needed(runner, source, demand, ledger) as rows:
+        if isinstance(rows, tuple):
+            return rows
         # A name of its own: of two runs at once, or after a kill, one is sealed and the other is garbage.
         frame = frame_folder(folder, uuid.uuid4().hex)
-        batches = pack(found.sizes(), files_per_batch, bytes_per_batch)
-        found.store(frame, records)
+        sizes = rows.map(_sizes, _SIZES).table().group_by(["phase", "bucket"])
+        summed = sizes.aggregate([("files", "sum"), ("size_in_bytes", "sum")])
+        batches = pack(
+            zip(*(column.to_pylist() for column in summed.columns), strict=True), files_per_batch, bytes_per_batch
+        )
+        write_frame(rows, frame, records)
         return store_work(records, folder, Work(frame, demand.snapshot_ids, batches, problems))
-
-    def recorded(sources: Collection[str]) -> Mapping[str, Recorded]:
-        return {} if demand.origin is None else demand.origin.among(spark, sources)
-
-    small = here.find(source, demand, lambda paths: ledger.among(spark, paths), recorded)
-    if small is not None:
-        return small if isinstance(small, tuple) else sealed(small)
-    with find_on_spark(spark, source, demand, ledger) as large:
-        return large if isinstance(large, tuple) else sealed(large)
 
 
 @contextmanager
-def open_work(spark: SparkSession, records: Stores, work: Work, ledger: Ledger) -> Iterator[WorkRows]:
-    """The sealed rows, for as long as the block runs. Raises StorageError when they are damaged."""
-    small = here.RowsHere.open(spark, records, work, ledger)
-    if small is not None:
-        yield small
-        return
-    with open_on_spark(spark, records, work, ledger) as large:
-        yield large
+def find_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Iterator[Rows | tuple[Problem, ...]]:
+    """What is needed (SEALED), for as long as the block runs; or the metadata that cannot be read."""
+    with runner.keeping() as keep:
+        lists = keep(read_lists(runner, source, demand))
+        problems = list_problems(lists)
+        if problems:
+            yield problems
+            return
+        known = keep(ledger.rows(runner, ("destination",)))
+        named = lists.map(named_manifests, MANIFESTS)
+        manifests = keep(runner.match(named, known, "destination", _new_manifests, MANIFESTS))
+        files = keep(read_manifests(source, demand, manifests))
+        problems = manifest_problems(files, lists)
+        if problems:
+            yield problems
+            return
+        candidates = runner.concat(
+            files,
+            _statistics(demand),
+            manifests.map(_manifests_to_copy, FILES),
+            lists.map(_lists_to_copy, FILES),
+        )
+        needed = runner.match(candidates, known, "destination", _needed, SEALED)
+        if demand.origin is not None:
+            recorded = demand.origin.rows(runner, ("destination", "checksum"))
+            renamed = pa.schema([("source", pa.string()), ("checksum", pa.string())])
+            origin = recorded.map(_as_sources, renamed)
+            needed = runner.match(needed, origin, "source", _with_checksums, SEALED)
+        yield keep(needed)
 
 
-def losses_of(spark: SparkSession, source: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
-    """Which snapshots of the demand cannot be read without `lost` files. Reads all its manifests, for something that is
-    seldom."""
-    if not lost:
-        return Losses()
-    found = here.losses_here(source, demand, lost)
-    return losses_on_spark(spark, source, demand, lost) if found is None else found
+def _new_manifests(named: pa.Table, known: pa.Table) -> pa.Table:
+    return distinct_manifests(named.filter(pc.invert(_among(named, known))))
+
+
+def _statistics(demand: Demand) -> pa.Table:
+    rows = [
+        {"phase": 0, "kind": kind, "source": source, "destination": place, "size_in_bytes": size, "role": COPY}
+        for place, (kind, source, size) in demand.statistics().items()
+    ]
+    return pa.Table.from_pylist(rows, FILES)
+
+
+def _manifests_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield _candidates(pa.Table.from_batches([batch]), phase=1, kind=MANIFEST, file_format="avro", role=COPY)
+
+
+def _lists_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The lists of LISTED rows, to be copied, and the manifests, as named."""
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        lists = rows.select(["list_source", "list_destination", "list_size"]).filter(
+            pc.field("list_destination").is_valid()
+        )
+        if lists.num_rows:
+            lists = first_of_each(lists.rename_columns(["source", "destination", "size_in_bytes"]), "destination")
+            yield _candidates(lists, phase=2, kind=MANIFEST_LIST, file_format="avro", role=COPY)
+        named = rows.select(["destination"]).filter(pc.field("destination").is_valid())
+        if named.num_rows:
+            yield _candidates(first_of_each(named, "destination"), role=NAMED)
+
+
+def _candidates(rows: pa.Table, **values: int | str) -> pa.RecordBatch:
+    """FILES rows with the columns of `rows`, and with these values in all of them."""
+    columns = {name: pa.array([value] * rows.num_rows) for name, value in values.items()}
+    columns |= {name: rows.column(name).combine_chunks() for name in rows.column_names if name in FILES.names}
+    absent = pa.nulls(rows.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, absent).cast(field.type) for field in FILES], schema=FILES
+    )
+
+
+def _needed(candidates: pa.Table, known: pa.Table) -> pa.Table:
+    """SEALED rows: each file to copy that is not known, once; the delete files that manifests name; named manifests."""
+    copy = candidates.filter(pc.field("role") == COPY)
+    # One Puffin file may hold deletion vectors, which are rewritten, and statistics.
+    is_content = pc.is_in(copy.column("kind"), pa.array([*CONTENT_KINDS, MANIFEST, MANIFEST_LIST]))
+    contents = copy.filter(is_content).column("destination")
+    copy = copy.filter(pc.or_(is_content, pc.invert(pc.is_in(copy.column("destination"), contents.combine_chunks()))))
+    new = copy.filter(pc.invert(_among(copy, known)))
+    # By the smallest of each: the order of manifests must not decide.
+    smallest = ("phase", "kind", "file_format", "source", "role")
+    functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max")]
+    files = new.group_by("destination").aggregate(functions)
+    files = files.rename_columns([name.removesuffix("_min").removesuffix("_max") for name in files.column_names])
+    deletes = copy.filter(pc.field("kind").isin([POSITION_DELETES, DELETION_VECTORS]))
+    deletes = deletes.group_by(["manifest", "destination"]).aggregate([])
+    named = candidates.filter(pc.field("role") == NAMED).group_by("destination").aggregate([])
+    rows = [files, _of_role(deletes, DELETE), _of_role(named, NAMED)]
+    sealed = pa.concat_tables([SEALED.empty_table(), *rows], promote_options="default")
+    buckets = hash_strings(sealed.column("destination").combine_chunks()) % np.uint64(BUCKETS)
+    place = SEALED.get_field_index("bucket")
+    return sealed.select(SEALED.names).set_column(place, "bucket", pa.array(buckets.astype(np.int64)))
+
+
+def _of_role(rows: pa.Table, role: str) -> pa.Table:
+    return rows.append_column("role", pa.array([role] * rows.num_rows, pa.string()))
+
+
+def _as_sources(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch.rename_columns(["source", "checksum"]) for batch in batches)
+
+
+def _with_checksums(needed: pa.Table, origin: pa.Table) -> pa.Table:
+    # A file may have been recorded by two handoffs at once; its content is one.
+    recorded = origin.group_by("source").aggregate([("checksum", "max")])
+    places = pc.index_in(needed.column("source"), recorded.column("source").combine_chunks(), skip_nulls=True)
+    checksums = recorded.column("checksum_max").take(places)
+    return needed.set_column(SEALED.get_field_index("checksum"), "checksum", checksums)
+
+
+def _among(rows: pa.Table, known: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(rows.column("destination"), known.column("destination").combine_chunks())
+
+
+def _sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Files to copy, and their bytes, by phase and bucket."""
+    files, sizes = np.zeros((PHASES, BUCKETS), np.int64), np.zeros((PHASES, BUCKETS), np.int64)
+    for batch in batches:
+        rows = batch.filter(batch.column("phase").is_valid())
+        place = rows.column("phase").to_numpy(), rows.column("bucket").to_numpy()
+        np.add.at(files, place, 1)
+        known = rows.column("size_in_bytes").fill_null(0).to_numpy()
+        np.add.at(sizes, place, np.maximum(known, 0))
+    phases, buckets = files.nonzero()
+    columns = (phases, buckets, files[phases, buckets], sizes[phases, buckets])
+    yield pa.RecordBatch.from_arrays([pa.array(column, pa.int64()) for column in columns], schema=_SIZES)

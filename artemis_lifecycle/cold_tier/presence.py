@@ -8,30 +8,34 @@ files of snapshots that the policy does not archive, or that a person let go, ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger, Recorded
 from artemis_lifecycle.cold_tier.paths import PathMapping
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
+from artemis_lifecycle.spark.runner import Cost, Runner
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
 _AT_ONCE = 200_000
+_SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 
 @dataclass(frozen=True)
@@ -67,13 +71,17 @@ class ColdCopies:
     ledger: Ledger
     cold: Callable[[], IndexView | None]
 
+    @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
+
     def promised(self, paths: Sequence[str]) -> dict[str, PromisedCopy]:
         """The promised copies of these live files, by live path; a file without one is left out.
 
         Raises UnreadableMetadata when the cold table cannot answer for what the ledger does not have.
         """
         placed = {path: place for path in paths if (place := self._place(path)) is not None}
-        known = self.ledger.among(self.spark, frozenset(placed.values()))
+        known = self.ledger.among(self.runner, frozenset(placed.values()))
         found = {
             path: PromisedCopy.of(path, place, copy)
             for path, place in placed.items()
@@ -84,7 +92,9 @@ class ColdCopies:
 
     def absent(self, copies: Sequence[PromisedCopy]) -> list[PromisedCopy]:
         """Those of which no file of the right size stands in cold, or only the live file itself under another name."""
-        sizes = dict(each_file(self.spark, _Size(self.cold_stores), [copy.destination for copy in copies]))
+        paths = pa.table({"path": pa.array([copy.destination for copy in copies], pa.string())})
+        found = self.runner.map(paths, partial(_sizes, self.cold_stores), _SIZES, Cost(len(copies)), threads=1).table()
+        sizes = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
         def stands(copy: PromisedCopy) -> bool:
             size = sizes[copy.destination]
@@ -102,8 +112,6 @@ class ColdCopies:
 
     def _reached(self, placed: dict[str, str]) -> dict[str, PromisedCopy]:
         """The promised copies of files that the ledger does not have: what the cold table reaches all the same."""
-        import pyarrow as pa
-
         view, rules = self.cold(), self.mapping.rules
         if view is None:
             return {}
@@ -134,8 +142,6 @@ class PlannedCopies:
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
         """Return True for each live path whose promised copy is not in the cold store with its size: deleting it would
         delete the last copy. Raises UnreadableMetadata, StorageError: then nothing is known of any of them."""
-        import numpy as np
-
         asked = paths.to_pylist()
         if self._few and self._promised is None:
             self._promised = {
@@ -161,13 +167,8 @@ def _pieces(paths: Sequence[str]) -> Iterator[Sequence[str]]:
     return (paths[start : start + _AT_ONCE] for start in range(0, len(paths), _AT_ONCE))
 
 
-class _Size(FileWork):
-    schema = "path string, size_in_bytes bigint"
-
-    def one(self, path: str) -> tuple[str, int | None]:
-        found = self.stores.head(path)
-        return path, None if found is None else found.size_in_bytes
-
-    def here(self, paths: Sequence[str]) -> list[tuple[str, int | None]]:
-        heads = self.stores.heads(paths)
-        return [(path, None if head is None else head.size_in_bytes) for path, head in zip(paths, heads, strict=True)]
+def _sizes(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        heads = stores.heads(batch.column("path").to_pylist())
+        sizes = pa.array([None if head is None else head.size_in_bytes for head in heads], pa.int64())
+        yield pa.RecordBatch.from_arrays([batch.column("path"), sizes], schema=_SIZES)

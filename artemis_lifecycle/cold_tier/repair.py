@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from artemis_lifecycle.cold_tier.copy import Copier, copy_here
+import pyarrow as pa
+
+from artemis_lifecycle.cold_tier.copy import WANTED, Copier, copy_files
 from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
@@ -20,6 +22,7 @@ from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
 from artemis_lifecycle.metadata.manifests import decode_entries
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.spark.runner import Cost
 from artemis_lifecycle.storage.stores import Stores
 
 _REWRITTEN = frozenset({MANIFEST, MANIFEST_LIST, POSITION_DELETES, DELETION_VECTORS})
@@ -73,7 +76,9 @@ class _Repair:
             except (StorageError, UnreadableMetadata) as error:
                 failed.append(Repaired(copy, error=error.what))
         lengths = self._lengths([copy.source for copy, _ in rows if copy.kind == MANIFEST_LIST])
-        made = copy_here([row for _, row in rows], self._copier.with_lengths(lengths))
+        wanted = pa.Table.from_pylist([row for _, row in rows], WANTED)
+        cost = Cost(len(rows), len(rows), sum(max(copy.size_in_bytes, 0) for copy, _ in rows))
+        made = copy_files(self._copies.runner, wanted, self._copier.with_lengths(lengths), cost)
         by_place = {file.destination: file for file in made}
         done = [_held(copy, by_place[copy.destination]) for copy, _ in rows]
         self._record([by_place[each.copy.destination] for each in done if each.error is None])
@@ -100,7 +105,7 @@ class _Repair:
             for status, content, file_format, path in zip(*columns, strict=True)
             if status != 2 and content == 1
         }
-        known = self._copies.ledger.among(self._copies.spark, named)
+        known = self._copies.ledger.among(self._copies.runner, named)
         absent = [
             PromisedCopy(path, place, kind_of(1, form), form, UNKNOWN_LENGTH)
             for place, (path, form) in named.items()
@@ -108,7 +113,7 @@ class _Repair:
         ]
         if absent:
             self.piece(absent)
-            known = self._copies.ledger.among(self._copies.spark, named)
+            known = self._copies.ledger.among(self._copies.runner, named)
         return [
             {"destination": place, "rewritten": copy.rewritten}
             for place, copy in known.items()
@@ -124,7 +129,7 @@ class _Repair:
             except (StorageError, UnreadableMetadata):
                 continue  # Its copier says so of this list alone.
             places |= {self._copies.mapping(entry.manifest_path) for entry in entries}
-        known = self._copies.ledger.among(self._copies.spark, places)
+        known = self._copies.ledger.among(self._copies.runner, places)
         lengths = {place: copy.size_in_bytes for place, copy in known.items()}
         unknown = sorted(places - lengths.keys())
         heads = self._copies.cold_stores.heads(unknown)

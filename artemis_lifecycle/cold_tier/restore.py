@@ -14,13 +14,15 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import (
     SCHEMAS,
     SPECS,
@@ -30,12 +32,11 @@ from artemis_lifecycle.cold_tier.evolution import (
     same_ids,
     unreadable_fields,
 )
-from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, CopiedFile, Ledger, handoff_ledger
+from artemis_lifecycle.cold_tier.ledger import COPIED, PRESENT, REWRITTEN, Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, joint, names_its_fields
 from artemis_lifecycle.cold_tier.paths import ColdIdentity
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
-from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
-from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
+from artemis_lifecycle.cold_tier.requests import each_file
+from artemis_lifecycle.cold_tier.transfer import Transfer, TransferErrors, TransferSettings
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
@@ -44,6 +45,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.restores import RestoreRecord
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -184,7 +186,6 @@ def _finished(
     context.operations.restores.finish(restore_id, snapshot_id, metadata_location)
     context.operations.heartbeats.stop(request.table_uuid, _WRITER, session=restore_id)
     outcome = _ledger(context, restore_id).outcome(restore_id)
-    actions = (COPIED, REWRITTEN, PRESENT)
     return Restored(
         table=request.table,
         source_snapshot_id=request.snapshot_id,
@@ -192,9 +193,9 @@ def _finished(
         snapshot_id=snapshot_id,
         metadata_location=metadata_location,
         restore_id=restore_id,
-        copied_files=sum(outcome.files.get(action, 0) for action in actions),
-        copied_bytes=sum(outcome.size_in_bytes.get(action, 0) for action in actions),
-        rewritten_files=outcome.files.get(REWRITTEN, 0),
+        copied_files=outcome.files(COPIED, REWRITTEN, PRESENT),
+        copied_bytes=outcome.bytes(COPIED, REWRITTEN, PRESENT),
+        rewritten_files=outcome.files(REWRITTEN),
         attempts=attempts,
     )
 
@@ -294,8 +295,9 @@ def _require_mapping(
     for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
         batch = manifests.live_entries(context.cold_stores, entry)
         files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
-    look = _Named(context.cold_stores, files)
-    bare = [path for path, named in each_file(context.spark, look, sorted(files)) if not named]
+    request, columns = partial(_has_field_ids, formats=files), "path string, named boolean"
+    answers = each_file(Runner(context.spark), context.cold_stores, request, columns, sorted(files))
+    bare = [path for path, named in answers if not named]
     if bare:
         raise refusal(
             f"{len(bare)} of the snapshot's files have no field ids (such as {bare[0]}), and the live table's "
@@ -303,16 +305,9 @@ def _require_mapping(
         )
 
 
-class _Named(FileWork):
-    schema = "path string, named boolean"
-
-    def __init__(self, stores: Stores, formats: Mapping[str, str]) -> None:
-        super().__init__(stores)
-        self._formats = formats
-
-    def one(self, path: str) -> tuple[str, bool]:
-        with self.stores.open(path) as file:
-            return path, names_its_fields(file, self._formats[path], path)
+def _has_field_ids(stores: Stores, path: str, *, formats: Mapping[str, str]) -> tuple[str, bool]:
+    with stores.open(path) as file:
+        return path, names_its_fields(file, formats[path], path)
 
 
 # --- copying --------------------------------------------------------------------------------------------------------
@@ -376,32 +371,18 @@ def _check_protected(context: RestoreContext, record: RestoreRecord) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Watcher:
-    request: RestoreRequest
-
-    def begin(self, work: Work, recorded: Collection[int]) -> None: ...
-
-    def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None: ...
-
-    def failed(self, what: str, path: str) -> RestoreFailed:
-        return RestoreFailed(
-            what,
-            table=self.request.table,
-            path=path,
-            untouched="the live table's metadata and all files that it had",
-            hint="mend what it says and run the restore again: finished batches are kept",
-        )
-
-    def lost(self, problems: Sequence[Problem]) -> RestoreFailed:
-        return RestoreFailed(
-            f"{len(problems)} files of snapshot {self.request.snapshot_id} are gone from the cold tier, or damaged "
-            f"there: {problems[0].reason}",
-            table=self.request.table,
-            path=problems[0].path,
-            untouched="the live table's metadata and all files that it had",
-            hint="bring the file back from a copy of the cold store, and run the restore again",
-        )
+def _errors(request: RestoreRequest) -> TransferErrors:
+    return TransferErrors(
+        RestoreFailed,
+        request.table,
+        untouched="the live table's metadata and all files that it had",
+        if_failed="fix what it says and run the restore again: finished batches are kept",
+        gone=lambda problems: (
+            f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged there: "
+            f"{problems[0].reason}"
+        ),
+        if_gone="bring the file back from a copy of the cold store, and run the restore again",
+    )
 
 
 def _bring_back(
@@ -417,7 +398,7 @@ def _bring_back(
     # Statistics name the snapshot that they were made for, inside the file too; the new one's are made anew.
     metadata = replace(cold, statistics=())
     Transfer(
-        spark=context.spark,
+        runner=Runner(context.spark),
         source=context.cold_stores,
         target=context.live_stores,
         records=context.live_stores,
@@ -425,7 +406,7 @@ def _bring_back(
         work_id=record.restore_id,
         demand=Demand(metadata, (source.snapshot_id,), mapping, origin),
         ledger=_ledger(context, record.restore_id),
-        watcher=_Watcher(request),
+        errors=_errors(request),
         settings=context.settings,
         check=lambda: _check_protected(context, record),
     ).run()

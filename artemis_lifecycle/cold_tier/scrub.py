@@ -10,22 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.ledger import COPIED, CopiedFile, Ledger
+import numpy as np
+import pyarrow as pa
+
+from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.presence import PromisedCopy
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location_hash import begun_with
+from artemis_lifecycle.spark.runner import Runner, first_of_each
+from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RING = 1 << 20
-_SEED, _SHIFT = 13, 64 - 20
+_SHIFT = 64 - 20
+_PLACED = pa.schema([*COPIES, ("place", pa.int64())])
 _AHEAD = timedelta(days=1)
 _FILES_PER_BATCH = 2_000
 _BYTES_PER_BATCH = 8 << 30
@@ -80,6 +85,10 @@ class ScrubContext:
     table_uuid: str
     repair: Repair
     check: Callable[[], None] = lambda: None
+
+    @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
 
 
 @dataclass
@@ -155,10 +164,8 @@ def rotation(record: ScrubRecord | None, every: timedelta, now: datetime) -> _Ro
 
 
 def place_of(path: str) -> int:
-    """A copy's place on the ring: Spark's `shiftrightunsigned(xxhash64(_SEED, path), _SHIFT)`."""
-    import xxhash
-
-    return int(xxhash.xxh64_intdigest(path.encode("utf-8", "surrogatepass"), begun_with(_SEED)) >> _SHIFT)
+    """A copy's place on the ring."""
+    return hash_location(path) >> _SHIFT
 
 
 def _target(began_at: datetime, every: timedelta, now: datetime) -> int:
@@ -169,19 +176,24 @@ def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
     """The recorded copies with a place from `first` to before `end`, in the order of their places."""
     if first >= end:
         return
-    small = context.ledger.verified_here()
-    if small is not None:
-        placed = sorted(((place_of(copy.destination), copy) for copy in small), key=lambda each: each[0])
-        yield from (copy for place, copy in placed if first <= place < end)
-        return
-    from pyspark.sql import functions as sf
+    with context.runner.keeping() as keep:
+        recorded = context.ledger.rows(context.runner)
+        due = keep(recorded.map(partial(_placed, first, end), _PLACED))
+        once = context.runner.meet([due], "destination", _once, _PLACED)
+        for batch in once.ordered("place", "destination").batches():
+            for row in batch.select(COPIES.names).to_pylist():
+                yield CopiedFile(**row)
 
-    files = context.ledger.verified(context.spark).dropDuplicates(["destination"])
-    place = sf.shiftrightunsigned(sf.xxhash64(sf.lit(_SEED), "destination"), _SHIFT)
-    due = files.withColumn("place", place).where((sf.col("place") >= first) & (sf.col("place") < end))
-    with worker_errors():
-        for row in due.orderBy("place", "destination").drop("place").toLocalIterator():
-            yield CopiedFile(**row.asDict())
+
+def _placed(first: int, end: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        places = (hash_strings(batch.column("destination")) >> np.uint64(_SHIFT)).astype(np.int64)
+        due = pa.RecordBatch.from_arrays([*batch.columns, pa.array(places)], schema=_PLACED)
+        yield due.filter(pa.array((places >= first) & (places < end)))
+
+
+def _once(copies: pa.Table) -> pa.Table:
+    return first_of_each(copies, "destination")
 
 
 def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[list[CopiedFile], int]]:
@@ -212,7 +224,7 @@ def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[lis
 def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
     """Look at what was lost before: it may have been restored, or can be made again now."""
     losses: list[ColdLoss] = context.scrubs.losses(context.table_uuid, _LOSSES_AGAIN)
-    known = context.ledger.among(context.spark, {loss.path for loss in losses})
+    known = context.ledger.among(context.runner, {loss.path for loss in losses})
     batch = [
         CopiedFile(
             copy.kind,
@@ -239,8 +251,9 @@ def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
 def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tuple[CopiedFile, str]], set[str]]:
     """The copies that are not as recorded, with the reason, and the paths of those that cannot be read: archived."""
     by_path = {copy.destination: copy for copy in batch}
-    reader = _Reader(context.cold_stores, {path: (c.size_in_bytes, c.checksum) for path, c in by_path.items()})
-    answers = each_file(context.spark, reader, list(by_path))
+    request = partial(_check, recorded={path: (copy.size_in_bytes, copy.checksum) for path, copy in by_path.items()})
+    schema = "path string, reason string, archived boolean"
+    answers = each_file(context.runner, context.cold_stores, request, schema, list(by_path))
     bad = [(by_path[path], reason) for path, reason, _ in answers if reason is not None]
     return bad, {path for path, _, archived in answers if archived}
 
@@ -282,28 +295,24 @@ def _record(
     )
 
 
-class _Reader(FileWork):
-    schema = "path string, reason string, archived boolean"
-
-    def __init__(self, stores: Stores, recorded: Mapping[str, tuple[int, str | None]]) -> None:
-        super().__init__(stores)
-        self._recorded = recorded
-
-    def one(self, path: str) -> tuple[str, str | None, bool]:
-        size, checksum = self._recorded[path]
-        head = self.stores.head(path)
-        if head is None:
-            return path, "the file is gone", False
-        if head.size_in_bytes != size:
-            return path, f"the file has {head.size_in_bytes} bytes, and had {size}", False
-        state = self.stores.archive_state(path)
-        if state is not None and not state.readable:
-            return path, None, True
-        try:
-            now = self.stores.checksum(path)
-        except StorageError as error:
-            if self.stores.head(path) is not None:
-                # A store that does not answer is no loss: the rotation stays where it is.
-                raise
-            return path, error.what, False
-        return path, None if checksum in (now, None) else f"the file is {now}, and was {checksum}", False
+def _check(
+    stores: Stores, path: str, *, recorded: Mapping[str, tuple[int, str | None]]
+) -> tuple[str, str | None, bool]:
+    """The path, why the copy is not as recorded (None: it is), and whether it is archived."""
+    size, checksum = recorded[path]
+    head = stores.head(path)
+    if head is None:
+        return path, "the file is gone", False
+    if head.size_in_bytes != size:
+        return path, f"the file has {head.size_in_bytes} bytes, and had {size}", False
+    state = stores.archive_state(path)
+    if state is not None and not state.readable:
+        return path, None, True
+    try:
+        now = stores.checksum(path)
+    except StorageError as error:
+        if stores.head(path) is not None:
+            # A store that does not answer is no loss: the rotation stays where it is.
+            raise
+        return path, error.what, False
+    return path, None if checksum in (now, None) else f"the file is {now}, and was {checksum}", False

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
+from artemis_lifecycle.cold_tier.requests import Request, each_file
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.operations.deep_archive import MoveRecord
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import frame_batches, read_frame, write_frame
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_frame
 from artemis_lifecycle.storage.location import normalise_column
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,14 +57,15 @@ def seal_files(
 
     rules = view.index.rules
     with worker_errors():
-        files = reachable_files(spark, view, snapshot_ids)
+        files = reachable_files(Runner(spark), view, snapshot_ids).frame()
         files = files.filter(files.kind.isin(*CONTENT_KINDS))
         moved = spark.createDataFrame([], "location string")
         for move in moves:
-            frame = read_frame(spark, move.files_location, records)
+            frame = read_frame(Runner(spark), move.files_location, records).frame()
             moved = moved.unionByName(frame.select(normalise_column(frame.path, rules).alias("location")))
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
-        sealed = write_frame(wanted, folder, records)
+        moved_rows = Runner(spark).rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
+        sealed = write_frame(moved_rows, folder, records)
     sizes = (pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in frame_batches(folder, records))
     return sealed.rows, sum(sizes)
 
@@ -69,14 +73,15 @@ def seal_files(
 def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
     """Ask the store for every file under `folder`. Asking again is harmless. Raises StorageError for the first file
     that it will not thaw; MissingFile for one that is gone."""
-    _run(spark, records, folder, _Asker(cold_stores, days, retrieval))
+    request = partial(_ask, days=days, retrieval=retrieval)
+    _run(spark, cold_stores, records, folder, request, "path string")
 
 
 def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
     """How far every file under `folder` is. Raises StorageError for one that is gone."""
-    rows = _run(spark, records, folder, _Looker(cold_stores))
-    # Spark hands instants back without a zone, in this process's own.
-    ends = [until.astimezone(UTC) for _, _, until in rows if until is not None]
+    schema = "readable boolean, thawing boolean, until timestamp"
+    rows = _run(spark, cold_stores, records, folder, _state, schema)
+    ends = [until for _, _, until in rows if until is not None]
     return ThawedFiles(
         files=len(rows),
         readable=sum(readable for readable, _, _ in rows),
@@ -87,7 +92,8 @@ def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str)
 
 def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
     """Whether the first files under `folder` are all readable: what is worth asking often, before `look`."""
-    return all(readable for readable, _, _ in _Looker(cold_stores).here(_first(records, folder, _SAMPLE)))
+    first = _first(records, folder, _SAMPLE)
+    return all(readable for readable, _, _ in threaded(partial(_state, cold_stores), first, _SAMPLE))
 
 
 def end(cold_stores: Stores, records: Stores, folder: str, others: Collection[str]) -> None:
@@ -111,32 +117,26 @@ def _first(records: Stores, folder: str, most: int) -> list[str]:
     return []
 
 
-def _run(spark: SparkSession, records: Stores, folder: str, work: FileWork) -> list[tuple[Any, ...]]:
-    """`work` on every path under `folder`."""
-    return [row for batch in frame_batches(folder, records) for row in each_file(spark, work, _paths(batch))]
+def _run(
+    spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, request: Request, schema: str
+) -> list[tuple[Any, ...]]:
+    """The answers to `request` for every path under `folder`."""
+    runner = Runner(spark)
+    batches = frame_batches(folder, records)
+    return [row for batch in batches for row in each_file(runner, cold_stores, request, schema, _paths(batch))]
 
 
-class _Asker(FileWork):
-    schema = "path string"
-
-    def __init__(self, stores: Stores, days: int, retrieval: str) -> None:
-        super().__init__(stores)
-        self._days, self._retrieval = days, retrieval
-
-    def one(self, path: str) -> tuple[str]:
-        self.stores.thaw(path, days=self._days, retrieval=self._retrieval)
-        return (path,)
+def _ask(stores: Stores, path: str, *, days: int, retrieval: str) -> tuple[str]:
+    stores.thaw(path, days=days, retrieval=retrieval)
+    return (path,)
 
 
-class _Looker(FileWork):
-    schema = "readable boolean, thawing boolean, until timestamp"
-
-    def one(self, path: str) -> tuple[bool, bool, datetime | None]:
-        state = self.stores.archive_state(path)
-        if state is None:
-            raise StorageError(
-                "An archived file is gone",
-                path=path,
-                hint="see who deleted it: no snapshot that reads it can be thawed",
-            )
-        return state.readable, state.thawing, state.readable_until
+def _state(stores: Stores, path: str) -> tuple[bool, bool, datetime | None]:
+    state = stores.archive_state(path)
+    if state is None:
+        raise StorageError(
+            "An archived file is gone",
+            path=path,
+            hint="see who deleted it: no snapshot that reads it can be thawed",
+        )
+    return state.readable, state.thawing, state.readable_until

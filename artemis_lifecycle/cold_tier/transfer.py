@@ -9,20 +9,21 @@ all of it is verified, and a later run begins with the first batch that is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
 
 from artemis_lifecycle.cold_tier.copy import Copier
-from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, CopiedFile, Ledger
-from artemis_lifecycle.cold_tier.needed import losses_of, open_work, seal_work
-from artemis_lifecycle.cold_tier.work import PHASES, Batch, Demand, Losses, Problem, Work, load_work
+from artemis_lifecycle.cold_tier.demand import Demand
+from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
+from artemis_lifecycle.cold_tier.losses import Losses, losses_of
+from artemis_lifecycle.cold_tier.needed import seal_work
+from artemis_lifecycle.cold_tier.phases import open_phase
+from artemis_lifecycle.cold_tier.work import PHASES, Batch, Problem, Work, load_work
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.journal import HandoffBatches
+from artemis_lifecycle.spark.runner import Rows, Runner
+from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,25 @@ class Consent:
         )
 
 
-class Watcher(Protocol):
-    """Who follows a transfer's batches, and words its errors."""
+@dataclass(frozen=True)
+class TransferErrors:
+    """The errors of a transfer, in the words of the step that it is part of. `gone` says which files are missing."""
 
-    def begin(self, work: Work, recorded: Collection[int]) -> None:
-        """The work is sealed; batches of the numbers `recorded` are finished already."""
-
-    def finish(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None:
-        """A batch was tried: finished, or failed with `error`."""
+    kind: type[LifecycleError]
+    table: str
+    untouched: str
+    if_failed: str
+    gone: Callable[[Sequence[Problem]], str]
+    if_gone: str
 
     def failed(self, what: str, path: str) -> LifecycleError:
         """The error for files that could not be copied, verified or rewritten; `path` is the first."""
+        return self.kind(what, table=self.table, path=path, untouched=self.untouched, hint=self.if_failed)
 
     def lost(self, problems: Sequence[Problem]) -> LifecycleError:
         """The error for files that are gone or damaged, without consent."""
+        what, path = self.gone(problems), problems[0].path
+        return self.kind(what, table=self.table, path=path, untouched=self.untouched, hint=self.if_gone)
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,11 @@ class Transfer:
     """Snapshots (`demand`) on their way from `source` to `target`.
 
     `records` reach `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
-    `work_id`. `check` is called before each batch, and raises when the worker's lease is lost.
+    `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
+    is lost.
     """
 
-    spark: SparkSession
+    runner: Runner
     source: Stores
     target: Stores
     records: Stores
@@ -89,7 +96,8 @@ class Transfer:
     work_id: str
     demand: Demand
     ledger: Ledger
-    watcher: Watcher
+    errors: TransferErrors
+    batches: HandoffBatches | None = None
     consent: Consent = field(default_factory=Consent)
     settings: TransferSettings = field(default_factory=TransferSettings)
     check: Callable[[], None] = lambda: None
@@ -98,7 +106,7 @@ class Transfer:
     def run(self) -> tuple[Work, Losses]:
         """Copy whatever is not copied yet; the sealed work, and what losses by consent mean in the end.
 
-        Raises the watcher's errors. Whatever was copied counts for the next run.
+        Raises `errors`. Whatever was copied counts for the next run.
         """
         work = self._work()
         return work, self._copy_all(work)
@@ -112,7 +120,7 @@ class Transfer:
         while True:
             with around("handoff.seal"):
                 work = seal_work(
-                    self.spark,
+                    self.runner,
                     self.source,
                     self.records,
                     demand,
@@ -126,7 +134,7 @@ class Transfer:
                 return work
             problems += work
             if not self.consent.to(work):
-                raise self.watcher.lost(problems)
+                raise self.errors.lost(problems)
             gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
             demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
 
@@ -134,27 +142,24 @@ class Transfer:
         """Every batch that is not recorded yet, phase by phase."""
         demand = replace(self.demand, snapshot_ids=work.snapshot_ids)
         recorded = self.ledger.batches(self.work_id)
-        self.watcher.begin(work, recorded)
+        self._show(work, recorded)
         progress = TransferProgress(
             0, sum(batch.files for batch in work.batches), 0, sum(batch.size_in_bytes for batch in work.batches)
         )
         copier = Copier(self.source, self.target, demand.mapping, accept_sizes=self.consent.allow_lost)
-        with ExitStack() as opened:
-            rows = (
-                opened.enter_context(open_work(self.spark, self.records, work, self.ledger))
-                if len(recorded) < len(work.batches)
-                else None
-            )
+        with self.runner.keeping() as keep:
+            sealed: Rows | None = None
             for phase in range(PHASES):
                 batches = [batch for batch in work.batches if batch.phase == phase]
                 left = [batch for batch in batches if batch.number not in recorded]
                 lost: list[CopiedFile] = []
-                if left and rows is not None:
-                    with rows.phase(phase) as wanted:
+                if left:
+                    sealed = sealed or keep(read_frame(self.runner, work.folder, self.records))
+                    with open_phase(self.runner, sealed, self.ledger, phase, copier) as wanted:
                         excluded = self._losses(demand, self._lost()).excluded
                         for batch in left:
                             self.check()
-                            files = wanted.copy(batch, copier, excluded)
+                            files = wanted.copy(batch, excluded)
                             gone = [file for file in files if file.action == LOST]
                             go_on = not gone or self.consent.allow_lost
                             if not go_on and self.consent.overtaken:
@@ -164,7 +169,7 @@ class Transfer:
                             progress = _further(progress, batch)
                             self.on_progress(progress)
                 if lost:
-                    raise self.watcher.lost(self._losses(demand, lost).problems)
+                    raise self.errors.lost(self._losses(demand, lost).problems)
                 for batch in batches:
                     if batch not in left:
                         progress = _further(progress, batch)
@@ -174,25 +179,43 @@ class Transfer:
         return self.ledger.outcome(self.work_id).lost
 
     def _losses(self, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
-        return losses_of(self.spark, self.source, demand, lost)
+        return losses_of(self.runner, self.source, demand, lost)
 
     def _settle_batch(self, work: Work, batch: Batch, files: list[CopiedFile], go_on: bool) -> None:
         """Record the batch if all of it is settled, which with losses it is by consent (`go_on`)."""
         failed = [file for file in files if file.action == FAILED]
         lost = [file for file in files if file.action == LOST]
         if failed:
-            error = self.watcher.failed(
+            error = self.errors.failed(
                 f"{len(failed)} of {len(files)} files of batch {batch.number} failed; the first: {failed[0].error}",
                 failed[0].source,
             )
-            self.watcher.finish(work, batch, files, str(error))
+            self._show_batch(work, batch, files, str(error))
             raise error
         if not go_on:
-            self.watcher.finish(work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}")
+            self._show_batch(work, batch, files, f"{len(lost)} source files are gone or damaged: {lost[0].source}")
             return
         with around("handoff.batch"):
             self.ledger.write(self.work_id, batch.number, files)
-        self.watcher.finish(work, batch, files, None)
+        self._show_batch(work, batch, files, None)
+
+    def _show(self, work: Work, recorded: Collection[int]) -> None:
+        """Write the batches to Postgres; those of the numbers `recorded` are finished."""
+        if self.batches is None:
+            return
+        self.batches.begin(self.work_id, [(batch.files, batch.size_in_bytes) for batch in work.batches])
+        unfinished = {row.batch for row in self.batches.unfinished(self.work_id)}
+        for index, batch in enumerate(work.batches):
+            if batch.number in recorded and index in unfinished:
+                # Killed between the two records.
+                self.batches.finish_batch(self.work_id, index, batch.files, 0)
+
+    def _show_batch(self, work: Work, batch: Batch, files: Sequence[CopiedFile], error: str | None) -> None:
+        if self.batches is None:
+            return
+        present = sum(file.action == PRESENT for file in files)
+        verified = sum(file.action in VERIFIED for file in files)
+        self.batches.finish_batch(self.work_id, work.batches.index(batch), verified - present, present, error)
 
 
 def _further(progress: TransferProgress, batch: Batch) -> TransferProgress:

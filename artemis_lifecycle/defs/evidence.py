@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.handoff import HandoffOutcome, read_outcome
+from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
-from artemis_lifecycle.deletion.batches import outcome_frame
-from artemis_lifecycle.deletion.worker import GONE
+from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.location import is_under, normalise, normalise_column
@@ -55,9 +55,9 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     with worker_errors():
         view = indexed(spark, stores, metadata, rules, lifecycle.root)
-        reachable = reachable_files(spark, view, everything).select("path", "location").persist()
+        reachable = reachable_files(Runner(spark), view, everything).frame().select("path", "location").persist()
         try:
-            listed = read_frame(spark, listing.files_location, stores)
+            listed = read_frame(Runner(spark), listing.files_location, stores).frame()
             listed = listed.select(normalise_column(listed.path, rules).alias("location")).distinct()
             suspects = reachable.join(listed, "location", "left_anti")
             for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
@@ -130,7 +130,7 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
         view = cold_index(
             lifecycle.spark, lifecycle.cold_stores, lifecycle.live_stores, metadata, rules, lifecycle.root
         )
-        files = reachable_files(lifecycle.spark, view, present).persist()
+        files = reachable_files(Runner(lifecycle.spark), view, present).frame().persist()
         try:
             strays = files.filter(~files.location.startswith(root.rstrip("/") + "/")).limit(NAMED).collect()
             total, size = files.agg({"path": "count", "size_in_bytes": "sum"}).collect()[0]

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from dagster import MetadataValue, TableColumn, TableSchema
 
-from artemis_lifecycle.deletion.worker import DeletionReport
+from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.escaping import markdown, terminal
 
 if TYPE_CHECKING:

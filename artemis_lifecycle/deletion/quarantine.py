@@ -17,9 +17,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from artemis_lifecycle.deletion.batches import DeletionJob, FileOutcome, outcome_frame, sealed_pieces
+import pyarrow as pa
+
+from artemis_lifecycle.deletion.batches import DeletionJob, sealed_pieces
+from artemis_lifecycle.deletion.outcomes import QUARANTINED, FileOutcome, outcome_frame
 from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock
@@ -29,13 +32,9 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
-
-QUARANTINED: Final = "quarantined"
-"""The outcome of a file that left its path and stands in quarantine."""
 
 _THREADS = 8
 _FILES_AT_ONCE = 1_000
@@ -208,8 +207,6 @@ def purge(
     `kept` says which of some files (column path) stay, and why: a table may have been given a file in here. It is asked
     under `lock`, and the files go under it. Raises OperationsUnavailable once that lock is lost, before more files go.
     """
-    import pyarrow as pa
-
     deleted = failed = stayed = size = 0
     for piece in _pieces(stores.list(record.folder)):
         check()

@@ -15,9 +15,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from artemis_lifecycle.deletion.batches import DeletionJob, Outcome, outcome_pieces
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.outcomes import Outcome, outcome_pieces
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.escaping import json_text, markdown
 from artemis_lifecycle.operations.crash_points import around
@@ -26,9 +31,6 @@ from artemis_lifecycle.protection.places import RECEIPTS
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SAMPLE = 100
 _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")
@@ -117,10 +119,6 @@ def write_receipt(
 ) -> Receipt:
     """Write the receipt of a job of which every file has its outcome; again replaces what an interrupted try left. The
     JSON comes last: where it stands, all of it does."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     outcomes: dict[str, Counter[str]] = {}
     kinds: dict[str, Counter[str]] = {}
     kept: Counter[str] = Counter()

@@ -9,58 +9,49 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.deletion.batches import (
-    OUTCOMES,
+    MOST_PER_BATCH,
     Batches,
     DeletionJob,
-    Outcome,
     batch_paths,
-    outcome_frame,
-    outcomes_of_job,
     read_batch,
-    read_outcomes,
     seal_batches,
-    sealed_pieces,
+)
+from artemis_lifecycle.deletion.dry_run import dry_run_of
+from artemis_lifecycle.deletion.outcomes import (
+    GONE,
+    OUTCOMES,
+    QUARANTINED,
+    PieceOutcomes,
+    outcomes_of_job,
+    read_outcomes,
+    waiting_rows,
     write_outcomes,
 )
-from artemis_lifecycle.deletion.quarantine import (
-    QUARANTINED,
-    QuarantinePlace,
-    is_aside,
-    place_of,
-    quarantine_folder,
-    set_aside,
-)
-from artemis_lifecycle.errors import Busy, Refused, StorageError
+from artemis_lifecycle.deletion.quarantine import QuarantinePlace, is_aside, place_of, quarantine_folder, set_aside
+from artemis_lifecycle.deletion.recheck import Rechecked, recheck
+from artemis_lifecycle.deletion.report import DeletionReport, report_of
+from artemis_lifecycle.errors import Busy, Refused
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchRecord, BatchState, JobRecord
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.locks import TableLock, table_lock
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.ownership import sidecar_array
-from artemis_lifecycle.protection.protection import WAITING, Considered, Protection
-from artemis_lifecycle.spark.readers import read_here
-from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
+from artemis_lifecycle.protection.protection import Considered, Protection
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import is_under, normalise
 from artemis_lifecycle.storage.pace import TokenBucket
-from artemis_lifecycle.storage.stores import Stores, are_local
-from artemis_lifecycle.storage.types import ABSENT, NO_TIME, NOT_TRIED, REMOVED, Removals
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-    from pyspark.sql import DataFrame, SparkSession
-
-CHANGED = "changed_since_listing"
-"""An orphan job's file is not the one that was listed: it has another size, or was written again."""
+from artemis_lifecycle.storage.stores import are_local
+from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, Removals
 
 _LOOK_LASTS = 10.0
 """Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
@@ -73,18 +64,10 @@ _LOOKS = 5
 _DELETES_LAST = 30.0
 """Seconds from the look at what is reachable on, after which no delete request goes out: well inside a lease."""
 
-_MANY, _MOST_PER_BATCH = 4_000, 5_000
+_MANY = 4_000
 
 _CHECKED_EVERY = 1.0
 """Seconds for which deletes go out between two questions whether the table's lock is still held."""
-
-_CLOCK_GRAIN = 1_000_000  # Microseconds. S3 tells modification times by the second, inventories by the millisecond.
-
-_NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed", "would_delete")
-_NOT_TOLD = "the store did not say what became of it"
-
-GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
-"""The outcomes of files that a job took from their paths."""
 
 
 @dataclass(frozen=True)
@@ -102,67 +85,6 @@ class DeletionSettings:
 
 
 DEFAULT_SETTINGS = DeletionSettings()
-
-
-@dataclass(frozen=True)
-class DeletionReport:
-    """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
-    Files that were moved into quarantine count as deleted: they are gone from the table; `quarantine` is the folder.
-
-    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. Of an
-    expiration, files that stay only for now (a writer, a hold of another table, an open plan, a missing archived copy)
-    are kept and pending. A dry run counts `would_delete` and `would_delete_bytes` in the place of the deleted.
-    """
-
-    job_id: str
-    table: str
-    deleted: int
-    already_absent: int
-    kept: int
-    failed: int
-    bytes: int
-    pending: int = 0
-    pending_until: datetime | None = None
-    paused: str | None = None
-    quarantine: str | None = None
-    dry_run: bool = False
-    would_delete: int = 0
-    would_delete_bytes: int = 0
-    _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
-
-    def files(self) -> DataFrame:
-        """DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
-
-        `outcome` is deleted, quarantined, absent, kept or failed, and would_delete in a dry run.
-        """
-        if self._files is None:
-            from pyspark.sql import SparkSession
-
-            return SparkSession.builder.getOrCreate().createDataFrame([], OUTCOMES)
-        return self._files()
-
-    @classmethod
-    def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
-        """The dry run of a job whose time has not come: all its files, DataFrame[path, kind, size_in_bytes, reason]."""
-
-        def judged() -> DataFrame:
-            from pyspark.sql import functions as F
-
-            return files().select("path", "kind", "size_in_bytes", F.lit("would_delete").alias("outcome"), "reason")
-
-        return cls(
-            job_id=job.job_id,
-            table=job.table,
-            deleted=0,
-            already_absent=0,
-            kept=0,
-            failed=0,
-            bytes=0,
-            dry_run=True,
-            would_delete=job.files,
-            would_delete_bytes=size_in_bytes,
-            _files=judged,
-        )
 
 
 def delete_job(
@@ -184,69 +106,12 @@ def delete_job(
     UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
     """
     if dry_run:
-        return _dry_run(context, job)
+        return dry_run_of(context, job)
     if lease is None:
         raise Refused(
             "A deletion needs the table's lease", table=job.table, untouched="all files", hint="take the lease"
         )
     return _Run(context, job, lease, settings, pause).run()
-
-
-def report_of(
-    spark: SparkSession, stores: Stores, operations: Operations, job: DeletionJob, root: str
-) -> DeletionReport:
-    """The report of a job as the journal has it now; of a job that never began, all its files are pending."""
-    return _report(spark, stores, operations, job, root, paused=None)
-
-
-@dataclass(frozen=True)
-class _Judged:
-    """What was found of a piece's files, by row: which stay and why, which are gone; and when it was asked."""
-
-    kept: Mapping[int, str]
-    gone: NDArray[np.bool_]
-    asked_at: float
-    protected_at: float
-
-    @property
-    def going(self) -> NDArray[np.bool_]:
-        going: NDArray[np.bool_] = ~self.gone
-        going[list(self.kept)] = False
-        return going
-
-
-def _judge(
-    context: DeletionContext, protection: Protection, considered: Considered, files: pa.Table, *, look_up: bool = False
-) -> _Judged:
-    """Ask the store about files that a listing saw, then protection about all of them: the one question that a real run
-    and a dry run ask. `look_up`: also about the local files that no listing saw, which a real run finds absent when it
-    deletes them."""
-    import numpy as np
-
-    paths = files.column("path").combine_chunks()
-    asked_at = elapsed()
-    changed, gone = _as_listed(context.stores, files, paths)
-    if look_up:
-        rows = np.flatnonzero(np.asarray(are_local(paths)) & ~gone)
-        gone[rows] |= ~context.stores.looks(paths.take(rows)).found
-    protected_at = elapsed()
-    kept = dict.fromkeys(np.flatnonzero(changed).tolist(), CHANGED) | protection.kept(files, considered)
-    return _Judged(kept, gone, asked_at, protected_at)
-
-
-def _as_listed(stores: Stores, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of files that a listing saw: those that are not what was listed, and those that are gone."""
-    import numpy as np
-
-    sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
-    changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
-    rows = np.flatnonzero(modified != NO_TIME)
-    if len(rows):
-        now = stores.looks(paths.take(rows))
-        another = (now.sizes != sizes[rows]) | (now.modified == NO_TIME)
-        another |= np.abs(now.modified - modified[rows]) > _CLOCK_GRAIN
-        changed[rows], gone[rows] = now.found & another, ~now.found
-    return changed, gone
 
 
 class _Run:
@@ -274,7 +139,7 @@ class _Run:
             per_batch = self.settings.files_per_batch
             if job.files > _MANY:
                 # What a batch costs beside its files is paid a few times, and not for each thousand of many.
-                per_batch = max(per_batch, min(_MOST_PER_BATCH, job.files // 4))
+                per_batch = max(per_batch, min(MOST_PER_BATCH, job.files // 4))
             batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
             if known is None:
                 self._begin(batches)
@@ -285,7 +150,7 @@ class _Run:
                     self._remove_empty_folders()
                 context.operations.quarantines.finish(job.job_id)
                 journal.finish(job.job_id)
-        return _report(context.spark, context.stores, context.operations, job, context.root, paused)
+        return report_of(context.spark, context.stores, context.operations, job, context.root, paused)
 
     def _begin(self, batches: Batches) -> None:
         context, job = self.context, self.job
@@ -371,7 +236,7 @@ class _Run:
         for record in journal.unfinished(self.job.job_id):
             if record.state == BatchState.WAITING:
                 settled = read_outcomes(stores, root, self.job.job_id, record.batch)
-                reasons.update(settled.filter(_waiting(settled)).column("reason").to_pylist())
+                reasons.update(settled.filter(waiting_rows(settled)).column("reason").to_pylist())
         told = ", ".join(f"{count:,} files: {reason}" for reason, count in sorted(reasons.items()))
         return f"waits ({told})" if told else None
 
@@ -379,15 +244,12 @@ class _Run:
         self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord
     ) -> str | None:
         """Take one batch, piece by piece; what a pause said between two pieces, after which the next run goes on."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         context, job, batch = self.context, self.job, record.batch
         files = read_batch(context.stores, batches, batch)
         settled = read_outcomes(context.stores, context.root, job.job_id, batch)
         settled = settled.filter(pc.not_equal(settled.column("outcome"), "failed"))
         if job.kind == "expiration":
-            settled = settled.filter(pc.invert(_waiting(settled)))
+            settled = settled.filter(pc.invert(waiting_rows(settled)))
         todo = files
         if settled.num_rows:
             todo = files.filter(pc.invert(pc.is_in(files.column("path"), settled.column("path").combine_chunks())))
@@ -415,7 +277,7 @@ class _Run:
                 self.lease.check()
                 with around("deletion.write_outcomes"):
                     write_outcomes(context.stores, context.root, job.job_id, batch, settled)
-        waits = job.kind == "expiration" and bool(pc.any(_waiting(settled)).as_py())
+        waits = job.kind == "expiration" and bool(pc.any(waiting_rows(settled)).as_py())
         totals = settled.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
         count = Counter({row["outcome"]: row["path_count"] for row in totals})
         errors = settled.filter(pc.equal(settled.column("outcome"), "failed")).column("reason")
@@ -444,13 +306,11 @@ class _Run:
     ) -> pa.Table:
         """Look and delete, under the table's lock; the outcomes (columns: `OUTCOMES`). `aside`: what is in quarantine
         by now (None), or why it is not; only those files may go."""
-        import numpy as np
-
         if not files.num_rows:
             return arrow_schema(OUTCOMES).empty_table()
         paths = files.column("path").combine_chunks()
         for _ in range(_LOOKS):
-            judged = _judge(self.context, protection, considered, files)
+            judged = recheck(self.context, protection, considered, files)
             lock.check()
             self.lease.check()
             # What was seen before the process was stopped may have come alive since.
@@ -481,7 +341,7 @@ class _Run:
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
             # Only copies of what stands at its path now: of what an interrupted attempt moved, it is the only one.
             self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
-        told = _Outcomes(files)
+        told = PieceOutcomes(files)
         told.put(np.flatnonzero(~going), "absent")
         told.put(asked[removals.outcomes == ABSENT], "absent")
         told.put(asked[removals.outcomes == REMOVED], "deleted" if aside is None else QUARANTINED)
@@ -496,8 +356,6 @@ class _Run:
     def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
         """Delete, asking every second whether the table's lock is still held: its session may have been ended, and a
         writer, a hold or a restore let in."""
-        import numpy as np
-
         removals = Removals(np.zeros(len(paths), np.int8))
         left = np.arange(len(paths))
         while len(left):
@@ -524,167 +382,13 @@ class _Run:
             self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
 
     def _remove_sidecars(
-        self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: _Judged
+        self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: Rechecked
     ) -> None:
         """Delete the checksum files that Hadoop left beside local files; most were never there, none is counted. One
         that a table names as a file of its own stays."""
-        import pyarrow as pa
-
         beside = sidecar_array(paths.filter(are_local(paths)))
         there = beside.filter(pa.array(self.context.stores.there(beside)))
         if len(there):
             there = there.filter(pa.array(~protection.names(there)))
             lock.check()
             self.context.stores.remove(there, until=judged.protected_at + _DELETES_LAST)
-
-
-class _Outcomes:
-    """The outcomes of a piece's files, by row; what is put later replaces what was put before. A row of which nothing
-    is put failed: the store did not say what became of it."""
-
-    def __init__(self, files: pa.Table) -> None:
-        import numpy as np
-
-        self._files = files
-        self._codes = np.full(files.num_rows, -1, np.int8)
-        self._reasons: dict[int, str] = {}
-
-    def put(self, rows: NDArray[np.int64], outcome: Outcome) -> None:
-        """These have this outcome, and the reason for which they were doomed."""
-        self._codes[rows] = _NAMES.index(outcome)
-        for row in set(self._reasons).intersection(rows.tolist()):
-            del self._reasons[row]
-
-    def put_each(self, reasons: Mapping[int, str], outcome: Outcome) -> None:
-        """These have this outcome, each with a reason of its own."""
-        self._codes[list(reasons)] = _NAMES.index(outcome)
-        self._reasons.update(reasons)
-
-    def are(self, *outcomes: Outcome) -> pa.Array:
-        """Which rows have one of these outcomes."""
-        import numpy as np
-        import pyarrow as pa
-
-        return pa.array(np.isin(self._codes, [_NAMES.index(outcome) for outcome in outcomes]))
-
-    def table(self, why_absent: str) -> pa.Table:
-        """The rows as `OUTCOMES`; `why_absent` is put behind the reasons of those that were absent."""
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        self.put_each(dict.fromkeys(np.flatnonzero(self._codes < 0).tolist(), _NOT_TOLD), "failed")
-        reasons = self._files.column("reason")
-        if why_absent:
-            absent = pa.array(self._codes == _NAMES.index("absent"))
-            reasons = pc.if_else(absent, pc.binary_join_element_wise(reasons, why_absent, ""), reasons)
-        if self._reasons:
-            own = pa.array([self._reasons.get(row) for row in range(len(self._codes))], pa.string())
-            reasons = pc.coalesce(own, reasons)
-        names = pa.DictionaryArray.from_arrays(pa.array(self._codes), pa.array(_NAMES)).cast(pa.string())
-        files = {each: self._files.column(each) for each in ("path", "kind", "size_in_bytes")}
-        return pa.table({**files, "outcome": names, "reason": reasons}).cast(arrow_schema(OUTCOMES))
-
-
-def _report(
-    spark: SparkSession,
-    stores: Stores,
-    operations: Operations,
-    job: DeletionJob,
-    root: str,
-    paused: str | None,
-) -> DeletionReport:
-    import pyarrow.compute as pc
-
-    quarantine = operations.quarantines.find(job.job_id)
-    known = operations.journal.job(job.job_id)
-    if known is not None and known.forgotten_at is not None:
-        return DeletionReport(
-            job_id=job.job_id,
-            table=job.table,
-            deleted=known.deleted,
-            already_absent=known.absent,
-            kept=known.kept,
-            failed=known.failed,
-            bytes=known.deleted_bytes,
-            quarantine=None if quarantine is None else quarantine.folder,
-            _files=lambda: outcome_frame(spark, stores, root, job.job_id),
-        )
-    records = operations.journal.batches(job.job_id)
-    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED, BatchState.WAITING)]
-    waiting = sum(
-        pc.sum(_waiting(read_outcomes(stores, root, job.job_id, record.batch))).as_py() or 0
-        for record in counted
-        if record.state == BatchState.WAITING
-    )
-    files = sum(record.files for record in counted)
-    return DeletionReport(
-        job_id=job.job_id,
-        table=job.table,
-        deleted=sum(record.deleted for record in counted),
-        already_absent=sum(record.absent for record in counted),
-        kept=sum(record.kept for record in counted),
-        failed=sum(record.failed for record in counted),
-        bytes=sum(record.deleted_bytes for record in counted),
-        pending=job.files - files + waiting,
-        paused=paused,
-        quarantine=None if quarantine is None else quarantine.folder,
-        _files=lambda: outcome_frame(spark, stores, root, job.job_id),
-    )
-
-
-def _dry_run(context: DeletionContext, job: DeletionJob) -> DeletionReport:
-    """Ask for every file what a run would ask, delete and write nothing."""
-    import numpy as np
-    import pyarrow as pa
-
-    protection = Protection(context, job)
-
-    def considered() -> Iterator[pa.Array]:
-        return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
-
-    protection.require_no_hold()
-    protection.look_around()
-    protection.full(considered)
-    found: list[pa.Table] = []
-    for piece in sealed_pieces(context.stores, job, _MOST_PER_BATCH):
-        judged = _judge(context, protection, considered, piece, look_up=True)
-        told = _Outcomes(piece)
-        told.put(np.flatnonzero(~judged.going), "absent")
-        told.put(np.flatnonzero(judged.going), "would_delete")
-        told.put_each(judged.kept, "kept")
-        found.append(told.table(""))
-    outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
-    if outcomes.num_rows != job.files:
-        raise StorageError(
-            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, and its record says {job.files:,}",
-            table=job.table,
-            path=job.files_location,
-            untouched="all files of the job",
-            hint="plan or scan again; the stored list was damaged",
-        )
-    totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
-    files = Counter({row["outcome"]: row["path_count"] for row in totals})
-    sizes = Counter({row["outcome"]: row["size_in_bytes_sum"] or 0 for row in totals})
-    return DeletionReport(
-        job_id=job.job_id,
-        table=job.table,
-        deleted=0,
-        already_absent=files["absent"],
-        kept=files["kept"],
-        failed=0,
-        bytes=0,
-        dry_run=True,
-        would_delete=files["would_delete"],
-        would_delete_bytes=sizes["would_delete"],
-        _files=lambda: read_here(context.spark, outcomes, lambda batches: batches, OUTCOMES),
-    )
-
-
-def _waiting(outcomes: pa.Table) -> pa.Array:
-    """Which rows stay for a reason that ends by itself, or by somebody's act."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kept = pc.equal(outcomes.column("outcome"), "kept")
-    return pc.and_(kept, pc.is_in(outcomes.column("reason"), pa.array(sorted(WAITING))))

@@ -27,7 +27,8 @@ from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.storage.frames import drop_frame, read_frame, rows_digest, write_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import drop_frame, read_frame, rows_digest, write_batches
 from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
@@ -85,7 +86,7 @@ class ExpirationPlan:
 
     def files(self) -> DataFrame:
         """DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the commit."""
-        return read_frame(self._spark, self.files_location, self._stores)
+        return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
 
     @property
     def deletable_data_files(self) -> DataFrame:
@@ -153,7 +154,7 @@ def plan_expiration(
     )
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
     files = deletable(indexed(spark, stores, metadata, rules, root, index), decision.expired)
-    sealed = write_table(files, f"{folder}/files", stores)
+    sealed = write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, rows_digest(files))
     generation = operations.plans.generation(content_id)
     plan_id = content_id if generation == 0 else f"{content_id}-{generation}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from artemis_lifecycle.deletion.worker import DeletionReport
+from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import GraceNotOver
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.cold_tier import thaw as thawing
 from artemis_lifecycle.cold_tier.deep_archive import DeepArchiveContext, DeepArchived
 from artemis_lifecycle.cold_tier.deep_archive import deep_archive as move_to_archive
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.handoff import Handoff
 from artemis_lifecycle.cold_tier.handoff import hand_off as archive
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
 from artemis_lifecycle.cold_tier.presence import PromisedCopy
@@ -35,6 +36,7 @@ from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import read_frame
 
 if TYPE_CHECKING:
@@ -425,7 +427,8 @@ class ColdTier(Expiration):
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
-        return read_frame(self.spark, self.operations.thaws.get(thaw_id).files_location, self.live_stores)
+        location = self.operations.thaws.get(thaw_id).files_location
+        return read_frame(Runner(self.spark), location, self.live_stores).frame()
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""

@@ -8,13 +8,14 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.receipt import Receipt, read_receipt, receipt_folder, write_receipt
+from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.deletion.results import record_outcomes
-from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job, report_of
+from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
 from artemis_lifecycle.errors import ConfigError, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle.expiration import Expiration
@@ -24,7 +25,7 @@ from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.scans import ScanRecord
 from artemis_lifecycle.orphans.delete import delete_orphans as delete_scan
 from artemis_lifecycle.orphans.delete import job_of
-from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence, dropped_folder
 from artemis_lifecycle.protection.limits import Amount, require_approval, require_grace_over
 from artemis_lifecycle.protection.ownership import metadata_locations

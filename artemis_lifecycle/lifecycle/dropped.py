@@ -7,7 +7,7 @@ from datetime import datetime
 from shlex import quote
 
 from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.deletion.worker import DeletionReport, report_of
+from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
     BadInput,
@@ -28,7 +28,7 @@ from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans import dropped
 from artemis_lifecycle.orphans.delete import job_of
 from artemis_lifecycle.orphans.dropped import Cleared, DroppedTable
-from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Protection

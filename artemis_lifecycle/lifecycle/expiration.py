@@ -8,7 +8,7 @@ from datetime import datetime
 from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
-from artemis_lifecycle.cold_tier.handoff import NOTHING_ARCHIVED, read_outcome
+from artemis_lifecycle.cold_tier.handoff_outcome import NOTHING_ARCHIVED, read_outcome
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.deletion.batches import outcome_frame
-from artemis_lifecycle.deletion.worker import GONE
+from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
@@ -23,6 +22,7 @@ from artemis_lifecycle.protection.places import NOT_OWNED
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.instants import milliseconds
@@ -185,5 +185,5 @@ def _require_path(table: str, path: str) -> None:
 
 
 def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:
-    files = read_frame(spark, files_location, stores)
+    files = read_frame(Runner(spark), files_location, stores).frame()
     return bool(files.filter(normalise_column(files.path, rules) == location).take(1))

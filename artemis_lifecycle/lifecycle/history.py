@@ -14,12 +14,10 @@ from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.reachability.index import IndexView
-from artemis_lifecycle.reachability.index.files import reachable
-from artemis_lifecycle.reachability.index.lookups import entries_of
-from artemis_lifecycle.reachability.walk import ROWS_HERE, reachable_files
+from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame, write_frame, write_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import read_frame, write_frame
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -78,12 +76,9 @@ class History(Base):
         )
         folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
         view = self._index(table, look.metadata)
-        with worker_errors():
-            if entries_of(view, decision.kept) <= ROWS_HERE:
-                write_table(reachable(view, list(decision.kept)), folder, self.live_stores)
-            else:
-                write_frame(reachable_files(self.spark, view, decision.kept), folder, self.live_stores)
-        frame = read_frame(self.spark, folder, self.live_stores)
+        runner = Runner(self.spark)
+        write_frame(reachable_files(runner, view, decision.kept), folder, self.live_stores)
+        frame = read_frame(runner, folder, self.live_stores).frame()
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(
             table=table,

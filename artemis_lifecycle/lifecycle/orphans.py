@@ -6,19 +6,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
-from artemis_lifecycle.deletion.worker import DeletionReport
+from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.lifecycle.deletion import deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
+from artemis_lifecycle.orphans.candidates import metadata_files
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import job_of
-from artemis_lifecycle.orphans.given import given_listing
+from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing, read_parquet_listing
 from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.listing_files import ParquetListing, read_parquet_listing
-from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, load_scan, metadata_files
+from artemis_lifecycle.orphans.result import OrphanScanResult, load_scan
+from artemis_lifecycle.orphans.scan import ScanSettings
 from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight

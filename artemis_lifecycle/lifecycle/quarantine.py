@@ -20,7 +20,7 @@ from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.operations.texts import require_said
-from artemis_lifecycle.orphans.scan import OrphanScanResult
+from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.storage.pace import TokenBucket

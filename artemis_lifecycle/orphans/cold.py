@@ -13,19 +13,23 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.orphans.candidates import Candidates, candidates, listed_hashes
 from artemis_lifecycle.orphans.listing import list_table
-from artemis_lifecycle.orphans.scan import Candidates, listed_hashes, require_after
+from artemis_lifecycle.orphans.scan import require_after
 from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 FILES = "path string, size_in_bytes bigint, last_modified timestamp"
@@ -53,7 +57,7 @@ class ColdScan:
 
     def files(self) -> DataFrame:
         """DataFrame[path, size_in_bytes, last_modified], one row per file that nothing in cold has."""
-        return read_frame(self._spark, self.files_location, self._stores)
+        return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
 
 
 def scan_cold(
@@ -93,13 +97,12 @@ def scan_cold(
     metadata = protection.metadata
     view = cold.index(metadata)
     parts = listed_hashes(listing.files_location, records, context.rules)
-    candidates = Candidates(listing, records, [~reaches(view, part) for part in parts])
-    protection.consider(candidates.paths())
-    cutoff = listing.started_at - min_age
-    protected = protection.protected(Ages(cutoff, cutoff))
     counts = _Counts()
-    unknown = _unknown(context, ledger, protected, candidates, counts)
-    write_batches(unknown, arrow_schema(FILES), f"{folder}/files", records)
+    with candidates(context.spark, listing, records, [reaches(view, part) for part in parts]) as unreached:
+        protection.consider(unreached.paths())
+        cutoff = listing.started_at - min_age
+        unknown = _unknown(context, ledger, protection.protected(Ages(cutoff, cutoff)), unreached, counts)
+        write_batches(unknown, arrow_schema(FILES), f"{folder}/files", records)
     return ColdScan(
         scan_id=asking.job_id,
         table=table,
@@ -126,18 +129,15 @@ class _Counts:
 
 
 def _unknown(
-    context: DeletionContext, ledger: Ledger, protected: ProtectedFiles, candidates: Candidates, counts: _Counts
+    context: DeletionContext, ledger: Ledger, protected: ProtectedFiles, unreached: Candidates, counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
     """The candidates (columns: `FILES`) that nothing has and that are old enough."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for batch in candidates.batches():
+    for batch in unreached.batches():
         reasons = protected.reasons(batch)
         paths = batch.column("path").to_pylist()
         loose = [row for row in range(len(paths)) if reasons.get(row, TOO_YOUNG) in (TOO_YOUNG, UNKNOWN_AGE)]
         subjects = {row: subject(paths[row]) for row in loose}
-        copied = ledger.among(context.spark, frozenset((*subjects.values(), *(paths[row] for row in loose))))
+        copied = ledger.among(Runner(context.spark), frozenset((*subjects.values(), *(paths[row] for row in loose))))
         loose = [row for row in loose if paths[row] not in copied and subjects[row] not in copied]
         old = [row for row in loose if row not in reasons]
         counts.young += len(loose) - len(old)

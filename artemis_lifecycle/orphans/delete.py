@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.deletion.results import record_outcomes
-from artemis_lifecycle.deletion.worker import DEFAULT_SETTINGS, DeletionReport, DeletionSettings, delete_job, report_of
+from artemis_lifecycle.deletion.worker import DEFAULT_SETTINGS, DeletionSettings, delete_job
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.protection.context import DeletionContext

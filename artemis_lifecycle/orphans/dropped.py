@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+import numpy as np
+
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
@@ -25,15 +27,11 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.known_tables import KnownTable, Seen
+from artemis_lifecycle.orphans.candidates import candidates, listed_hashes
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.orphans.scan import (
-    Candidates,
-    Origins,
-    OrphanScanResult,
-    listed_hashes,
-    require_after,
-    seal_scan,
-)
+from artemis_lifecycle.orphans.origins import Origins
+from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import require_after, seal_scan
 from artemis_lifecycle.protection.absence import Absence, saved_metadata, uuids_behind
 from artemis_lifecycle.protection.context import Asking, DeletionContext, TablesOfCatalog
 from artemis_lifecycle.protection.future import evidence
@@ -186,25 +184,24 @@ def scan_dropped(
     require_after(listing, read_at, known.table)
     protection.read()
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
-    import numpy as np
-
     # Of a table that is no more everything is unreached.
-    candidates = Candidates(listing, context.stores, [np.ones(len(part), np.bool_) for part in parts])
-    found = evidence(context.stores, protection.metadata, candidates.metadata_files(), context.rules, None)
-    protection.protect(found.foreign)
-    cutoff = listing.started_at - min_age
-    scan = seal_scan(
-        context,
-        asking,
-        protection,
-        listing,
-        candidates,
-        # Whoever commits writes a metadata file; data files alone are what a writer left whose table was dropped.
-        Ages(cutoff, min(cutoff, known.missing_since + _SKEW)),
-        Origins(None, DROPPED, f"its table was dropped; missed since {known.missing_since:%Y-%m-%d %H:%M} UTC"),
-        read_at=read_at,
-        mismatches=prefix_mismatch,
-    )
+    reached = [np.zeros(len(part), np.bool_) for part in parts]
+    with candidates(context.spark, listing, context.stores, reached) as unreached:
+        found = evidence(context.stores, protection.metadata, unreached.metadata_files(), context.rules, None)
+        protection.protect(found.foreign)
+        cutoff = listing.started_at - min_age
+        scan = seal_scan(
+            context,
+            asking,
+            protection,
+            listing,
+            unreached,
+            # Whoever commits writes a metadata file; data files alone are what a writer left whose table was dropped.
+            Ages(cutoff, min(cutoff, known.missing_since + _SKEW)),
+            Origins(None, DROPPED, f"its table was dropped; missed since {known.missing_since:%Y-%m-%d %H:%M} UTC"),
+            read_at=read_at,
+            mismatches=prefix_mismatch,
+        )
     if scan.summary.too_young:
         _refuse_young(scan, known, min_age)
     return scan

@@ -13,18 +13,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote_plus
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from artemis_lifecycle.errors import BadInput, StorageError
-from artemis_lifecycle.orphans.listing_files import FileReader, ListingFile, in_utc
+from artemis_lifecycle.orphans.external_listing import FileReader, ListingFile, in_utc
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # The CSV report names its columns in the manifest, the others in their own schema.
 _COLUMNS = {
@@ -139,9 +139,6 @@ class _Reader:
             yield from csv.open_csv(rows, options, parse, text)
 
     def _rows(self, found: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         missing = [name for name in _NEEDED if name not in found.schema.names]
         if missing:
             raise KeyError(f"no column {', '.join(missing)}")

@@ -9,44 +9,43 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from functools import reduce
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.errors import BadInput, LocationConflict
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
-from artemis_lifecycle.orphans.listing_files import LISTED
-from artemis_lifecycle.orphans.listing_tasks import SPAN_FILES, Lister, SpanFile, span_files
 from artemis_lifecycle.protection.ownership import is_root, outermost
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import (
-    ROWS_HERE,
-    arrow_schema,
-    map_parts,
-    read_frame,
-    read_table,
-    write_batches,
-    write_frame,
-    write_table,
-)
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.storage.frames import arrow_schema, map_parts, write_batches, write_frame
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
-from artemis_lifecycle.storage.types import Span
+from artemis_lifecycle.storage.types import Span, StoredFile
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
+"""What a listing tells of each file: when it was last modified is null where the store does not tell."""
+
+_SPAN_FILES = f"{LISTED}, is_rest boolean"
+"""Files, and of a span that was not listed to its end the rest as JSON, in `path`."""
 
 _ROUNDS = 8
-_FILES_OF_A_TASK = 50_000
-"""What a task lists of a span in the first round; in each round twice as many."""
+_FILES_OF_A_SPAN = 50_000
+"""What is listed of a span in the first round; in each round twice as many."""
 
+_SPANS_PER_CORE = 4
 _SPLITTERS = 8
 _CHECKED_EVERY = 1.0
+_ROWS = 10_000
 
 
 @dataclass(frozen=True)
@@ -107,10 +106,9 @@ def list_table(
     """List everything below `locations` and seal it under `root`, which `sealed_by` reach where `stores` do not.
 
     `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. This process
-    lists its own disk, however much there is. On S3 it lists some ten thousand files; where it finds more, executors
-    list spans of keys, each as far as a task may go, and what is left of a span is divided anew: also one flat prefix
-    keeps all of them busy. The driver then sees spans, and no files. `clock` is Postgres' (`operations.clock.now`);
-    `check` is asked again and again, and may raise.
+    lists its own disk, however much there is. Elsewhere the first round lists so many files of each folder; where there
+    are more, further rounds list spans of keys, and divide anew what is left of each: also one flat prefix keeps all
+    executors busy. `clock` is Postgres' (`operations.clock.now`); `check` is asked again and again, and may raise.
 
     Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
     LocationConflict for a location that is a whole file system or bucket.
@@ -122,24 +120,16 @@ def list_table(
     started_at = clock()
     if all(is_local(each) for each in folders):
         return _listed_on_disk(stores, records, folders, listing_id, folder, started_at, clock, check)
-    small, ordered = _listed_here(stores, folders)
-    if small is not None:
-        with around("orphans.seal_listing"):
-            write_table(small, f"{folder}/files", records)
-        return _taken(listing_id, folders, started_at, clock(), f"{folder}/files", small)
-    levels: list[DataFrame] = []
-    try:
-        for spans, most in _rounds(spark, stores, folders, ordered, levels):
+    runner = Runner(spark)
+    with runner.keeping() as keep:
+        listed: list[Rows] = []
+        for spans, most in _rounds(runner, stores, folders, listed):
             check()
-            listed = _listed(spark, stores, spans, most)
+            rows = _listed(runner, stores, spans, most)
             # Of the last round only the files are asked for, once.
-            levels.append(listed if most is None else listed.persist())
-        everything = reduce(lambda one, other: one.unionByName(other), levels)
-        files = everything.where("NOT is_rest").select("path", "last_modified", "size_in_bytes")
+            listed.append(rows if most is None else keep(rows))
+        files = runner.concat(*listed).between("is_rest", False, False).select(*arrow_schema(LISTED).names)
         return seal_listed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
-    finally:
-        for listed in levels:
-            listed.unpersist()
 
 
 def _listed_on_disk(
@@ -152,8 +142,6 @@ def _listed_on_disk(
     clock: Callable[[], datetime],
     check: Callable[[], None],
 ) -> Listing:
-    import pyarrow.compute as pc
-
     size = 0
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -173,46 +161,99 @@ def _listed_on_disk(
 
 
 def _rounds(
-    spark: SparkSession, stores: Stores, folders: Sequence[str], ordered: bool, levels: Sequence[DataFrame]
+    runner: Runner, stores: Stores, folders: Sequence[str], listed: Sequence[Rows]
 ) -> Iterator[tuple[Sequence[Span], int | None]]:
-    """The spans that executors should list next, and the most files that a task should list of one (None: all).
-    `levels` gets what they listed before the next round is asked for."""
-    enough = int(spark.sparkContext.defaultParallelism) * 4
+    """The spans to list next, and the most files to list of each (None: all). `listed` gets what was found before the
+    next round is asked for."""
     spans: Sequence[Span] = [Span(each) for each in folders]
-    if not ordered:
-        # Without an order there are no spans. Nobody can tell what another server would leave out.
-        yield spans, None
-        return
-    most = _FILES_OF_A_TASK
     for turn in range(_ROUNDS):
-        wanted = -(-enough // len(spans))
-        if wanted > 1:
-            divided = threaded(lambda span: _divided(stores, span, wanted), spans, _SPLITTERS)  # noqa: B023
-            spans = [piece for pieces in divided for piece in pieces]
-        last = turn == _ROUNDS - 1
-        yield spans, None if last else most
+        ordered = True
+        if turn:
+            rests = listed[-1].between("is_rest", True, True).table().column("path").to_pylist()
+            if not rests:
+                return
+            spans = [Span(**json.loads(rest)) for rest in rests]
+            # Without an order there are no spans: the server may leave out what lies between two.
+            ordered = all(span.after is not None for span in spans)
+            if ordered:
+                spans = _divided(stores, spans, int(runner.session.sparkContext.defaultParallelism) * _SPANS_PER_CORE)
+        last = turn == _ROUNDS - 1 or not ordered
+        yield spans, None if last else _FILES_OF_A_SPAN << turn
         if last:
             return
-        with worker_errors():
-            # Kept, so that the files of this round are not listed a second time.
-            rests = levels[-1].where("is_rest").select("path").collect()
-        if not rests:
+
+
+def _divided(stores: Stores, spans: Sequence[Span], enough: int) -> Sequence[Span]:
+    wanted = -(-enough // len(spans))
+    if wanted <= 1:
+        return spans
+    divided = threaded(lambda span: stores.split(span, wanted), spans, _SPLITTERS)
+    return [piece for pieces in divided for piece in pieces]
+
+
+def _listed(runner: Runner, stores: Stores, spans: Sequence[Span], most: int | None) -> Rows:
+    rows = pa.table({"span": [json.dumps(asdict(span)) for span in spans]})
+    files = (_FILES_OF_A_SPAN << _ROUNDS if most is None else most) * len(spans)
+    return runner.map(rows, _Lister(stores, most), arrow_schema(_SPAN_FILES), Cost(len(spans), files))
+
+
+class _Lister:
+    """Lists spans, `most` files of each (None: all); what is left of one is a row of its own."""
+
+    def __init__(self, stores: Stores, most: int | None) -> None:
+        self.stores = stores
+        self.most = most
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for described in batch.column("span").to_pylist():
+                span = Span(**json.loads(described))
+                if span == Span(span.prefix):
+                    yield from self._folder(span)
+                else:
+                    yield from self._span(span)
+
+    def _folder(self, span: Span) -> Iterator[pa.RecordBatch]:
+        found = self.stores.list(span.prefix)
+        if self.most is None:
+            yield from _batches(found)
             return
-        spans = [Span(**json.loads(row["path"])) for row in rests]
-        most *= 2
+        first = list(islice(found, self.most))
+        whole = len(first) < self.most
+        ordered = not is_local(span.prefix) and all(one.path < other.path for one, other in pairwise(first))
+        if whole or ordered:
+            yield from _batches(first)
+        if not whole:
+            yield _rest(replace(span, after=first[-1].path) if ordered else span)
+
+    def _span(self, span: Span) -> Iterator[pa.RecordBatch]:
+        last, count = span.after, 0
+        for batch in _batches(islice(self.stores.list_span(span), self.most)):
+            yield batch
+            last, count = batch.column("path")[-1].as_py(), count + batch.num_rows
+        if count == self.most:
+            yield _rest(replace(span, after=last))
 
 
-def _divided(stores: Stores, span: Span, wanted: int) -> Sequence[Span]:
-    return [span] if is_local(span.prefix) else stores.split(span, wanted)
+def _batches(files: Iterable[StoredFile]) -> Iterator[pa.RecordBatch]:
+    """Columns as `_SPAN_FILES`."""
+    files = iter(files)
+    while rows := [(file.path, file.last_modified, file.size_in_bytes, False) for file in islice(files, _ROWS)]:
+        yield _batch(rows)
 
 
-def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataFrame:
-    """DataFrame[path, last_modified, size_in_bytes] of a sealed listing."""
-    return read_frame(spark, listing.files_location, stores)
+def _rest(span: Span) -> pa.RecordBatch:
+    return _batch([(json.dumps(asdict(span)), None, None, True)])
+
+
+def _batch(rows: Sequence[tuple[str, datetime | None, int | None, bool]]) -> pa.RecordBatch:
+    schema = arrow_schema(_SPAN_FILES)
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def seal_listed(
-    files: DataFrame,
+    files: Rows,
     location: str,
     stores: Stores,
     listing_id: str,
@@ -222,47 +263,11 @@ def seal_listed(
 ) -> Listing:
     """Seal `files` as a listing that was begun at `started_at` and ends once they are written: they are read from their
     source only now."""
-    with around("orphans.seal_listing"), worker_errors():
+    with around("orphans.seal_listing"):
         sealed = write_frame(files, location, stores)
     finished_at = clock()
-    small = read_table(location, stores)
-    if small is not None:
-        return _taken(listing_id, folders, started_at, finished_at, location, small)
     size = sum(map_parts(location, stores, _size, ["size_in_bytes"]))
     return Listing(listing_id, tuple(folders), started_at, finished_at, location, sealed.rows, size)
-
-
-def _taken(
-    listing_id: str,
-    folders: Sequence[str],
-    started_at: datetime,
-    finished_at: datetime,
-    location: str,
-    files: pa.Table,
-) -> Listing:
-    import pyarrow.compute as pc
-
-    size = pc.sum(files.column("size_in_bytes")).as_py() or 0
-    return Listing(listing_id, tuple(folders), started_at, finished_at, location, files.num_rows, size)
-
-
-def _listed_here(stores: Stores, folders: Sequence[str]) -> tuple[pa.Table | None, bool]:
-    """All files below `folders`; None once there are more than this process should list on its own. And whether they
-    came in the order of their names."""
-    import pyarrow as pa
-
-    rows: list[SpanFile] = []
-    ordered = True
-    for folder in folders:
-        last = ""
-        for file in stores.list(folder):
-            ordered = ordered and (is_local(folder) or last < file.path)
-            last = file.path
-            rows.append((file.path, file.last_modified, file.size_in_bytes, False))
-            if len(rows) > ROWS_HERE:
-                return None, ordered
-    names = ["path", "last_modified", "size_in_bytes"]
-    return pa.Table.from_batches([span_files(rows).select(names)]), ordered
 
 
 def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
@@ -283,14 +288,5 @@ def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]
     return [spelled[normal] for normal in outermost(spelled)]
 
 
-def _listed(spark: SparkSession, stores: Stores, spans: Sequence[Span], most: int | None) -> DataFrame:
-    tasks = min(len(spans), int(spark.sparkContext.defaultParallelism) * 4)
-    rows = spark.createDataFrame([(json.dumps(asdict(span)),) for span in spans], "span string")
-    rows = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
-    return rows.mapInArrow(Lister(stores, most), SPAN_FILES)
-
-
-def _size(_: int, batches: Iterator[pa.RecordBatch]) -> int:
-    import pyarrow.compute as pc
-
+def _size(batches: Iterator[pa.RecordBatch]) -> int:
     return sum(pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in batches)

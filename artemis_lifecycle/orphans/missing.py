@@ -8,7 +8,9 @@ and is alive. A listing that lies, or leaves out, shows itself in the same way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import MissingFile
 from artemis_lifecycle.orphans.listing import Listing
@@ -18,10 +20,6 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normalis
 from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LOOKED_UP = 10_000
 """So many files that are not listed are looked up one by one; of more, these."""
@@ -40,8 +38,6 @@ def require_nothing_missing(
 ) -> None:
     """Look up each file that a snapshot from before `listing` reaches below its locations and that it does not have
     (by `hashes`, its location hashes). Raises MissingFile when the store does not have one either."""
-    import numpy as np
-
     began = listing.started_at.timestamp() * 1000
     before = [snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.timestamp_ms < began]
     listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))

@@ -60,7 +60,7 @@ class Known:
     def sealed_in(cls, folder: str, stores: Stores, rules: LocationRules) -> Known:
         """The paths of a sealed frame."""
 
-        def read(_: int, batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
+        def read(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], _Prefixes]:
             prefixes, hashes = _Prefixes(rules), [np.empty(0, np.uint64)]
             for batch in batches:
                 paths = batch.column("path")

@@ -1,7 +1,4 @@
-"""What snapshots reach, as Spark sees it: a query over the manifest index (`index/`), brought up to date first.
-
-Small answers are made in this process; large ones by executors, each reading its share of the index's blocks.
-"""
+"""What snapshots reach: a query over the manifest index (`index/`), brought up to date first."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings, IndexView, ManifestIndex
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import entries_of
+from artemis_lifecycle.reachability.index.on_spark import rows_of_shares, shares
 from artemis_lifecycle.reachability.index.refresh import compact, refresh
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"
-
-ROWS_HERE = 200_000
-"""Up to as many entries are put together in this process: about 100 MB."""
 
 
 def indexed(
@@ -52,37 +49,22 @@ def tidy(stores: Stores, metadata: TableMetadata, rules: LocationRules, root: st
     return compact(ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules), metadata)
 
 
-def reachable_files(
-    spark: SparkSession, view: IndexView, snapshot_ids: Collection[int], *, rows_here: int = ROWS_HERE
-) -> DataFrame:
-    """All that the given snapshots reach: DataFrame[path, kind, size_in_bytes, location], one row per location.
+def reachable_files(runner: Runner, view: IndexView, snapshot_ids: Collection[int]) -> Rows:
+    """All that the given snapshots reach: rows of `FILES`, one per location.
 
-    Manifest lists, manifests, live entries of every content, statistics files; not the table's metadata files. An
-    action on the frame may raise UnreadableMetadata inside `worker_errors()`.
+    Manifest lists, manifests, live entries of every content, statistics files; not the table's metadata files. Reading
+    the rows may raise UnreadableMetadata.
     """
-    from artemis_lifecycle.reachability.index.on_spark import rows_there
-
-    if not snapshot_ids:
-        return spark.createDataFrame([], FILES)
-    if entries_of(view, snapshot_ids) <= rows_here:
-        return _local(spark, reachable(view, list(snapshot_ids)))
-    others = _local(spark, reachable(view, list(snapshot_ids), entries=False))
-    entries = rows_there(spark, view, list(snapshot_ids), FILES)
-    return _one_row_per_location(entries.unionByName(others))
+    ids, schema = list(snapshot_ids), arrow_schema(FILES)
+    if not ids:
+        return runner.rows(schema.empty_table())
+    above = reachable(view, ids, entries=False).select(schema.names).cast(schema)
+    count = entries_of(view, ids)
+    entries = runner.map(shares(view, ids), rows_of_shares, schema, Cost(rows=count))
+    return runner.meet([runner.concat(entries, above)], "location", _once, schema, Cost(rows=count + above.num_rows))
 
 
-def _local(spark: SparkSession, table: pa.Table) -> DataFrame:
-    if not table.num_rows:
-        return spark.createDataFrame([], FILES)
-    # One chunk: PySpark 4.1 takes an empty batch in an Arrow table for its end, and drops all rows behind it.
-    return spark.createDataFrame(table.combine_chunks())
-
-
-def _one_row_per_location(files: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return (
-        files.groupBy("location")
-        .agg(F.min("path").alias("path"), F.min("kind").alias("kind"), F.max("size_in_bytes").alias("size_in_bytes"))
-        .select("path", "kind", "size_in_bytes", "location")
-    )
+def _once(files: pa.Table) -> pa.Table:
+    """One row per location."""
+    kept = files.group_by("location").aggregate([("path", "min"), ("kind", "min"), ("size_in_bytes", "max")])
+    return kept.rename_columns({"path_min": "path", "kind_min": "kind", "size_in_bytes_max": "size_in_bytes"})

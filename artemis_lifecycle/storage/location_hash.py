@@ -73,6 +73,18 @@ def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     return hash_paths(data, starts[:-1], np.diff(starts), rules)
 
 
+def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
+    """The hash of each string of an Arrow array without nulls, as it is spelled."""
+    import numpy as np
+
+    from artemis_lifecycle.storage.hash_kernels import hash_slices
+
+    starts, data = text_buffers(texts)
+    hashes = np.empty(len(texts), np.uint64)
+    hash_slices(data, starts[:-1], np.diff(starts), np.full(len(texts), SEED, np.uint64), hashes)
+    return hashes
+
+
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     """Each number once, in order. `numpy.unique` takes numbers through a hash table from version 2.3 on: fifty times as
     slow as this where there are millions and nearly all differ."""

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from artemis_lifecycle.cold_tier import deep_archive, tasks
+from artemis_lifecycle.cold_tier import deep_archive
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.config.deployment import ClassPrices, Prices
@@ -27,7 +27,7 @@ from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
 from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
 from artemis_lifecycle_tests.deaths import Killed, lapse
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 from artemis_lifecycle_tests.people import approve_thaw
@@ -322,7 +322,7 @@ def test_what_the_store_will_not_archive_stays_readable_and_is_tried_again(
 
 def test_on_executors_it_is_the_same(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     lifecycle = archive.lifecycle
-    monkeypatch.setattr(tasks, "FILES_HERE", 0)
+    on_executors(monkeypatch)
     first, *_ = ids = archive.made("many", ONE, INSTEAD, LAST)
     assert lifecycle.deep_archive("db.many").moved_files == 1
     asked = lifecycle.request_thaw("db.many", [first], case_id="C", requester="Ann", reason="why")

@@ -19,18 +19,19 @@ from sqlalchemy import Connection, text
 from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
-from artemis_lifecycle.cold_tier import here
-from artemis_lifecycle.cold_tier.handoff import Handoff, HandoffInput
+from artemis_lifecycle.cold_tier.demand import Demand
+from artemis_lifecycle.cold_tier.handoff import Handoff
+from artemis_lifecycle.cold_tier.handoff_context import HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
-from artemis_lifecycle.cold_tier.on_spark import find_on_spark
+from artemis_lifecycle.cold_tier.needed import find_needed
 from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.verify import verify_copies
-from artemis_lifecycle.cold_tier.work import Found, Problem
+from artemis_lifecycle.cold_tier.work import Problem
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
-from artemis_lifecycle.storage.frames import read_table
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle_tests.cold_tier import histories
 from artemis_lifecycle_tests.cold_tier.world import Print, World, fingerprint, named_paths, tree
 from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
@@ -182,7 +183,7 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("history", ["v1", "v2"])
-def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
+def test_what_is_needed_is_the_same_in_process_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
     """Before the table's first handoff; after it, when the ledger knows everything; and for the way back."""
     world: World = request.getfixturevalue(history)
     plan = world.plan()
@@ -193,26 +194,15 @@ def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, re
         if turn == "back":
             demand, ledger = world.demand_back(plan), Ledger(world.stores, f"{world.context().root}/nothing-yet")
 
-        def sealed(found: Found, where: str, turn: str = turn) -> list[tuple[object, ...]]:
-            folder = f"{world.context().root}/compared/{turn}/{where}"
-            found.store(folder, world.stores)
-            table = read_table(folder, world.stores)
-            assert table is not None
-            columns = [column for column in table.column_names if column != "bucket"]
-            rows = [tuple(row.values()) for row in table.select(columns).to_pylist()]
-            to_copy = sum(row[columns.index("role")] == "copy" for row in rows)
-            assert sum(files for _, _, files, _ in found.sizes()) == to_copy
-            return sorted(rows, key=repr)
+        def found(demand: Demand = demand, ledger: Ledger = ledger) -> list[tuple[object, ...]]:
+            with find_needed(Runner(world.spark), world.stores, demand, ledger) as rows:
+                assert isinstance(rows, Rows)
+                return sorted((tuple(row.values()) for row in rows.table().to_pylist()), key=repr)
 
-        small = here.find(
-            world.stores, demand, partial(ledger.among, world.spark), partial(handed_off.among, world.spark)
-        )
-        with find_on_spark(world.spark, world.stores, demand, ledger) as large:
-            assert not isinstance(small, tuple)
-            assert not isinstance(large, tuple)
-            assert small is not None
-            rows = sealed(small, "here")
-            assert rows == sealed(large, "executors")
+        rows = found()
+        with pytest.MonkeyPatch.context() as patch:
+            on_executors(patch)
+            assert found() == rows
         needed.append(sum("copy" in row for row in rows))
         checksums = [value for row in rows for value in row if str(value).startswith("sha256:")]
         assert len(checksums) == (needed[-1] if turn == "back" else 0)
@@ -360,8 +350,7 @@ def test_a_later_handoff_copies_only_what_is_new_and_keeps_the_whole_history(
 ) -> None:
     if place != "here":
         # Few files, and large ones, on a table of which much was copied before.
-        monkeypatch.setattr(here, "BATCH_BYTES", 0)
-        monkeypatch.setattr("artemis_lifecycle.cold_tier.ledger._BYTES_HERE", 0)
+        monkeypatch.setattr("artemis_lifecycle.spark.runner.IN_PROCESS", Cost(512, 500_000, 1))
     ids = v2.ids()
     before = v2.before(ids[:-1])
     first = v2.hand_off(v2.plan(ids[:3]))

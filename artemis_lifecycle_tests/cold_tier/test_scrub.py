@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
 
 from artemis_lifecycle.cold_tier import scrub as scrubbing
-from artemis_lifecycle.cold_tier import tasks
 from artemis_lifecycle.cold_tier.scrub import RING, place_of, rotation
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scrubs import ScrubRecord
+from artemis_lifecycle.storage.location_hash import hash_strings
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -126,15 +127,12 @@ def test_a_limit_bounds_a_run_and_the_next_one_goes_on(
     assert sorted(read) == sorted(copied(lifecycle))
 
 
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("harm", [Path.unlink, flip, cut])
 def test_a_bad_copy_is_made_again_while_live_has_the_file(
     opened: Callable[[str], Lifecycle],
     harm: Callable[[Path], object],
-    anywhere: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if anywhere == "executors":
-        monkeypatch.setattr(tasks, "FILES_HERE", 0)
     lifecycle = opened("1d")
     handed_off(lifecycle)
     before = {path: Path(path).read_bytes() for path in copied(lifecycle)}
@@ -224,13 +222,10 @@ def test_files_in_the_deep_archive_are_not_read(make_config: MakeConfig, spark: 
         assert (done.repaired, done.lost) == (0, 0)
 
 
-def test_a_place_is_the_same_here_and_on_spark(spark: SparkSession) -> None:
+def test_a_place_is_the_same_for_one_path_and_for_a_column_of_paths() -> None:
     paths = ["file:///w/a", "s3://b/ä ö/%20", "x" * 200]
-    frame = spark.createDataFrame([(path,) for path in paths], "path string")
-    places = frame.select(
-        sf.shiftrightunsigned(sf.xxhash64(sf.lit(scrubbing._SEED), "path"), scrubbing._SHIFT).alias("p")
-    )
-    assert [row["p"] for row in places.collect()] == [place_of(path) for path in paths]
+    places = hash_strings(pa.array(paths)) >> np.uint64(scrubbing._SHIFT)
+    assert places.tolist() == [place_of(path) for path in paths]
 
 
 def test_a_rotation_that_is_behind_is_finished_before_the_next_begins() -> None:

@@ -18,20 +18,16 @@ from pyspark.sql import functions as sf
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
+from artemis_lifecycle.cold_tier.cold_entries import cold_identity
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import Ids
-from artemis_lifecycle.cold_tier.handoff import (
-    Handoff,
-    HandoffContext,
-    HandoffInput,
-    cold_identity,
-    hand_off,
-)
+from artemis_lifecycle.cold_tier.handoff import Handoff, hand_off
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreMapping, RestoreRequest, restore
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
-from artemis_lifecycle.cold_tier.work import Demand
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata

@@ -456,7 +456,8 @@ def test_a_worker_frozen_between_look_and_delete_looks_again(world: World, monke
         return found
 
     monkeypatch.setattr(Protection, "kept", frozen)
-    monkeypatch.setattr("artemis_lifecycle.deletion.worker.elapsed", clock)
+    for module in ("worker", "recheck"):
+        monkeypatch.setattr(f"artemis_lifecycle.deletion.{module}.elapsed", clock)
 
     report = world.delete(job)
 

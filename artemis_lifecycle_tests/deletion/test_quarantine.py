@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.cold import publish
-from artemis_lifecycle.deletion.quarantine import QUARANTINED, QuarantinePlace, place_of, purge, quarantine_folder
+from artemis_lifecycle.deletion.outcomes import QUARANTINED
+from artemis_lifecycle.deletion.quarantine import QuarantinePlace, place_of, purge, quarantine_folder
 from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points

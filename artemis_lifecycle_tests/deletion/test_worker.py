@@ -12,8 +12,8 @@ from sqlalchemy import text
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
+from artemis_lifecycle.deletion.report import DeletionReport, report_of
 from artemis_lifecycle.deletion.results import record_outcomes
-from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import LeaseLost, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.journal import BatchState

@@ -10,22 +10,26 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.worker import DeletionReport, DeletionSettings, delete_job
+from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.orphans.delete import delete_orphans
 from artemis_lifecycle.orphans.listing import Listing, list_table
-from artemis_lifecycle.orphans.scan import OrphanScanResult, ScanSettings, scan_orphans
+from artemis_lifecycle.orphans.result import OrphanScanResult
+from artemis_lifecycle.orphans.scan import ScanSettings, scan_orphans
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.storage.frames import write_frame, write_table
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -109,7 +113,7 @@ class World:
         job_id = f"plan-{uuid.uuid4().hex[:12]}"
         folder = f"{self.root}/plans/{job_id}/files"
         files = deletable(indexed(self.spark, self.stores, metadata, DEFAULT_RULES, self.root), snapshots)
-        sealed = write_table(files, folder, self.stores)
+        sealed = write_batches(files.to_batches(), files.schema, folder, self.stores)
         if commit:
             self.expire(table, *snapshots)
         return DeletionJob(job_id, "expiration", metadata.table_uuid, table, folder, sealed.rows, tuple(snapshots))
@@ -119,9 +123,9 @@ class World:
         metadata = self.metadata(table)
         job_id = f"job-{uuid.uuid4().hex[:12]}"
         folder = f"{self.root}/plans/{job_id}/files"
-        rows = [(path, kind, 1, "given by a test") for path, kind in files]
-        frame = self.spark.createDataFrame(rows, "path string, kind string, size_in_bytes bigint, reason string")
-        sealed = write_frame(frame, folder, self.stores)
+        schema = arrow_schema("path string, kind string, size_in_bytes bigint, reason string")
+        rows = [dict(zip(schema.names, (path, kind, 1, "given by a test"), strict=True)) for path, kind in files]
+        sealed = write_batches([pa.RecordBatch.from_pylist(rows, schema)], schema, folder, self.stores)
         return DeletionJob(job_id, kind, metadata.table_uuid, table, folder, sealed.rows)  # type: ignore[arg-type]
 
     def delete(
@@ -237,6 +241,11 @@ def make_old(path: Path, age: timedelta) -> None:
 
 def local(path: str) -> Path:
     return Path(path.removeprefix("file:").replace("///", "/"))
+
+
+def listed_files(spark: SparkSession, stores: Stores, listing: Listing) -> DataFrame:
+    """DataFrame[path, last_modified, size_in_bytes] of a sealed listing."""
+    return read_frame(Runner(spark), listing.files_location, stores).frame()
 
 
 def outcomes(report: DeletionReport) -> dict[str, tuple[str, str]]:

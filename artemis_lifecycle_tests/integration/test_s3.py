@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.orphans.external_listing import ParquetListing
 from artemis_lifecycle.orphans.inventory import Inventory
-from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.people import approve_thaw

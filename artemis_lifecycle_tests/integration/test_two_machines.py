@@ -35,6 +35,7 @@ from artemis_lifecycle.errors import Busy, PlanStateError, StalePlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.scans import ScanState
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.integration.crash_world import plain
@@ -266,8 +267,8 @@ def _nothing_twice(lifecycle: Lifecycle) -> None:
             assert again == [], batches
     for table in TABLES:
         uuid = lifecycle.snapshot_history(table).table_uuid
-        copies = handoff_ledger(lifecycle.live_stores, lifecycle.root, uuid).files(lifecycle.spark)
-        sent = Counter(row["destination"] for row in copies.collect() if row["action"] in (COPIED, REWRITTEN))
+        copies = handoff_ledger(lifecycle.live_stores, lifecycle.root, uuid).files(Runner(lifecycle.spark)).table()
+        sent = Counter(row["destination"] for row in copies.to_pylist() if row["action"] in (COPIED, REWRITTEN))
         assert [path for path, count in sent.items() if count > 1] == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from artemis_lifecycle.deletion import worker
+from artemis_lifecycle.deletion import recheck, worker
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchPlan, Refused, StalePlan
 from artemis_lifecycle.operations import crash_points
@@ -146,7 +146,8 @@ def test_a_file_that_is_written_again_while_it_is_looked_at_for_long_stays(
 
     # The first look takes twenty seconds; nobody waits for them.
     monkeypatch.setattr(Protection, "kept", slow)
-    monkeypatch.setattr(worker, "elapsed", lambda: began + 20.0 * len(looks[:1]))
+    for module in (worker, recheck):
+        monkeypatch.setattr(module, "elapsed", lambda: began + 20.0 * len(looks[:1]))
     monkeypatch.setattr(worker, "_DELETES_LAST", 600.0)
 
     report = world.delete_scan(scan)

@@ -9,12 +9,13 @@ import pytest
 
 from artemis_lifecycle.errors import LocationConflict, StorageError
 from artemis_lifecycle.orphans import listing as listing_module
-from artemis_lifecycle.orphans.listing import Listing, list_table, listed_files
+from artemis_lifecycle.orphans.listing import Listing, list_table
 from artemis_lifecycle.storage import frames as frames_module
 from artemis_lifecycle.storage.local import listing as local_module
 from artemis_lifecycle.storage.location import DEFAULT_RULES
+from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.types import Span
-from artemis_lifecycle_tests.deletion.world import World
+from artemis_lifecycle_tests.deletion.world import World, listed_files
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
 ODD = ["plain", "with space", "_underscore", ".hidden", "a%20b", "ü", "u\u0308", "Upper", "comma,plus+&=", "new\nline"]
@@ -54,6 +55,7 @@ def test_every_file_is_listed_once_whatever_its_name_and_depth(world: World, tmp
         assert abs(rows[path]["last_modified"].replace(tzinfo=UTC) - modified) < timedelta(milliseconds=1)
 
 
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize("rounds", [2, 8])
 def test_one_flat_prefix_is_listed_in_pieces_by_many_tasks(
     world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch, rounds: int
@@ -62,9 +64,31 @@ def test_one_flat_prefix_is_listed_in_pieces_by_many_tasks(
     bucket = s3.bucket()
     names = [f"{number:05d}-77-aaaa.parquet" for number in range(300)] + ["a/b/c", "a/b.c", "\u00e9", "\U0001f600/x"]
     s3.fill(bucket, [*(f"w/t/{name}" for name in names), "w/t0/not-ours", "w/s"])
-    monkeypatch.setattr(listing_module, "ROWS_HERE", 100)
-    monkeypatch.setattr(listing_module, "_FILES_OF_A_TASK", 4)
+    monkeypatch.setattr(listing_module, "_FILES_OF_A_SPAN", 4)
     monkeypatch.setattr(listing_module, "_ROUNDS", rounds)
+    listing, asked = _list_bucket(world, s3, f"s3://{bucket}/w/t/", monkeypatch)
+    assert _paths(world, listing) == sorted(f"s3://{bucket}/w/t/{name}" for name in names)
+    assert listing.files == listing.bytes == len(names)
+    assert len(asked) >= 2 and len(asked[1]) >= 8
+
+
+def test_a_server_that_lists_in_no_order_has_no_spans(
+    world: World, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task goes through all of a prefix."""
+    bucket, in_order = s3.bucket(), Stores.list
+    s3.fill(bucket, [f"w/t/{number:02d}.parquet" for number in range(30)])
+    monkeypatch.setattr(Stores, "list", lambda self, prefix: reversed(list(in_order(self, prefix))))
+    monkeypatch.setattr(listing_module, "_FILES_OF_A_SPAN", 4)
+    listing, asked = _list_bucket(world, s3, f"s3://{bucket}/w/t", monkeypatch)
+    assert _paths(world, listing) == [f"s3://{bucket}/w/t/{number:02d}.parquet" for number in range(30)]
+    assert asked == [[Span(f"s3://{bucket}/w/t")]] * 2
+
+
+def _list_bucket(
+    world: World, s3: S3Server, location: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Listing, list[list[Span]]]:
+    """The listing, and the spans of each round."""
     asked: list[list[Span]] = []
     rounds_of = listing_module._rounds
 
@@ -74,33 +98,9 @@ def test_one_flat_prefix_is_listed_in_pieces_by_many_tasks(
             yield spans, most
 
     monkeypatch.setattr(listing_module, "_rounds", noted)
-    stores = s3.stores()
-    listing = list_table(
-        world.spark,
-        stores,
-        [f"s3://{bucket}/w/t/"],
-        root=world.root,
-        clock=world.operations.clock.now,
-        rules=DEFAULT_RULES,
-        sealed_by=world.stores,
-    )
-    assert _paths(world, listing) == sorted(f"s3://{bucket}/w/t/{name}" for name in names)
-    assert listing.files == listing.bytes == len(names)
-    assert len(asked) >= 2 and all(len(spans) >= 8 for spans in asked[:1])
-    # A server that lists in no order has no spans: one task goes through all of it.
-    asked.clear()
-    monkeypatch.setattr(listing_module, "_listed_here", lambda *_: (None, False))
-    again = list_table(
-        world.spark,
-        stores,
-        [f"s3://{bucket}/w/t"],
-        root=world.root,
-        clock=world.operations.clock.now,
-        rules=DEFAULT_RULES,
-        sealed_by=world.stores,
-    )
-    assert _paths(world, again) == _paths(world, listing)
-    assert asked == [[Span(f"s3://{bucket}/w/t")]]
+    stores, clock = s3.stores(), world.operations.clock.now
+    options = {"root": world.root, "clock": clock, "rules": DEFAULT_RULES, "sealed_by": world.stores}
+    return list_table(world.spark, stores, [location], **options), asked
 
 
 def test_a_listing_of_a_disk_is_written_in_parts_and_can_be_stopped(
@@ -110,7 +110,8 @@ def test_a_listing_of_a_disk_is_written_in_parts_and_can_be_stopped(
         (tmp_path / f"d{number % 3}").mkdir(exist_ok=True)
         (tmp_path / f"d{number % 3}" / f"{number}").write_bytes(b"x" * number)
     monkeypatch.setattr(local_module, "_BATCH", 4)
-    monkeypatch.setattr(frames_module, "_PART_ROWS", 9)
+    monkeypatch.setattr(frames_module, "_GROUP_ROWS", 4)
+    monkeypatch.setattr(frames_module, "_PART_ROWS", 8)
     listing = _list(world, f"file://{tmp_path}")
     sealed = frames_module.describe_frame(listing.files_location, world.stores)
     assert sealed is not None and len(sealed.parts) == 5 and sealed.rows == listing.files == 40

@@ -28,7 +28,7 @@ from sqlalchemy import text
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.deletion import worker
+from artemis_lifecycle.deletion import recheck
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -677,13 +677,13 @@ def _holds_of_others_are_not_asked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _as_listed(patch: pytest.MonkeyPatch) -> None:
-    judged = worker._as_listed
+    judged = recheck._as_listed
 
     def unchanged(*asked: Any) -> Any:
         changed, gone = judged(*asked)
         return np.zeros_like(changed), gone
 
-    patch.setattr(worker, "_as_listed", unchanged)
+    patch.setattr(recheck, "_as_listed", unchanged)
 
 
 def nothing(*_: Any, **__: Any) -> None: ...

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject, subject_array
 from artemis_lifecycle.protection.twins import Known, _Prefixes, split_location, split_paths, twins
-from artemis_lifecycle.storage.frames import write_table
+from artemis_lifecycle.storage.frames import write_batches
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import text_buffers
 from artemis_lifecycle.storage.stores import Stores
@@ -43,7 +43,8 @@ def test_the_ways_in_which_paths_begin_are_found_without_reading_each(paths: lis
 
 def test_paths_that_begin_in_too_many_ways_are_refused(tmp_path: Path) -> None:
     stores, folder = Stores(), f"file://{tmp_path}/frame"
-    write_table(pa.table({"path": [f"s3://bucket-{number}/x" for number in range(1_100)]}), folder, stores)
+    paths = pa.table({"path": [f"s3://bucket-{number}/x" for number in range(1_100)]})
+    write_batches(paths.to_batches(), paths.schema, folder, stores)
 
     with pytest.raises(Refused, match="begin in more than"):
         Known.sealed_in(folder, stores, RULES)

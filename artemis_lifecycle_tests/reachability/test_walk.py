@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
@@ -17,9 +18,10 @@ from artemis_lifecycle.reachability.index import IndexSettings, IndexView
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
-from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.spark.runner import Rows, Runner
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import on_executors
 
 RULES = LocationRules()
 
@@ -51,9 +53,14 @@ def _view(metadata: TableMetadata, folder: Path, spark: SparkSession | None = No
     return indexed(spark, Stores(), metadata, RULES, f"file://{folder}", settings)
 
 
-def _rows(frame: DataFrame) -> set[tuple[object, ...]]:
-    with worker_errors():
-        return {tuple(row) for row in frame.collect()}
+def _rows(rows: Rows) -> set[tuple[object, ...]]:
+    return {tuple(row.values()) for row in rows.table().to_pylist()}
+
+
+def _on_executors(spark: SparkSession, view: IndexView, ids: Sequence[int]) -> set[tuple[object, ...]]:
+    with pytest.MonkeyPatch.context() as patch:
+        on_executors(patch)
+        return _rows(reachable_files(Runner(spark), view, ids))
 
 
 def _paths(table: pa.Table) -> set[str]:
@@ -88,7 +95,7 @@ def test_the_executors_and_this_process_find_the_same(
     here, there = _view(metadata, tmp_path / "here"), _view(metadata, tmp_path / "there", spark)
     assert (there.lists_read, there.manifests_read) == (here.lists_read, here.manifests_read)
     assert there.lists_read == len(ids)
-    assert _rows(reachable_files(spark, here, ids)) == _rows(reachable_files(spark, there, ids, rows_here=0))
+    assert _rows(reachable_files(Runner(spark), here, ids)) == _on_executors(spark, there, ids)
     for count in range(len(ids)):
         one, other = (deletable(view, ids[:count]).sort_by("path") for view in (here, there))
         assert one.equals(other)
@@ -99,10 +106,10 @@ def test_a_frame_of_a_damaged_index_is_read_from_the_metadata(
 ) -> None:
     ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     view = _view(metadata, tmp_path, spark)
-    expected = _rows(reachable_files(spark, view, ids))
+    expected = _rows(reachable_files(Runner(spark), view, ids))
     for segment in (tmp_path / "index" / metadata.table_uuid).glob("segment-*"):
         segment.unlink()
-    assert _rows(reachable_files(spark, view, ids, rows_here=0)) == expected
+    assert _on_executors(spark, view, ids) == expected
 
 
 def test_deletable_is_what_expired_snapshots_reach_without_what_any_other_does(

@@ -29,8 +29,8 @@ from artemis_lifecycle.deletion.receipt import read_receipt
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import metadata_json, read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot
+from artemis_lifecycle.orphans.external_listing import read_parquet_listing
 from artemis_lifecycle.orphans.inventory import read_inventory
-from artemis_lifecycle.orphans.listing_files import read_parquet_listing
 from artemis_lifecycle.storage.frames import describe_frame, frame_batches
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import (

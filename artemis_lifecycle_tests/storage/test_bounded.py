@@ -25,13 +25,13 @@ from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import ConfigError, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
-from artemis_lifecycle.spark.readers import read_there
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.orc import require_bounded_orc
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.conftest import MakeConfig, on_executors
 from artemis_lifecycle_tests.metadata.metadata_json import metadata_bytes
 from artemis_lifecycle_tests.protection.foreign import append, sql
 from artemis_lifecycle_tests.storage.hostile_files import readers
@@ -135,13 +135,16 @@ class _Parsing:
             yield batch
 
 
-def test_executors_keep_to_the_limits_of_lifecycle_yaml(spark: SparkSession, tmp_path: Path) -> None:
+def test_executors_keep_to_the_limits_of_lifecycle_yaml(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_executors(monkeypatch)
     path = tmp_path / "v1.gz.metadata.json"
     path.write_bytes(gzip.compress(metadata_bytes(properties={"x": "a" * 2 * MB})))
     rows = pa.table({"path": [f"file://{path}"]})
-    read_there(spark, rows, _Parsing(Stores()), "path string", 1)
+    Runner(spark).map(rows, _Parsing(Stores()), rows.schema).table()
     with pytest.raises(TooLarge, match=path.name):
-        read_there(spark, rows, _Parsing(Stores(StoreSettings(limits=SMALL))), "path string", 1)
+        Runner(spark).map(rows, _Parsing(Stores(StoreSettings(limits=SMALL))), rows.schema).table()
 
 
 def point(lifecycle: Lifecycle, metadata_location: str) -> None:

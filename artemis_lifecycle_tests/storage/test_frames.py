@@ -3,50 +3,55 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage import frames
 from artemis_lifecycle.storage.frames import (
     SEAL,
+    SealedFrame,
     describe_frame,
+    map_parts,
     read_frame,
-    read_table,
     row_hashes,
     rows_digest,
+    write_batches,
     write_frame,
-    write_table,
 )
 from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
 
 
-def test_a_table_written_here_reads_as_the_frame_that_spark_wrote(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("anywhere")
+def test_rows_are_read_as_they_were_written_wherever_that_was(spark: SparkSession, tmp_path: Path) -> None:
     table = _rows()
-    here = write_table(table, f"file://{tmp_path}/here", Stores())
+    here = _write(table, f"file://{tmp_path}/here")
+    runner = Runner(spark)
     frame = spark.createDataFrame(table).repartition(3)
-    there = write_frame(frame, f"file://{tmp_path}/there", Stores())
+    there = write_frame(runner.rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
     assert (here.rows, here.schema) == (there.rows, there.schema)
     more = frame.unionByName(frame.select(F.lit("dropped").alias("path"), "kind", "size_in_bytes", "seen"))
-    kept = write_frame(more, f"file://{tmp_path}/kept", Stores(), _Kept())
+    rows = runner.rows(more, table.schema)
+    kept = write_frame(rows, f"file://{tmp_path}/kept", Stores(), through=_without_dropped)
     assert (here.rows, here.schema) == (kept.rows, kept.schema)
-    rows = {tuple(row) for row in read_frame(spark, here.folder, Stores()).collect()}
-    assert len(rows) == 500
     for stored in (here, there, kept):
-        again = read_table(stored.folder, Stores())
-        assert again is not None
+        again = read_frame(runner, stored.folder, Stores()).table()
         assert again.schema == table.schema
         assert again.sort_by("path").equals(table.sort_by("path"))
         # A plan has one id, wherever its files were put together.
         assert rows_digest(again) == rows_digest(table)
-    assert read_table(here.folder, Stores(), at_most=499) is None
 
 
 def _rows() -> pa.Table:
@@ -64,9 +69,32 @@ def _rows() -> pa.Table:
     )
 
 
-class _Kept:
-    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return batch.filter(pc.not_equal(batch.column("path"), "dropped"))
+def _write(table: pa.Table, folder: str) -> SealedFrame:
+    return write_batches(table.to_batches(), table.schema, folder, Stores())
+
+
+def _without_dropped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pc.not_equal(batch.column("path"), "dropped"))
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_masks_select_rows_of_each_part(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_GROUP_ROWS", 100)
+    monkeypatch.setattr(frames, "_PART_ROWS", 200)
+    table = _rows()
+    stored = write_batches(table.to_batches(max_chunksize=50), table.schema, f"file://{tmp_path}/parts", Stores())
+    assert [part.rows for part in stored.parts].count(200) == 2
+
+    def chosen(batches: Iterator[pa.RecordBatch]) -> list[str]:
+        return [path for batch in batches for path in batch.column("path").to_pylist()]
+
+    parts = list(map_parts(stored.folder, Stores(), chosen, ["path"]))
+    masks = [np.array([path.endswith("7") for path in paths], np.bool_) for paths in parts]
+    masks[0][:] = False
+    found = read_frame(Runner(spark), stored.folder, Stores(), masks)
+    expected = sorted(path for paths in parts[1:] for path in paths if path.endswith("7"))
+    assert sorted(found.table().column("path").to_pylist()) == expected
 
 
 def test_a_row_has_the_hash_that_spark_sql_computes(spark: SparkSession) -> None:
@@ -92,7 +120,7 @@ def test_a_digest_tells_rows_apart_and_not_how_they_lie() -> None:
 
 
 def test_a_seal_that_tells_a_digest_is_read(tmp_path: Path) -> None:
-    here = write_table(_rows(), f"file://{tmp_path}/here", Stores())
+    here = _write(_rows(), f"file://{tmp_path}/here")
     seal = tmp_path / "here" / SEAL
     seal.write_text(json.dumps({**json.loads(seal.read_text()), "digest": "0" * 64}))
     assert describe_frame(here.folder, Stores()) == here
@@ -100,12 +128,11 @@ def test_a_seal_that_tells_a_digest_is_read(tmp_path: Path) -> None:
 
 def test_an_empty_table_is_sealed_too(spark: SparkSession, tmp_path: Path) -> None:
     table = pa.table({"path": pa.array([], pa.string()), "size_in_bytes": pa.array([], pa.int64())})
-    here = write_table(table, f"file://{tmp_path}/here", Stores())
-    there = write_frame(
-        spark.createDataFrame([], "path string, size_in_bytes bigint"), f"file://{tmp_path}/there", Stores()
-    )
+    here = _write(table, f"file://{tmp_path}/here")
+    frame = spark.createDataFrame([], "path string, size_in_bytes bigint")
+    there = write_frame(Runner(spark).rows(frame, table.schema), f"file://{tmp_path}/there", Stores())
     assert (here.rows, here.schema) == (there.rows, there.schema)
-    assert read_frame(spark, here.folder, Stores()).count() == 0
+    assert read_frame(Runner(spark), here.folder, Stores()).frame().count() == 0
 
 
 PATHS = st.lists(
@@ -126,8 +153,6 @@ PATHS = st.lists(
 def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(
     paths: list[str], equal_schemes: dict[str, str]
 ) -> None:
-    import numpy as np
-
     encoded = [path.encode() for path in paths]
     lengths = np.array([len(path) for path in encoded], np.int64)
     data = np.frombuffer(b"".join(encoded), np.uint8)
@@ -145,6 +170,4 @@ def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> Non
 
 @given(numbers=st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=50))
 def test_each_number_is_there_once_in_order(numbers: list[int]) -> None:
-    import numpy as np
-
     assert distinct(np.array(numbers, np.uint64)).tolist() == sorted(set(numbers))

@@ -33,9 +33,9 @@ from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.stores import is_local
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-_ROWS_PER_TASK = 500_000
+_ROWS_PER_SHARE = 100_000
 _ENTRY_BYTES = 60
 """What an entry takes at least in a compressed manifest: more rows than this says are not expected of a task."""
 
@@ -105,24 +105,17 @@ class _ManifestTask:
             yield number, pickle.dumps(list(write_segments(self.index, entries, threads)))
 
 
-def rows_there(spark: SparkSession, view: IndexView, snapshot_ids: Sequence[int], schema: str) -> DataFrame:
-    """DataFrame[path, kind, size_in_bytes, location] of all entries that the snapshots reach, a row per naming.
-
-    A task that finds the index damaged reads the metadata itself, for its own manifests only.
-    """
+def shares(view: IndexView, snapshot_ids: Sequence[int]) -> pa.Table:
+    """The manifests of the snapshots in shares of about `_ROWS_PER_SHARE` entries, for `rows_of_shares`."""
     state = view.state
     manifests = np.flatnonzero(state.listed_by(view.chosen(snapshot_ids)))
     held = manifests[state.segment_of[manifests] >= 0]
     order = held[np.lexsort((state.block_offsets[held], state.segment_of[held]))]
     rows = np.maximum(state.manifests.existing[order] + state.manifests.added[order], 1)
-    tasks = max(int(spark.sparkContext.defaultParallelism), -(-int(rows.sum()) // _ROWS_PER_TASK))
-    ends = np.searchsorted(np.cumsum(rows), np.linspace(0, int(rows.sum()), tasks + 1)[1:-1])
-    payloads = []
-    for group in np.split(order, ends):
-        if len(group):
-            payloads.append([pickle.dumps(_Share.of(view, group))])
-    frame = spark.createDataFrame(payloads, "share binary").repartition(len(payloads))
-    return frame.mapInArrow(_rows_of_shares, schema)
+    count = -(-int(rows.sum()) // _ROWS_PER_SHARE)
+    ends = np.searchsorted(np.cumsum(rows), np.linspace(0, int(rows.sum()), count + 1)[1:-1])
+    payloads = [pickle.dumps(_Share.of(view, group)) for group in np.split(order, ends) if len(group)]
+    return pa.table({"share": pa.array(payloads, pa.binary())})
 
 
 class _Share:
@@ -162,7 +155,9 @@ class _Share:
         )
 
 
-def _rows_of_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def rows_of_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Path, kind, size_in_bytes and location of all entries of the shares, a row per naming. A share whose part of the
+    index is damaged is read from the metadata."""
     for batch in batches:
         for payload in batch.column("share").to_pylist():
             share: _Share = pickle.loads(payload)

@@ -14,14 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, StorageError
-from artemis_lifecycle.orphans import given as given_module
-from artemis_lifecycle.orphans.given import given_listing
-from artemis_lifecycle.orphans.listing import Listing, listed_files
-from artemis_lifecycle.orphans.listing_files import read_parquet_listing
-from artemis_lifecycle.orphans.listing_tasks import Below
+from artemis_lifecycle.orphans.external_listing import Below, given_listing, read_parquet_listing
+from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalise
 from artemis_lifecycle.storage.stores import Stores
-from artemis_lifecycle_tests.deletion.world import World
+from artemis_lifecycle_tests.deletion.world import World, listed_files
 
 OLD = datetime(2024, 1, 1, 2, 3, 4, 567_891, tzinfo=UTC)
 
@@ -97,7 +94,8 @@ def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -
 def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
     root = normalise(folder, DEFAULT_RULES)
     batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
-    kept = Below([folder], DEFAULT_RULES)(batch).column("path").to_pylist()
+    (found,) = Below([folder], DEFAULT_RULES)([batch])
+    kept = found.column("path").to_pylist()
     assert kept == [path for path in paths if is_under(path, root, DEFAULT_RULES)]
 
 
@@ -117,13 +115,6 @@ def test_a_given_listing_of_another_shape_is_refused(world: World) -> None:
 
 
 # --- in Parquet files -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["read here", "read by executors"])
-def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "read by executors":
-        monkeypatch.setattr(given_module, "FILES_HERE", -1)
-    return str(request.param)
 
 
 def _of_files(world: World, location: str) -> Listing:
@@ -147,7 +138,7 @@ def _rows(world: World, listing: Listing) -> set[tuple[Any, ...]]:
     return {tuple(row) for row in rows}
 
 
-@pytest.mark.usefixtures("where")
+@pytest.mark.usefixtures("anywhere")
 def test_the_parquet_files_of_a_dataframe_are_the_listing_that_the_dataframe_is(world: World, tmp_path: Path) -> None:
     frame = world.spark.range(200, numPartitions=3).selectExpr(
         "concat('file:/warehouse/t/data/', CASE WHEN id < 190 THEN string(id) ELSE 'twice' END, '.parquet') AS path",
@@ -215,7 +206,7 @@ def test_when_it_was_taken_is_when_the_first_of_its_files_was_written(tmp_path: 
     assert abs(found.begun_at - (OLD + timedelta(seconds=1))) < timedelta(milliseconds=1)
 
 
-@pytest.mark.usefixtures("where")
+@pytest.mark.usefixtures("anywhere")
 @pytest.mark.parametrize(
     ("columns", "said", "kind"),
     [
@@ -241,7 +232,7 @@ def test_files_of_another_shape_are_refused(
     assert _seals(world) == before
 
 
-@pytest.mark.usefixtures("where")
+@pytest.mark.usefixtures("anywhere")
 def test_a_file_that_is_cut_is_an_error_and_no_shorter_listing(world: World, tmp_path: Path) -> None:
     rows = {"path": [f"/warehouse/t/{row}" for row in range(5000)], "last_modified": [OLD] * 5000}
     table = pa.table({**rows, "size_in_bytes": [1] * 5000})

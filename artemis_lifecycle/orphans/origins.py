@@ -8,15 +8,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import subject
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import microseconds, of_microseconds
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+ORPHAN = "orphan"
+
+ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timestamp, reason string, origin string"
+
+_REASON = "listed, and no snapshot, plan or writer has it"
 
 CRASHED_WRITER = "crashed_writer"
 """A file of a write that never got as far as a commit, or of a task whose write was committed without it."""
@@ -60,9 +66,6 @@ def kind_by_name(path: str) -> str:
 
 def kinds_by_name(paths: pa.Array) -> pa.Array:
     """`kind_by_name` of the file that each path of an Arrow array is about. Most are plain data files."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     plain = pc.and_not(pc.ends_with(paths, ".parquet"), pc.match_substring_regex(paths, _NO_PLAIN_DATA))
     if pc.all(plain).as_py() is not False:
         return pa.repeat(kinds.DATA, len(paths))
@@ -133,9 +136,6 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
 def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, history: Known) -> pa.Array:
     """`origin_of` the file that each path of an Arrow array is about; `found` are their kinds, `last_modified` instants
     in microseconds, null where a listing does not tell."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     content = pc.is_in(found, pa.array(sorted(kinds.CONTENT_KINDS)))
     origins = pc.if_else(pc.match_substring_regex(paths, rf"(?i){_UUID}[^/]*\z"), CRASHED_WRITER, UNKNOWN)
     for start, end in history.failed_compactions:
@@ -155,3 +155,24 @@ def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, histor
         ],
         pa.string(),
     )
+
+
+class Origins:
+    """Guesses where orphans come from; without a history all have the one `origin`."""
+
+    def __init__(self, history: Known | None, origin: str = "", reason: str = _REASON) -> None:
+        self.history = history
+        self.origin = origin
+        self.reason = reason
+
+    def __call__(self, judged: pa.RecordBatch) -> pa.RecordBatch:
+        """The orphans among judged files, as `ORPHANS`."""
+        batch = judged.filter(pc.equal(judged.column("verdict"), ORPHAN))
+        path, kind, modified = (batch.column(name) for name in ("path", "kind", "last_modified"))
+        count = batch.num_rows
+        if self.history is None:
+            origins = pa.repeat(self.origin, count)
+        else:
+            origins = origins_of(path, kind, modified.cast(pa.int64()), self.history)
+        columns = [path, kind, batch.column("size_in_bytes"), modified, pa.repeat(self.reason, count), origins]
+        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(ORPHANS))

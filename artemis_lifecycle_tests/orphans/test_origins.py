@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.orphans.names import Known, kind_by_name, kinds_by_name, origin_of, origins_of, version_of
+from artemis_lifecycle.orphans.origins import Known, kind_by_name, kinds_by_name, origin_of, origins_of, version_of
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.instants import microseconds
 

@@ -1,0 +1,126 @@
+"""The cold catalog's entries for one live table, and the table's place in the cold tier. Belongs here: reading them.
+Does not belong: changing them (`publication`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.cold_tier.cold_metadata import snapshot_ids
+from artemis_lifecycle.cold_tier.cold_split import Json
+from artemis_lifecycle.cold_tier.evolution import with_lists
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, place, settle
+from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable
+from artemis_lifecycle.metadata.table_metadata import metadata_json
+from artemis_lifecycle.storage.location import LocationRules
+from artemis_lifecycle.storage.stores import Stores
+
+
+@dataclass(frozen=True)
+class ColdEntry:
+    """A cold table as its catalog has it; both None for one that does not exist yet."""
+
+    location: str | None = None
+    metadata: Json | None = None
+
+    @property
+    def snapshot_ids(self) -> set[int]:
+        return snapshot_ids(self.metadata)
+
+    @property
+    def table_uuid(self) -> str | None:
+        return None if self.metadata is None else self.metadata.get("table-uuid")
+
+
+@dataclass(frozen=True)
+class ColdEntries:
+    """The cold catalog, open for one live table."""
+
+    catalog: CatalogReader
+    stores: Stores
+    table: str
+    table_uuid: str
+
+    def entry(self, name: str) -> ColdEntry:
+        try:
+            location = self.catalog.entry(name).metadata_location
+        except NoSuchTable:
+            return ColdEntry()
+        stores = self.stores
+        return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
+
+    def newest(self, identity: ColdIdentity) -> ColdEntry:
+        """The cold table that grows. Raises HandoffFailed where the name belongs to another table."""
+        newest = self.entry(identity.cold_table)
+        if self._is_of_another(newest):
+            raise HandoffFailed(
+                f"The cold catalog's {identity.cold_table} has another table-uuid, {newest.table_uuid}",
+                table=self.table,
+                path=newest.location,
+                untouched="the cold catalog",
+                hint="drop or rename that entry, which no handoff made, and run the handoff again",
+            )
+        return newest
+
+    def closed(self, name: str) -> ColdEntry:
+        """A cold table that covers a stretch of the past. Raises HandoffFailed where it is missing."""
+        entry = self.entry(name)
+        if entry.metadata is None:
+            raise HandoffFailed(
+                f"The cold catalog has no table {name}, which has the table's past",
+                table=self.table,
+                untouched="both tiers",
+                hint="bring the catalog's row back, and run the handoff again",
+            )
+        return entry
+
+    def free_name(self, identity: ColdIdentity, label: str) -> str:
+        """A name in the cold catalog for a closed table, which another live table may have taken."""
+        name = parse(identity.cold_table).suffixed(f"_{label}")
+        return str(name.suffixed(f"__{identity.table_uuid[:8]}") if self.catalog.exists(str(name)) else name)
+
+    def name_is_taken(self) -> bool:
+        """Return True if the live table's name is an entry of another table."""
+        return self._is_of_another(self.entry(self.table))
+
+    def _is_of_another(self, entry: ColdEntry) -> bool:
+        return entry.metadata is not None and entry.table_uuid != self.table_uuid
+
+
+@contextmanager
+def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterator[ColdEntries]:
+    with CatalogReader(context.config.catalogs.cold) as catalog:
+        yield ColdEntries(catalog, context.cold_stores, table, table_uuid)
+
+
+def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_location: str) -> ColdIdentity:
+    """The table's place in the cold tier, settled now if it has none."""
+    catalogs = context.config.catalogs
+    if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
+        raise ConfigError(
+            "A catalog has no warehouse",
+            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
+        )
+    live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
+    rules = LocationRules.from_config(context.config.policy(table).orphans)
+
+    def choose(cold_locations: list[str]) -> ColdIdentity:
+        with open_entries(context, table, table_uuid) as entries:
+            taken = entries.name_is_taken()
+        return place(
+            table=table,
+            table_uuid=table_uuid,
+            live_location=live_location,
+            live_warehouse=live_warehouse,
+            cold_warehouse=cold_warehouse,
+            rules=rules,
+            name_is_taken=taken,
+            cold_locations=cold_locations,
+        )
+
+    return settle(context.live_stores, context.root, table_uuid, choose)

@@ -1,0 +1,196 @@
+"""The snapshots that are wanted in the other tier, and the metadata that names their files, as rows. Belongs here:
+reading manifest lists and manifests. Does not belong: which of the files still have to be copied (`needed`).
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.cold_tier.ledger import Ledger
+from artemis_lifecycle.cold_tier.paths import Placing
+from artemis_lifecycle.cold_tier.work import COPY, Problem
+from artemis_lifecycle.errors import StorageError, UnreadableMetadata
+from artemis_lifecycle.metadata.kinds import MANIFEST, kind_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import live_entries
+from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, first_of_each, record_batch
+from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.stores import Stores
+
+LISTED = arrow_schema(
+    "snapshot_id bigint, list_source string, list_destination string, list_size bigint, source string, "
+    "destination string, size_in_bytes bigint, live_files bigint, entry binary, error string"
+)
+"""A (snapshot, manifest that its list names); without a manifest for an empty list, with `error` for a list that cannot
+be read. `entry` is what the list records of the manifest, pickled; it may stand in one of a manifest's rows only."""
+
+MANIFESTS = arrow_schema("source string, destination string, size_in_bytes bigint, live_files bigint, entry binary")
+
+FILES = arrow_schema(
+    "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
+    "role string, manifest string, error string"
+)
+"""A (manifest, live entry); with `error`, and the manifest as `source`, for a manifest that cannot be read. `manifest`
+is its destination."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Which snapshots are wanted in the other tier, of which metadata, and by what mapping.
+
+    `origin` recorded the sources when they were copied to where they are: whatever is not as it says is damaged.
+    """
+
+    metadata: TableMetadata
+    snapshot_ids: tuple[int, ...]
+    mapping: Placing
+    origin: Ledger | None = None
+
+    def snapshots(self) -> list[Snapshot]:
+        wanted = set(self.snapshot_ids)
+        return [snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id in wanted]
+
+    def statistics(self) -> dict[str, tuple[str, str, int]]:
+        """Kind, path and size of the wanted snapshots' statistics files, by destination."""
+        wanted = set(self.snapshot_ids)
+        return {
+            self.mapping(file.path): (file.kind, file.path, file.size_in_bytes)
+            for file in self.metadata.statistics
+            if file.snapshot_id in wanted
+        }
+
+
+def read_lists(runner: Runner, source: Stores, demand: Demand) -> Rows:
+    """The manifest lists of the wanted snapshots (LISTED)."""
+    pickled = [pickle.dumps(snapshot) for snapshot in demand.snapshots()]
+    snapshots = pa.table({"snapshot": pa.array(pickled, pa.binary())})
+    return runner.map(snapshots, partial(_lists, source, demand.mapping), LISTED, Cost(files=len(pickled)))
+
+
+def read_manifests(source: Stores, demand: Demand, manifests: Rows) -> Rows:
+    """The live entries of `manifests` (MANIFESTS), which is read twice, as FILES."""
+    files, size, entries = manifests.sums("size_in_bytes", "live_files")
+    cost = Cost(files, entries, max(size, 0))
+    return manifests.map(partial(_entries, source, demand.mapping), FILES, cost)
+
+
+def named_manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The manifests that LISTED rows describe, as MANIFESTS; one may come several times."""
+    for batch in batches:
+        yield batch.filter(batch.column("entry").is_valid()).select(MANIFESTS.names)
+
+
+def distinct_manifests(named: pa.Table) -> pa.Table:
+    """Each of these MANIFESTS once: as the row with the largest size has it."""
+    return first_of_each(named.sort_by([("size_in_bytes", "descending"), ("source", "ascending")]), "destination")
+
+
+def readers(lists: Rows, paths: Collection[str]) -> dict[str, set[int]]:
+    """The snapshots whose list is, or names, each of these manifest lists and manifests, by destination."""
+    rows = lists.map(partial(_naming, pa.array(sorted(paths), pa.string())), LISTED).table()
+    users: dict[str, set[int]] = {path: set() for path in paths}
+    columns = (rows.column(name).to_pylist() for name in ("snapshot_id", "list_destination", "destination"))
+    for snapshot_id, *named in zip(*columns, strict=True):
+        for path in named:
+            if path in users:
+                users[path].add(snapshot_id)
+    return users
+
+
+def list_problems(lists: Rows) -> tuple[Problem, ...]:
+    """The manifest lists that cannot be read."""
+    rows = lists.map(unreadable, LISTED).table().sort_by("snapshot_id").to_pylist()
+    return tuple(
+        Problem(
+            row["list_source"] or f"the manifests of snapshot {row['snapshot_id']}", row["error"], (row["snapshot_id"],)
+        )
+        for row in rows
+    )
+
+
+def manifest_problems(files: Rows, lists: Rows) -> tuple[Problem, ...]:
+    """The manifests that cannot be read, with the snapshots whose lists name them."""
+    rows = files.map(unreadable, FILES).table().to_pylist()
+    if not rows:
+        return ()
+    users = readers(lists, {row["manifest"] for row in rows})
+    grouped: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        grouped.setdefault((row["source"], row["error"]), set()).update(users[row["manifest"]])
+    return tuple(Problem(path, reason, tuple(sorted(ids))) for (path, reason), ids in sorted(grouped.items()))
+
+
+def unreadable(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows with an `error`."""
+    for batch in batches:
+        yield batch.filter(batch.column("error").is_valid())
+
+
+def _naming(paths: pa.Array, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        named = (pc.is_in(batch.column(name), paths) for name in ("list_destination", "destination"))
+        yield batch.filter(pc.or_(*named))
+
+
+def _lists(source: Stores, mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    described: set[tuple[str, int]] = set()
+    for batch in batches:
+        for pickled in batch.column("snapshot").to_pylist():
+            yield record_batch(list(_manifests_of(source, mapping, pickle.loads(pickled), described)), LISTED)
+
+
+def _manifests_of(
+    stores: Stores, mapping: Placing, snapshot: Snapshot, described: set[tuple[str, int]]
+) -> Iterator[tuple[Any, ...]]:
+    nothing, source = (None,) * 5, snapshot.manifest_list
+    try:
+        listed = manifests_of(stores, snapshot)
+    except (UnreadableMetadata, StorageError) as error:
+        yield (snapshot.snapshot_id, source, None, None, *nothing, error.what)
+        return
+    head = (snapshot.snapshot_id, source, None if source is None else mapping(source), listed.size_in_bytes)
+    if not listed.entries:
+        yield (*head, *nothing, None)
+    for entry in listed.entries:
+        path, size = mapping(entry.manifest_path), entry.manifest_length
+        pickled = None if (path, size) in described else pickle.dumps(entry)
+        described.add((path, size))
+        yield (*head, entry.manifest_path, path, size, entry.live_files_count, pickled, None)
+
+
+def _entries(source: Stores, mapping: Placing, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for destination, pickled in zip(
+            batch.column("destination").to_pylist(), batch.column("entry").to_pylist(), strict=True
+        ):
+            yield _files_of(source, mapping, destination, pickle.loads(pickled))
+
+
+def _files_of(stores: Stores, mapping: Placing, manifest: str, entry: ManifestListEntry) -> pa.RecordBatch:
+    try:
+        found = live_entries(stores, entry)
+    except (UnreadableMetadata, StorageError) as error:
+        row = (None, MANIFEST, None, entry.manifest_path, None, None, None, manifest, error.what)
+        return record_batch([row], FILES)
+    contents, formats = (found.column(name).to_pylist() for name in ("content", "file_format"))
+    paths, rows = found.column("file_path"), found.num_rows
+    columns = {
+        "phase": pa.array([0] * rows, pa.int64()),
+        "kind": pa.array(map(kind_of, contents, formats), pa.string()),
+        "file_format": found.column("file_format"),
+        "source": paths,
+        "destination": pa.array(map(mapping, paths.to_pylist()), pa.string()),
+        "size_in_bytes": found.column("file_size_in_bytes"),
+        "role": pa.array([COPY] * rows, pa.string()),
+        "manifest": pa.array([manifest] * rows, pa.string()),
+        "error": pa.nulls(rows, pa.string()),
+    }
+    return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in FILES], schema=FILES)

@@ -1,0 +1,62 @@
+"""What a handoff is asked for, and what it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from artemis_lifecycle.cold_tier.transfer import TransferProgress, TransferSettings
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.operations.journal import HandoffBatches
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class HandoffInput:
+    """What is to go to the cold tier: snapshots of one metadata file of one table. `plan_id` keys the handoff's
+    work; `thinned` are snapshots of the plan that the policy does not archive. `read_base` reads the base where it is
+    not to be read at its own place."""
+
+    plan_id: str
+    table: str
+    table_uuid: str
+    base_metadata_location: str
+    snapshot_ids: tuple[int, ...]
+    thinned: tuple[int, ...] = ()
+    read_base: Callable[[], bytes] | None = None
+
+
+@dataclass(frozen=True)
+class HandoffContext:
+    """What a handoff works with. `check` raises when the worker's lease is lost: it is called before each batch and
+    before the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location,
+    when it must stand or fall with the commit; its connection is to the cold catalog's database."""
+
+    spark: SparkSession
+    live_stores: Stores
+    cold_stores: Stores
+    config: LifecycleConfig
+    batches: HandoffBatches | None = None
+    settings: TransferSettings = field(default_factory=TransferSettings)
+    check: Callable[[], None] = lambda: None
+    on_progress: Callable[[TransferProgress], None] = lambda progress: None
+    record: Callable[[Connection, str], None] | None = None
+
+    @property
+    def runner(self) -> Runner:
+        return Runner(self.spark)
+
+    @property
+    def root(self) -> str:
+        root = self.config.operations.root
+        if root is None:
+            raise ConfigError("operations.root has no address", hint="set it in lifecycle.yaml")
+        return root

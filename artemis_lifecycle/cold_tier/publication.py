@@ -1,0 +1,256 @@
+"""The end of a handoff: one metadata file for each cold table that changes, and one commit of all of them. Belongs
+here: what changes, and the compare-and-swap. Does not belong: what a cold table's metadata says (`cold_metadata`).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from artemis_lifecycle.catalogs.guard import ensure_guard, publish_guarded
+from artemis_lifecycle.catalogs.settings import require_uri
+from artemis_lifecycle.cold_tier import cold_metadata
+from artemis_lifecycle.cold_tier.cold_entries import ColdEntries, ColdEntry, open_entries
+from artemis_lifecycle.cold_tier.cold_split import Json, close, closed_tables, covering, split
+from artemis_lifecycle.cold_tier.evolution import archive_ids, with_current
+from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
+from artemis_lifecycle.cold_tier.name_mapping import Joint, fields_read, joint, mapping_of
+from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
+from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
+from artemis_lifecycle.errors import CommitConflict, HandoffFailed
+from artemis_lifecycle.metadata import manifest_lists
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.storage.instants import of_milliseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PUBLISH_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is to be published: `archived` snapshots of the plan's base, which is `base`, and `live` as JSON."""
+
+    plan: HandoffInput
+    placing: PathMapping
+    base: TableMetadata
+    live: Json
+    archived: frozenset[int]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The next metadata of one cold table; `before` is empty for a table that this handoff makes."""
+
+    table: str
+    before: ColdEntry
+    metadata: Json
+
+
+def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int]:
+    """One commit of the cold tables; (the newest one's metadata location, attempts), 0 attempts when they have all of
+    the snapshots."""
+    plan, identity = what.plan, what.placing.identity
+    engine = connect(require_uri(context.config.catalogs.cold))
+    cold = context.config.catalogs.cold.name
+    try:
+        with open_entries(context, plan.table, plan.table_uuid) as entries:
+            for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+                ensure_guard(engine, cold, context.config.catalogs.live.name)
+                current, changes = _changes(context, entries, what)
+                if not changes:
+                    return current.location, attempt - 1
+                written = [(change, _write_metadata(context, plan, identity, change)) for change in changes]
+                newest = next(location for change, location in written if change.table == identity.cold_table)
+                context.check()
+                try:
+                    with around("handoff.publish"), engine.begin() as connection:
+                        # One transaction, always in one order: a snapshot is never in two cold tables, nor in none.
+                        for change, location in sorted(written, key=lambda each: each[0].table):
+                            publish_guarded(
+                                connection,
+                                cold,
+                                change.table,
+                                plan_id=plan.plan_id,
+                                expected_location=change.before.location,
+                                new_location=location,
+                            )
+                        if context.record is not None:
+                            context.record(connection, newest)
+                    return newest, attempt
+                except CommitConflict:
+                    if attempt == _PUBLISH_ATTEMPTS:
+                        raise
+                    time.sleep(random.uniform(0, min(2.0, 0.05 * 2**attempt)))
+        raise AssertionError("unreachable")
+    finally:
+        engine.dispose()
+
+
+def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:
+    """The newest cold table as it is, and what has to change so that the cold tables have the archived snapshots: the
+    newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
+    plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
+    identity = placing.identity
+    newest = entries.newest(identity)
+    there = newest.snapshot_ids
+    closed = closed_tables((newest.metadata or {}).get("properties"))
+    wanted: dict[str | None, set[int]] = {}
+    for snapshot in live["snapshots"]:
+        # One that could not go to the table of its time is in the newest one.
+        if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in there:
+            covers = covering(closed, snapshot["timestamp-ms"])
+            wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
+    own = wanted.pop(None, set())
+    late = {name: (entries.closed(name), ids) for name, ids in wanted.items() if name is not None}
+    late = {name: (table, ids) for name, (table, ids) in late.items() if not ids <= table.snapshot_ids}
+    if not late and not own:
+        return newest, []
+    if archive_ids(live, newest.metadata) != placing.ids:
+        raise HandoffFailed(
+            "The cold table got schemas, partition specs or sort orders of other ids during the handoff",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog",
+            hint="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
+        )
+    tags = _tags(context, what.base, newest.metadata)
+    changes = []
+    for name, (table, ids) in late.items():
+        assert table.location is not None and table.metadata is not None
+        mapping = _joint(live, ids, table.metadata, table.snapshot_ids)
+        if mapping is None:
+            own |= ids
+        else:
+            joined = cold_metadata.add_late(live, table.metadata, table.location, ids, identity, placing, mapping, tags)
+            changes.append(_Change(name, table, joined))
+    before, mapping = newest.metadata, Joint(mapping_of(live))
+    if before is not None:
+        mapping = _joint(live, own, before, there)
+    if before is not None and mapping is None:
+        # Files without ids are read by another mapping there: what is archived stays with its own.
+        name = entries.free_name(identity, f"mapping_{len(closed) + 1}")
+        before, piece = close(before, name)
+        piece = cold_metadata.without_moved_refs(piece, None, tags) or piece
+        changes.append(_Change(name, ColdEntry(), piece))
+        mapping = Joint(mapping_of(live))
+    assert mapping is not None
+    try:
+        grown = cold_metadata.build_metadata(live, before, newest.location, own, identity, placing, mapping, tags)
+    except cold_metadata.Diverged as apart:
+        raise HandoffFailed(
+            "The table's history is another one than the archive's from "
+            f"{of_milliseconds(apart.at_ms).isoformat()} on: it is registered under two names that both commit, or its "
+            "catalog was put back in time",
+            table=plan.table,
+            path=newest.location,
+            untouched="the cold catalog; the plan stays open and holds its files",
+            hint="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
+            "SELECT), or set cold_tier.enabled to false for it",
+        ) from apart
+    policy = context.config.policy(plan.table).cold_tier.split
+    pieces: dict[str, Json] = {}
+    if policy.by != "never":
+        known_until = cold_metadata.complete_until(grown)
+        grown, pieces = split(
+            grown, policy.by, policy.above, known_until, lambda label: entries.free_name(identity, label)
+        )
+    changes.append(_Change(identity.cold_table, newest, grown))
+    changes += _without_moved_refs(entries, newest, tags, {change.table for change in changes})
+    changes += [_Change(name, ColdEntry(), piece) for name, piece in pieces.items()]
+    return newest, [_bound_to_current(context, change) for change in changes]
+
+
+def _without_moved_refs(
+    entries: ColdEntries,
+    newest: ColdEntry,
+    tags: Sequence[Meaning],
+    changed: Collection[str],
+) -> Iterator[_Change]:
+    """The closed tables whose tags mean something else since the last handoff. They are read only if any does."""
+    properties = (newest.metadata or {}).get("properties")
+    before = history_of(properties)
+    if all(last(tags, each.name) == last(before, each.name) for each in before):
+        return
+    for closed in closed_tables(properties):
+        if closed.name in changed:
+            continue
+        table = entries.closed(closed.name)
+        assert table.metadata is not None
+        pruned = cold_metadata.without_moved_refs(table.metadata, table.location, tags)
+        if pruned is not None:
+            yield _Change(closed.name, table, pruned)
+
+
+def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tuple[Meaning, ...]:
+    """The history of the live table's refs, up to `base`. Where nobody has ever tagged, no metadata file is read."""
+    known = history_of((cold or {}).get("properties"))
+    if not known and not refs_of(base):
+        return ()
+    until = 0 if cold is None else cold_metadata.complete_until(cold)
+    if base.last_updated_ms <= until:
+        return known  # An older plan, or a second try.
+    states = list(former_states(context.live_stores, base, until))[::-1]
+    return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
+
+
+def _joint(live: Json, added: Collection[int], cold: Json, there: Collection[int]) -> Joint | None:
+    """The name mapping for a cold table's snapshots and those `added` to it; None where no one does for both."""
+    if not added or not there:
+        return Joint(mapping_of(cold) if there else mapping_of(live))
+    return joint(mapping_of(cold), mapping_of(live), fields_read(cold, there), fields_read(live, added))
+
+
+def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
+    def specs_of(snapshot: Json) -> list[int]:
+        if snapshot.get("manifest-list") is None:
+            return []
+        entries = manifest_lists.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
+        own = [entry for entry in entries if entry.added_snapshot_id == snapshot["snapshot-id"]]
+        return list(dict.fromkeys(entry.partition_spec_id for entry in (*own, *entries)))
+
+    return replace(change, metadata=with_current(change.metadata, specs_of))
+
+
+def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdIdentity, change: _Change) -> str:
+    location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
+    data = cold_metadata.to_bytes(change.metadata)
+    parse_table_metadata(data, location, context.cold_stores.limits)
+    _parse_with_iceberg(context.spark, location, data, plan)
+    with around("handoff.metadata"):
+        context.cold_stores.write(location, data, overwrite=True)
+    if context.cold_stores.read(location) != data:
+        raise HandoffFailed(
+            "The cold metadata file reads back differently",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog",
+            hint="check the cold store, then run the handoff again",
+        )
+    return location
+
+
+def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: HandoffInput) -> None:
+    """Hold the file against the parser that engines use, before any engine can see it."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        parsed = jvm.org.apache.iceberg.TableMetadataParser.fromJson(location, data.decode())
+        parsed.snapshots().size()
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.getMessage())
+        raise HandoffFailed(
+            f"Iceberg's parser refuses the cold metadata: {reason}",
+            table=plan.table,
+            path=location,
+            untouched="the cold catalog; nothing was written there",
+            hint="report this with the live metadata file; the plan stays open and holds its files",
+        ) from error

@@ -1,0 +1,64 @@
+"""The dry run of a deletion: the questions of a real run, and nothing is changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, DeletionJob, sealed_pieces
+from artemis_lifecycle.deletion.outcomes import OUTCOMES, PieceOutcomes
+from artemis_lifecycle.deletion.recheck import recheck
+from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.protection.context import DeletionContext
+from artemis_lifecycle.protection.protection import Protection
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
+
+
+def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
+    """Ask for every file what a run would ask, delete and write nothing."""
+    protection = Protection(context, job)
+
+    def considered() -> Iterator[pa.Array]:
+        return (batch.column("path") for batch in frame_batches(job.files_location, context.stores))
+
+    protection.require_no_hold()
+    protection.look_around()
+    protection.full(considered)
+    found: list[pa.Table] = []
+    for piece in sealed_pieces(context.stores, job, MOST_PER_BATCH):
+        judged = recheck(context, protection, considered, piece, look_up=True)
+        told = PieceOutcomes(piece)
+        told.put(np.flatnonzero(~judged.going), "absent")
+        told.put(np.flatnonzero(judged.going), "would_delete")
+        told.put_each(judged.kept, "kept")
+        found.append(told.table(""))
+    outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
+    if outcomes.num_rows != job.files:
+        raise StorageError(
+            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, and its record says {job.files:,}",
+            table=job.table,
+            path=job.files_location,
+            untouched="all files of the job",
+            hint="plan or scan again; the stored list was damaged",
+        )
+    totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+    files = Counter({row["outcome"]: row["path_count"] for row in totals})
+    sizes = Counter({row["outcome"]: row["size_in_bytes_sum"] or 0 for row in totals})
+    return DeletionReport(
+        job_id=job.job_id,
+        table=job.table,
+        deleted=0,
+        already_absent=files["absent"],
+        kept=files["kept"],
+        failed=0,
+        bytes=0,
+        dry_run=True,
+        would_delete=files["would_delete"],
+        would_delete_bytes=sizes["would_delete"],
+        _files=lambda: Runner(context.spark).rows(outcomes).frame(),
+    )

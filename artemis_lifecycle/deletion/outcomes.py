@@ -1,0 +1,176 @@
+"""The outcomes of a job's files. Belongs here: their names, and storing them batch by batch. Does not belong: deciding
+them (`worker`), or the Iceberg table that shows them to people (`results`).
+
+    <root>/deletions/<job_id>/outcomes/batch-<n>.parquet (columns: `OUTCOMES`)
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, job_folder
+from artemis_lifecycle.protection.protection import WAITING
+from artemis_lifecycle.spark.runner import Cost, Runner
+from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.frames import arrow_schema
+from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.threads import threaded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
+
+Outcome = Literal["deleted", "quarantined", "absent", "kept", "failed", "would_delete"]
+
+QUARANTINED: Final = "quarantined"
+"""The outcome of a file that left its path and stands in quarantine."""
+
+GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
+"""The outcomes of files that a job took from their paths."""
+
+_NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed", "would_delete")
+_NOT_TOLD = "the store did not say what became of it"
+_ROWS_OF_A_FILE = 500_000
+_READERS = 16
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """What became of one file. `reason`: why it was doomed (deleted, quarantined, absent), why it stays (kept), what
+    failed."""
+
+    path: str
+    kind: str
+    size_in_bytes: int
+    outcome: Outcome
+    reason: str
+
+
+class PieceOutcomes:
+    """The outcomes of a piece's files, by row; what is put later replaces what was put before. A row of which nothing
+    is put failed: the store did not say what became of it."""
+
+    def __init__(self, files: pa.Table) -> None:
+        self._files = files
+        self._codes = np.full(files.num_rows, -1, np.int8)
+        self._reasons: dict[int, str] = {}
+
+    def put(self, rows: NDArray[np.int64], outcome: Outcome) -> None:
+        """These have this outcome, and the reason for which they were doomed."""
+        self._codes[rows] = _NAMES.index(outcome)
+        for row in set(self._reasons).intersection(rows.tolist()):
+            del self._reasons[row]
+
+    def put_each(self, reasons: Mapping[int, str], outcome: Outcome) -> None:
+        """These have this outcome, each with a reason of its own."""
+        self._codes[list(reasons)] = _NAMES.index(outcome)
+        self._reasons.update(reasons)
+
+    def are(self, *outcomes: Outcome) -> pa.Array:
+        """Which rows have one of these outcomes."""
+        return pa.array(np.isin(self._codes, [_NAMES.index(outcome) for outcome in outcomes]))
+
+    def table(self, why_absent: str) -> pa.Table:
+        """The rows as `OUTCOMES`; `why_absent` is put behind the reasons of those that were absent."""
+        self.put_each(dict.fromkeys(np.flatnonzero(self._codes < 0).tolist(), _NOT_TOLD), "failed")
+        reasons = self._files.column("reason")
+        if why_absent:
+            absent = pa.array(self._codes == _NAMES.index("absent"))
+            reasons = pc.if_else(absent, pc.binary_join_element_wise(reasons, why_absent, ""), reasons)
+        if self._reasons:
+            own = pa.array([self._reasons.get(row) for row in range(len(self._codes))], pa.string())
+            reasons = pc.coalesce(own, reasons)
+        names = pa.DictionaryArray.from_arrays(pa.array(self._codes), pa.array(_NAMES)).cast(pa.string())
+        files = {each: self._files.column(each) for each in ("path", "kind", "size_in_bytes")}
+        return pa.table({**files, "outcome": names, "reason": reasons}).cast(arrow_schema(OUTCOMES))
+
+
+def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: pa.Table) -> None:
+    """Store the outcomes of a batch (columns: `OUTCOMES`), whole, in the place of any earlier attempt's."""
+    buffer = io.BytesIO()
+    pq.write_table(outcomes, buffer, compression="zstd")
+    stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
+
+
+def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Table:
+    """What an earlier attempt at the batch recorded (columns: `OUTCOMES`); empty when it recorded nothing."""
+    path = _outcome_path(root, job_id, batch)
+    if stores.head(path) is None:
+        return arrow_schema(OUTCOMES).empty_table()
+    return _outcome_table(stores, path)
+
+
+def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
+    """Every outcome that is recorded of a job, in the order of its batches."""
+    for rows in outcome_tables(stores, root, job_id):
+        for row in rows.to_pylist():
+            yield FileOutcome(**row)
+
+
+def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
+    """The outcomes of each batch of a job that has any, in the order of its batches (columns: `OUTCOMES`)."""
+    parts = outcome_parts(stores, root, job_id)
+    return threaded(lambda path: _outcome_table(stores, path), parts, stores.readers(root, _READERS, 0))
+
+
+def outcome_pieces(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
+    """The same in as few pieces as memory likes: each becomes a file that somebody has to keep."""
+    waiting: list[pa.Table] = []
+    for rows in outcome_tables(stores, root, job_id):
+        waiting.append(rows)
+        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:
+    """The Parquet files with a job's outcomes, in the order of its batches."""
+    listed = stores.list(f"{job_folder(root, job_id)}/outcomes")
+    return sorted(file.path for file in listed if file.path.endswith(".parquet"))
+
+
+def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:
+    """DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have an outcome."""
+    parts = outcome_parts(stores, root, job_id)
+    cost = Cost(len(parts), len(parts) * MOST_PER_BATCH)
+    return (
+        Runner(spark)
+        .map(pa.table({"path": pa.array(parts, pa.string())}), _Reader(stores), arrow_schema(OUTCOMES), cost)
+        .frame()
+    )
+
+
+class _Reader:
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    def __call__(self, paths: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in paths:
+            for path in batch.column("path").to_pylist():
+                yield from _outcome_table(self.stores, path).to_batches()
+
+
+def _outcome_table(stores: Stores, path: str) -> pa.Table:
+    return ParquetReader(stores.read(path), path, stores.limits).read().cast(arrow_schema(OUTCOMES))
+
+
+def _outcome_path(root: str, job_id: str, batch: int) -> str:
+    return f"{job_folder(root, job_id)}/outcomes/batch-{batch:08d}.parquet"
+
+
+def waiting_rows(outcomes: pa.Table) -> pa.Array:
+    """Which rows stay for a reason that ends by itself, or by somebody's act."""
+    kept = pc.equal(outcomes.column("outcome"), "kept")
+    return pc.and_(kept, pc.is_in(outcomes.column("reason"), pa.array(sorted(WAITING))))

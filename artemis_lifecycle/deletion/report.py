@@ -1,0 +1,126 @@
+"""The report of a deletion: what became of a job's files over all of its runs, from the journal and the outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.deletion.outcomes import OUTCOMES, outcome_frame, read_outcomes, waiting_rows
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.journal import BatchState
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class DeletionReport:
+    """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
+    Files that were moved into quarantine count as deleted: they are gone from the table; `quarantine` is the folder.
+
+    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. Of an
+    expiration, files that stay only for now (a writer, a hold of another table, an open plan, a missing archived copy)
+    are kept and pending. A dry run counts `would_delete` and `would_delete_bytes` in the place of the deleted.
+    """
+
+    job_id: str
+    table: str
+    deleted: int
+    already_absent: int
+    kept: int
+    failed: int
+    bytes: int
+    pending: int = 0
+    pending_until: datetime | None = None
+    paused: str | None = None
+    quarantine: str | None = None
+    dry_run: bool = False
+    would_delete: int = 0
+    would_delete_bytes: int = 0
+    _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
+
+        `outcome` is deleted, quarantined, absent, kept or failed, and would_delete in a dry run.
+        """
+        if self._files is None:
+            from pyspark.sql import SparkSession
+
+            return SparkSession.builder.getOrCreate().createDataFrame([], OUTCOMES)
+        return self._files()
+
+    @classmethod
+    def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
+        """The dry run of a job whose time has not come: all its files, DataFrame[path, kind, size_in_bytes, reason]."""
+
+        def judged() -> DataFrame:
+            from pyspark.sql import functions as F
+
+            return files().select("path", "kind", "size_in_bytes", F.lit("would_delete").alias("outcome"), "reason")
+
+        return cls(
+            job_id=job.job_id,
+            table=job.table,
+            deleted=0,
+            already_absent=0,
+            kept=0,
+            failed=0,
+            bytes=0,
+            dry_run=True,
+            would_delete=job.files,
+            would_delete_bytes=size_in_bytes,
+            _files=judged,
+        )
+
+
+def report_of(
+    spark: SparkSession,
+    stores: Stores,
+    operations: Operations,
+    job: DeletionJob,
+    root: str,
+    paused: str | None = None,
+) -> DeletionReport:
+    """The report of a job as the journal has it now; of a job that never began, all its files are pending."""
+    quarantine = operations.quarantines.find(job.job_id)
+    known = operations.journal.job(job.job_id)
+    if known is not None and known.forgotten_at is not None:
+        return DeletionReport(
+            job_id=job.job_id,
+            table=job.table,
+            deleted=known.deleted,
+            already_absent=known.absent,
+            kept=known.kept,
+            failed=known.failed,
+            bytes=known.deleted_bytes,
+            quarantine=None if quarantine is None else quarantine.folder,
+            _files=lambda: outcome_frame(spark, stores, root, job.job_id),
+        )
+    records = operations.journal.batches(job.job_id)
+    counted = [record for record in records if record.state in (BatchState.DONE, BatchState.FAILED, BatchState.WAITING)]
+    waiting = sum(
+        pc.sum(waiting_rows(read_outcomes(stores, root, job.job_id, record.batch))).as_py() or 0
+        for record in counted
+        if record.state == BatchState.WAITING
+    )
+    files = sum(record.files for record in counted)
+    return DeletionReport(
+        job_id=job.job_id,
+        table=job.table,
+        deleted=sum(record.deleted for record in counted),
+        already_absent=sum(record.absent for record in counted),
+        kept=sum(record.kept for record in counted),
+        failed=sum(record.failed for record in counted),
+        bytes=sum(record.deleted_bytes for record in counted),
+        pending=job.files - files + waiting,
+        paused=paused,
+        quarantine=None if quarantine is None else quarantine.folder,
+        _files=lambda: outcome_frame(spark, stores, root, job.job_id),
+    )

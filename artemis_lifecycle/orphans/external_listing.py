@@ -1,0 +1,323 @@
+"""External listings: an S3 Inventory (`inventory`), Parquet files or a DataFrame, sealed as a listing of ours. Belongs
+here: what such a listing has to be, which of its rows are the table's, and each path once.
+
+Files are read by pyarrow through `Stores`: no row of theirs passes through the JVM, and Spark needs no connector for
+the place where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+from numpy.typing import NDArray
+
+from artemis_lifecycle.errors import BadInput, NaiveDatetime, StorageError
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.orphans.listing import LISTED, Listing, listing_folders, seal_listed
+from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner
+from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, row_hashes, write_frame
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location_hash import distinct, text_buffers
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_UNKNOWN_SIZE = 1 << 30
+"""What a file of unknown size counts as."""
+
+
+@dataclass(frozen=True)
+class ListingFile:
+    """One of the files of a listing; `md5` (hex) where somebody wrote down what it has to be. An unknown size is
+    None."""
+
+    path: str
+    size_in_bytes: int | None
+    md5: str | None = None
+
+
+FileReader = Callable[[ListingFile], Iterator["pa.RecordBatch"]]
+"""Rows as LISTED of one file. Picklable. Raises StorageError, BadInput."""
+
+
+class ListingInFiles(Protocol):
+    """A listing that stands in `files`. No object can be in it that was made after `begun_at`."""
+
+    @property
+    def begun_at(self) -> datetime: ...
+
+    @property
+    def files(self) -> Sequence[ListingFile]: ...
+
+    def reader(self, stores: Stores, scheme: str) -> FileReader:
+        """`scheme` is what paths begin with where the listing has only buckets and keys."""
+        ...
+
+
+def given_listing(
+    spark: SparkSession,
+    stores: Stores,
+    listing: DataFrame | ListingInFiles,
+    locations: Sequence[str],
+    *,
+    taken_at: datetime,
+    root: str,
+    clock: Callable[[], datetime],
+    rules: LocationRules,
+    scheme: str = "s3",
+) -> Listing:
+    """Seal a listing that somebody else made: DataFrame[path, last_modified, size_in_bytes], or one in files.
+
+    `taken_at` is when its making began; `scheme` as in `ListingInFiles.reader`. Rows outside `locations` are left out;
+    a path listed twice counts once, as its youngest. Files are read here, or by executors where they are large.
+
+    Raises BadInput for a missing or mistyped column, a path that is null or no UTF-8, or a `taken_at` in the future;
+    StorageError for a file that cannot be read.
+    """
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as F
+
+    if taken_at.tzinfo is None or taken_at.utcoffset() is None:
+        raise NaiveDatetime(f"taken_at={taken_at.isoformat()} has no time zone", hint="pass an aware datetime")
+    if isinstance(listing, DataFrame):
+        _require_frame_columns(listing)
+    now = clock()
+    if taken_at > now:
+        raise BadInput(
+            f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
+            hint="pass the time at which the listing was begun, in UTC",
+        )
+    folders = listing_folders(locations, rules)
+    listing_id = f"listing-{uuid.uuid4().hex}"
+    folder = f"{root}/listings/{listing_id}"
+    started_at = taken_at.astimezone(UTC)
+    below: BatchFunction = Below(folders, rules)
+    runner, cost = Runner(spark), None
+    if isinstance(listing, DataFrame):
+        size = F.col("size_in_bytes").cast("bigint").alias("size_in_bytes")
+        source = runner.rows(listing.select("path", "last_modified", size), arrow_schema(LISTED))
+    else:
+        source = runner.rows(pa.table({"file": [json.dumps(asdict(file)) for file in listing.files]}))
+        sizes = (_UNKNOWN_SIZE if file.size_in_bytes is None else file.size_in_bytes for file in listing.files)
+        cost = Cost(len(listing.files), size_in_bytes=sum(sizes))
+        below = _Files(listing.reader(stores, scheme), Below(folders, rules))
+    with around("orphans.seal_listing"):
+        sealed = write_frame(source, f"{folder}/files", stores, through=below, schema=arrow_schema(LISTED), cost=cost)
+    finished_at = clock()
+    noted = list(map_parts(f"{folder}/files", stores, _noted, ["path", "size_in_bytes"]))
+    hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in noted)])
+    # Two paths of one hash count as one here, and are told apart below.
+    if len(distinct(hashes)) == len(hashes):
+        total = sum(size for _, size in noted)
+        return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, total)
+    # Rare, and dear: every path goes through a shuffle.
+    listed = read_frame(runner, f"{folder}/files", stores)
+    once = runner.meet([listed], "path", _once, listed.schema, Cost(rows=sealed.rows))
+    found = seal_listed(once, f"{folder}/once", stores, listing_id, folders, started_at, clock)
+    drop_frame(f"{folder}/files", stores)
+    return found
+
+
+class _Files:
+    """What `kept` leaves of the rows of files, each read when its turn comes."""
+
+    def __init__(self, read: FileReader, kept: Below) -> None:
+        self.read = read
+        self.kept = kept
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for file in batch.column("file").to_pylist():
+                yield from self.kept(self.read(ListingFile(**json.loads(file))))
+
+
+def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
+    """A hash of each path as it is spelled, and the files' bytes."""
+    hashes, size = [np.empty(0, np.uint64)], 0
+    for batch in batches:
+        hashes.append(row_hashes(batch.select(["path"]), 1))
+        size += pc.sum(batch.column("size_in_bytes")).as_py() or 0
+    return np.concatenate(hashes), size
+
+
+def _once(files: pa.Table) -> pa.Table:
+    """One row per path, the youngest. One row without a time makes the time unknown: unknown means kept."""
+    rows = files.append_column("untimed", pc.is_null(files.column("last_modified")))
+    kept = rows.group_by("path").aggregate([("last_modified", "max"), ("size_in_bytes", "max"), ("untimed", "any")])
+    times = kept.column("last_modified_max")
+    times = pc.if_else(kept.column("untimed_any"), pa.scalar(None, times.type), times)
+    sizes = kept.column("size_in_bytes_max")
+    return pa.table({"path": kept.column("path"), "last_modified": times, "size_in_bytes": sizes})
+
+
+def _require_frame_columns(listing: DataFrame) -> None:
+    from pyspark.sql.types import IntegerType, LongType, StringType, TimestampType
+
+    wanted = {"path": (StringType,), "last_modified": (TimestampType,), "size_in_bytes": (LongType, IntegerType)}
+    types = {column.name: column.dataType for column in listing.schema.fields}
+    for name, accepted in wanted.items():
+        if name not in types or not isinstance(types[name], accepted):
+            found = types[name].simpleString() if name in types else "nothing"
+            raise BadInput(
+                f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
+                hint="name and cast the columns so",
+            )
+
+
+class Below:
+    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path, or with one that
+    is no text."""
+
+    def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
+        self.folders = tuple(folders)
+        self.roots = tuple(normalise(folder, rules) for folder in folders)
+        self.rules = rules
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return map(self._kept, batches)
+
+    def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        paths = batch.column("path")
+        if paths.null_count:
+            raise BadInput("The listing has a row without a path", hint="leave such rows out")
+        try:
+            paths.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise BadInput(f"The listing has a path that is no UTF-8: {error}", hint="leave such rows out") from error
+        below = self._plainly(paths)
+        for row in np.flatnonzero(~below).tolist():
+            below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
+        return batch if below.all() else batch.filter(pa.array(below))
+
+    def _plainly(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """Where a path begins as a folder is spelled, and goes on without a dot or slash that could lead elsewhere."""
+        below = np.zeros(len(paths), np.bool_)
+        for folder in self.folders:
+            begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
+            if begun.true_count == 0:
+                continue
+            if begun.true_count == len(paths) and _turns(paths) == len(paths) * _turns(pa.array([folder])):
+                # No path has fewer than the folder that it begins with, so none has more.
+                return np.ones(len(paths), np.bool_)
+            # A folder ends without a slash: what it has of these by itself is what a plain path below it has.
+            for odd in ("//", "/."):
+                begun = pc.and_(begun, pc.equal(pc.count_substring(paths, odd), folder.count(odd)))
+            below |= begun.to_numpy(zero_copy_only=False)
+        return below
+
+
+def _turns(paths: pa.Array) -> int:
+    """How often a slash stands before a slash or a dot in any of the paths, or at their seams."""
+    starts, data = text_buffers(paths)
+    text = data[starts[0] : starts[-1]]
+    behind = text[np.flatnonzero(text[:-1] == ord("/")) + 1]
+    return int(np.count_nonzero((behind == ord("/")) | (behind == ord("."))))
+
+
+@dataclass(frozen=True)
+class ParquetListing:
+    """Parquet files with the columns of LISTED among theirs. Timestamps without a zone are in UTC, as Spark writes
+    them. `begun_at` is when the first of the files was written."""
+
+    location: str
+    begun_at: datetime
+    files: tuple[ListingFile, ...]
+
+    def reader(self, stores: Stores, scheme: str) -> FileReader:
+        return _Reader(stores)
+
+
+def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
+    """The listing in the Parquet file `location`, or in the Parquet files below that folder, hidden ones (`_SUCCESS`,
+    `.crc`) left out. Raises BadInput where there is none, or something else beside them; StorageError."""
+    location = location.rstrip("/")
+    one = stores.head(location)
+    below = [one] if one is not None else [file for file in stores.list(location) if _shown(file.path, location)]
+    other = [file.path for file in below if one is None and not file.path.endswith(".parquet")]
+    if not below or other:
+        raise BadInput(
+            f"This is no listing in Parquet files: {'something else is among them' if other else 'there are none'}",
+            path=other[0] if other else location,
+            hint="name a Parquet file, or a folder of Parquet files and nothing else",
+        )
+    times = [file.last_modified for file in below if file.last_modified is not None]
+    if not times:
+        raise BadInput(
+            "The store does not tell when this listing was written",
+            path=location,
+            hint="read it as a DataFrame, and pass that with listed_at",
+        )
+    files = tuple(ListingFile(file.path, file.size_in_bytes) for file in below)
+    return ParquetListing(location, min(times), files)
+
+
+def _shown(path: str, folder: str) -> bool:
+    return not any(name.startswith(("_", ".")) for name in path[len(folder) :].split("/"))
+
+
+class _Reader:
+    """Reads Parquet files of a listing, some row groups at a time."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+
+    def __call__(self, file: ListingFile) -> Iterator[pa.RecordBatch]:
+        try:
+            with self.stores.open(file.path) as stream:
+                found = ParquetReader(stream, file.path, self.stores.limits, coerce_int96_timestamp_unit="us")
+                _require_columns(found.schema, file.path)
+                for batch in found.batches(["path", "last_modified", "size_in_bytes"]):
+                    yield _as_listed(batch)
+        except (pa.ArrowException, OverflowError, MemoryError) as error:
+            raise StorageError(
+                f"A file of the listing cannot be read: {error}",
+                path=file.path,
+                hint="take another listing, or leave it to this project to list the table",
+            ) from error
+
+
+def _require_columns(schema: pa.Schema, path: str) -> None:
+    def text(found: pa.DataType) -> bool:
+        spelled = found.value_type if kind.is_dictionary(found) else found
+        return bool(kind.is_string(spelled) or kind.is_large_string(spelled))
+
+    wanted = {"path": text, "last_modified": kind.is_timestamp, "size_in_bytes": kind.is_integer}
+    for name, accepted in wanted.items():
+        one = len(schema.get_all_field_indices(name)) == 1
+        found = schema.field(name).type if one else None
+        if found is None or not accepted(found):
+            raise BadInput(
+                f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is "
+                f"{'not one column' if found is None else found}",
+                path=path,
+                hint="name and cast the columns so",
+            )
+
+
+def _as_listed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    times: Any = in_utc(batch.column("last_modified"))
+    return pa.RecordBatch.from_arrays(
+        [
+            pc.cast(batch.column("path"), pa.string()),
+            # What is below a microsecond is cut off, which makes a file older by less than that; no more is lost.
+            pc.cast(times, pa.timestamp("us", "UTC"), safe=times.type.unit != "ns"),
+            pc.cast(batch.column("size_in_bytes"), pa.int64()),
+        ],
+        names=["path", "last_modified", "size_in_bytes"],
+    )
+
+
+def in_utc(times: Any) -> Any:
+    """Times that do not name their zone are in UTC: so Spark and S3 write them."""
+    return times if times.type.tz is not None else pc.assume_timezone(times, "UTC")

@@ -1,0 +1,165 @@
+"""The result of an orphan scan: what it counted, and where its files are sealed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.metadata import kinds
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.operations.scans import ScanRecord
+from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.origins import ORPHAN
+from artemis_lifecycle.protection.places import IN_FLIGHT
+from artemis_lifecycle.protection.protection import TOO_YOUNG
+from artemis_lifecycle.protection.table_state import REACHABLE
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.storage.frames import describe_frame, read_frame
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class OrphanSummary:
+    """Counts of a scan, in files; sizes in bytes. By reason: why listed files stay, or `orphan`."""
+
+    listed_files: int
+    listed_bytes: int
+    orphan_files: int
+    orphan_bytes: int
+    too_young: int
+    live_writers: int
+    files_by_reason: Mapping[str, int]
+    bytes_by_reason: Mapping[str, int]
+    orphans_by_kind: Mapping[str, int]
+    orphans_by_origin: Mapping[str, int]
+
+    @property
+    def orphan_share(self) -> float:
+        """Orphans among the listed files, from 0 to 1."""
+        return self.orphan_files / self.listed_files if self.listed_files else 0.0
+
+
+@dataclass(frozen=True)
+class OrphanScanResult:
+    """A sealed scan. Nothing was changed.
+
+    `skipped_in_flight` counts unreferenced files that a writer may still be writing: too young, or a live writer's; the
+    summary tells the two apart.
+    """
+
+    scan_id: str
+    table: str
+    table_uuid: str
+    listing_id: str
+    metadata_location: str
+    listed_at: datetime
+    metadata_read_at: datetime
+    files_location: str
+    skipped_in_flight: int
+    summary: OrphanSummary
+    _spark: SparkSession = field(repr=False, compare=False)
+    _stores: Stores = field(repr=False, compare=False)
+
+    def files(self) -> DataFrame:
+        """DataFrame[path, kind, size_in_bytes, last_modified, reason, origin], one row per orphan. `kind` and `origin`
+        are guesses by name."""
+        return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
+
+    def unreferenced(self) -> DataFrame:
+        """DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not reach, with
+        `orphan` or why it stays."""
+        folder = f"{self.files_location.removesuffix('/files')}/unreferenced"
+        return read_frame(Runner(self._spark), folder, self._stores).frame()
+
+    @property
+    def orphan_data_files(self) -> DataFrame:
+        """DataFrame[path] of data files and delete files."""
+        files = self.files()
+        return files.where(files.kind.isin(*sorted(kinds.CONTENT_KINDS))).select("path")
+
+    @property
+    def orphan_manifests(self) -> DataFrame:
+        """DataFrame[path] of manifests and manifest lists."""
+        files = self.files()
+        return files.where(files.kind.isin(kinds.MANIFEST, kinds.MANIFEST_LIST)).select("path")
+
+
+def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
+    """The stored scan of that id, from any process. Raises NoSuchPlan; StorageError when its seal is missing."""
+    record = operations.scans.get(scan_id)
+    sealed = describe_frame(record.files_location, stores)
+    if sealed is None or sealed.rows != record.files:
+        raise StorageError(
+            f"The sealed files of scan {scan_id} are missing, or not the {record.files:,} that its record names",
+            table=record.table,
+            path=record.files_location,
+            untouched="all files",
+            hint=f"scan again: artemis scan-orphans {quote(record.table)}",
+        )
+    return result_of(record, spark, stores)
+
+
+def result_of(record: ScanRecord, spark: SparkSession, stores: Stores) -> OrphanScanResult:
+    return OrphanScanResult(
+        scan_id=record.scan_id,
+        table=record.table,
+        table_uuid=record.table_uuid,
+        listing_id=record.listing_id or "",
+        metadata_location=record.metadata_location,
+        listed_at=record.listed_at,
+        metadata_read_at=record.metadata_read_at,
+        files_location=record.files_location,
+        skipped_in_flight=record.skipped_in_flight,
+        summary=OrphanSummary(**json.loads(record.summary)),
+        _spark=spark,
+        _stores=stores,
+    )
+
+
+class ScanCounts:
+    """Files and bytes of the rows that pass through, by columns."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Counter[str]] = defaultdict(Counter)
+        self.sizes: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def of(self, batches: Iterable[pa.RecordBatch], *columns: str) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for column in columns:
+                totals = rows.group_by(column).aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
+                for total in totals:
+                    self.files[column][total[column]] += total["path_count"]
+                    self.sizes[column][total[column]] += total["size_in_bytes_sum"] or 0
+            yield batch
+
+    def summary(self, listing: Listing) -> OrphanSummary:
+        """What the scan found in `listing`."""
+        files, sizes = (dict(sorted(counter["verdict"].items())) for counter in (self.files, self.sizes))
+        # Some are reached under another name than the listed one.
+        files.pop(REACHABLE, None)
+        sizes.pop(REACHABLE, None)
+        reached, reached_bytes = listing.files - sum(files.values()), listing.bytes - sum(sizes.values())
+        return OrphanSummary(
+            listed_files=listing.files,
+            listed_bytes=listing.bytes,
+            orphan_files=files.get(ORPHAN, 0),
+            orphan_bytes=sizes.get(ORPHAN, 0),
+            too_young=files.get(TOO_YOUNG, 0),
+            live_writers=files.get(IN_FLIGHT, 0),
+            files_by_reason={REACHABLE: reached} | files,
+            bytes_by_reason={REACHABLE: reached_bytes} | sizes,
+            orphans_by_kind=dict(sorted(self.files["kind"].items())),
+            orphans_by_origin=dict(sorted(self.files["origin"].items())),
+        )

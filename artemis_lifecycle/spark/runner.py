@@ -1,0 +1,376 @@
+"""Run one function over Arrow rows: in this process when the work is small, on Spark's executors when it is large.
+Belongs here: that choice, its one threshold, and the meeting of rows by hash bucket. Does not belong: what a function
+does.
+
+A step is a picklable function from record batches to record batches, or from tables to a table for rows that must meet.
+It gives the same rows however the input is cut into batches or buckets; the order of rows is not defined. A stage whose
+result outgrows this process runs again on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.spark.worker_errors import worker_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage is expected to read. `files` counts files that it waits for, one for each row of the input."""
+
+    files: int = 0
+    rows: int = 0
+    size_in_bytes: int = 0
+
+    def parts(self, most: Cost) -> int:
+        """The number of parts, at least one, that are within `most` each."""
+        return max(
+            1,
+            -(-self.files // most.files),
+            -(-self.rows // most.rows),
+            -(-self.size_in_bytes // most.size_in_bytes),
+        )
+
+
+IN_PROCESS = Cost(files=512, rows=500_000, size_in_bytes=256 << 20)
+"""A stage beyond any of these runs on executors. Below, starting Python workers costs more than the work."""
+
+force_executors = False
+"""For tests: run every stage on executors, however small."""
+
+_PER_TASK = Cost(files=64, rows=200_000, size_in_bytes=256 << 20)
+_TASKS_PER_CORE = 4
+_THREADS = 8
+_PIECES_PER_THREAD = 4
+_BUCKET = "_bucket"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of `schema`: an Arrow table in this process, or a DataFrame on executors, which is computed when read."""
+
+    schema: pa.Schema
+    data: pa.Table | DataFrame
+    _runner: Runner
+
+    def table(self) -> pa.Table:
+        """All rows in the memory of this process. Raises what the functions raise."""
+        if isinstance(self.data, pa.Table):
+            return self.data
+        with worker_errors():
+            return self.data.toArrow().cast(self.schema)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, with one partition at a time in the memory of this process. Raises what the functions raise."""
+        if isinstance(self.data, pa.Table):
+            yield from self.data.to_batches()
+            return
+        with worker_errors():
+            for row in self.data.mapInArrow(_packed, "batch binary").toLocalIterator(prefetchPartitions=True):
+                with pa.ipc.open_stream(row["batch"]) as stream:
+                    yield from _cast(stream, self.schema)
+
+    def frame(self) -> DataFrame:
+        """The rows as a DataFrame."""
+        if not isinstance(self.data, pa.Table):
+            return self.data
+        if not self.data.num_rows:
+            return self._runner.session.createDataFrame([], _spark_schema(self.schema))
+        # One chunk: PySpark 4.1 drops the rows behind an empty batch of an Arrow table.
+        return self._runner.session.createDataFrame(self.data.combine_chunks(), _spark_schema(self.schema))
+
+    def map(self, function: BatchFunction, schema: pa.Schema, cost: Cost | None = None) -> Rows:
+        """Apply `function`, as `Runner.map` does."""
+        return self._runner.map(self, function, schema, cost)
+
+    def select(self, *columns: str) -> Rows:
+        """The rows with these columns only."""
+        schema = pa.schema([self.schema.field(column) for column in columns])
+        return replace(self, schema=schema, data=self.data.select(list(columns)))
+
+    def between(self, column: str, first: int | str, last: int | str) -> Rows:
+        """The rows whose `column` is at least `first` and at most `last`."""
+        if isinstance(self.data, pa.Table):
+            field = pc.field(column)
+            return replace(self, data=self.data.filter((field >= first) & (field <= last)))
+        return replace(self, data=self.data.filter(self.data[column].between(first, last)))
+
+    def ordered(self, *columns: str) -> Rows:
+        """The rows in the order of `columns`; `batches` and `table` keep it."""
+        if isinstance(self.data, pa.Table):
+            return replace(self, data=self.data.sort_by([(column, "ascending") for column in columns]))
+        return replace(self, data=self.data.orderBy(*columns))
+
+    def sums(self, *columns: str) -> tuple[int, ...]:
+        """The number of rows, and the sum of each of `columns`. Raises what the functions raise."""
+        if isinstance(self.data, pa.Table):
+            return self.data.num_rows, *(pc.sum(self.data.column(column)).as_py() or 0 for column in columns)
+        from pyspark.sql import functions as sf
+
+        with worker_errors():
+            row = self.data.agg(sf.count("*"), *(sf.sum(column) for column in columns)).collect()[0]
+        return tuple(value or 0 for value in row)
+
+
+class Runner:
+    """Runs stages for one Spark session, or for one that the first large stage starts."""
+
+    def __init__(self, session: SparkSession | Callable[[], SparkSession]) -> None:
+        self._session = session
+
+    @property
+    def session(self) -> SparkSession:
+        if callable(self._session):
+            self._session = self._session()
+        return self._session
+
+    def rows(self, data: pa.Table | DataFrame, schema: pa.Schema | None = None) -> Rows:
+        """An Arrow table, or a DataFrame of `schema`, as the input of a stage."""
+        if isinstance(data, pa.Table):
+            return Rows(data.schema, data, self)
+        assert schema is not None
+        return Rows(schema, data, self)
+
+    def map(
+        self,
+        rows: Rows | pa.Table,
+        function: BatchFunction,
+        schema: pa.Schema,
+        cost: Cost | None = None,
+        threads: int = _THREADS,
+    ) -> Rows:
+        """Apply `function` to `rows`; the result has `schema`.
+
+        `cost` is what the function reads. In this process the work is done at once, in up to `threads` threads. Without
+        a `cost` the work is done where the rows are, or where so many belong, and rows on executors keep their
+        partitions.
+        """
+        source = self.rows(rows) if isinstance(rows, pa.Table) else rows
+        data, expected = source.data, cost
+        if isinstance(data, pa.Table):
+            if not data.num_rows:
+                return self.rows(schema.empty_table())
+            expected = expected or Cost(rows=data.num_rows)
+        if expected is not None and _is_small(expected):
+            try:
+                return self.rows(_mapped(source.table(), function, schema, threads if cost else 1))
+            except _Outgrown:
+                expected = IN_PROCESS
+        frame = source.frame() if expected is None else self._spread(source.frame(), expected.parts(_PER_TASK))
+        done = frame.mapInArrow(_Typed(function, source.schema, schema), _spark_schema(schema))
+        return Rows(schema, done, self)
+
+    def meet(
+        self,
+        sides: Sequence[Rows | pa.Table],
+        on: str,
+        function: Callable[..., pa.Table],
+        schema: pa.Schema,
+        cost: Cost | None = None,
+    ) -> Rows:
+        """Hand the rows of one or two `sides` to `function`, one table for each side; the result has `schema`.
+
+        Rows with the same value of the column `on` are handed over together, with the rows of other values that share
+        their bucket. In this process all rows are one bucket. `cost` is what both sides have together; by default they
+        are counted, which computes them.
+        """
+        sources = [self.rows(side) if isinstance(side, pa.Table) else side for side in sides]
+        expected = cost or Cost(rows=sum(source.sums()[0] for source in sources))
+        if _is_small(expected) or expected == Cost():
+            tables = [source.table() for source in sources]
+            if not any(table.num_rows for table in tables):
+                return self.rows(schema.empty_table())
+            return self.rows(function(*tables).select(schema.names).cast(schema))
+        buckets = expected.parts(_PER_TASK)
+        grouped = [self._bucketed(source.frame(), on, buckets).groupBy(_BUCKET) for source in sources]
+        meeting = _meeting(function, [source.schema for source in sources], schema)
+        if len(grouped) == 1:
+            return Rows(schema, grouped[0].applyInArrow(meeting, _spark_schema(schema)), self)
+        left, right = grouped
+        return Rows(schema, left.cogroup(right).applyInArrow(meeting, _spark_schema(schema)), self)
+
+    def match(
+        self,
+        left: Rows | pa.Table,
+        right: Rows | pa.Table,
+        on: str,
+        function: Callable[..., pa.Table],
+        schema: pa.Schema,
+    ) -> Rows:
+        """Like `meet`, for a `right` side of which only rows with a value of `left` count: it may be much larger."""
+        left, right = (self.rows(side) if isinstance(side, pa.Table) else side for side in (left, right))
+        if isinstance(left.data, pa.Table) and not isinstance(right.data, pa.Table):
+            if not left.data.num_rows:
+                return self.rows(schema.empty_table())
+            if _is_small(Cost(rows=left.data.num_rows)):
+                # The values of the small side go to the other's tasks.
+                wanted = self.map(right, _Among(on, left.data.column(on).combine_chunks()), right.schema)
+                right = self.rows(wanted.table())
+        return self.meet([left, right], on, function, schema)
+
+    def concat(self, *parts: Rows | pa.Table) -> Rows:
+        """The rows of all `parts`, which have one schema."""
+        sources = [self.rows(part) if isinstance(part, pa.Table) else part for part in parts]
+        schema = sources[0].schema
+        tables = [source.data for source in sources if isinstance(source.data, pa.Table)]
+        if len(tables) == len(sources):
+            return Rows(schema, pa.concat_tables(tables), self)
+        first, *others = (source.frame() for source in sources)
+        for other in others:
+            first = first.unionByName(other)
+        return Rows(schema, first, self)
+
+    @contextmanager
+    def keeping(self) -> Iterator[Callable[[Rows], Rows]]:
+        """A function that keeps the rows it is given on the executors until the block ends, for those who read them
+        more than once."""
+        kept: list[DataFrame] = []
+
+        def keep(rows: Rows) -> Rows:
+            if not isinstance(rows.data, pa.Table):
+                kept.append(rows.data.persist())
+            return rows
+
+        try:
+            yield keep
+        finally:
+            for frame in kept:
+                frame.unpersist()
+
+    def _spread(self, frame: DataFrame, tasks: int) -> DataFrame:
+        cores = int(self.session.sparkContext.defaultParallelism)
+        if tasks <= cores:
+            return frame.coalesce(tasks)
+        return frame.repartition(min(tasks, _TASKS_PER_CORE * cores))
+
+    def _bucketed(self, frame: DataFrame, on: str, buckets: int) -> DataFrame:
+        partitions = min(buckets, _TASKS_PER_CORE * int(self.session.sparkContext.defaultParallelism))
+        return frame.withColumn(_BUCKET, _bucket(on, buckets)).repartition(partitions, _BUCKET)
+
+
+def record_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of these rows, each with its values in the order of `schema`."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+    )
+
+
+def first_of_each(rows: pa.Table, column: str) -> pa.Table:
+    """The first row of each value of `column`."""
+    codes = rows.column(column).combine_chunks().dictionary_encode().indices.to_numpy()
+    return rows.take(pa.array(np.sort(np.unique(codes, return_index=True)[1])))
+
+
+def _is_small(cost: Cost) -> bool:
+    return not force_executors and cost.parts(IN_PROCESS) == 1
+
+
+class _Outgrown(Exception):  # noqa: N818  (control flow inside `Runner.map`)
+    """The result has more rows than belong into this process."""
+
+
+def _mapped(rows: pa.Table, function: BatchFunction, schema: pa.Schema, threads: int) -> pa.Table:
+    typed, lock, made = _Typed(function, rows.schema, schema), Lock(), 0
+    most = max(IN_PROCESS.rows, rows.num_rows)
+    size = -(-rows.num_rows // (1 if threads == 1 else threads * _PIECES_PER_THREAD))
+    pieces = [rows.slice(start, size).to_batches() for start in range(0, rows.num_rows, size)]
+
+    def run(piece: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        nonlocal made
+        done = []
+        for batch in typed(piece):
+            with lock:
+                made += batch.num_rows
+            if made > most:
+                raise _Outgrown
+            done.append(batch)
+        return done
+
+    if len(pieces) == 1:
+        return pa.Table.from_batches(run(pieces[0]), schema)
+    with ThreadPoolExecutor(min(threads, len(pieces))) as pool:
+        return pa.Table.from_batches(chain.from_iterable(pool.map(run, pieces)), schema)
+
+
+class _Among:
+    """The rows with one of these values in `column`."""
+
+    def __init__(self, column: str, values: pa.Array) -> None:
+        self._column = column
+        self._values = values
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        # Arrow would build its hash table again for each batch.
+        values = set(self._values.to_pylist())
+        for batch in batches:
+            yield batch.filter(
+                pa.array([value in values for value in batch.column(self._column).to_pylist()], pa.bool_())
+            )
+
+
+class _Typed:
+    """`function`, for batches that come in types that Spark chose (a session's time zone), and go in those of `to`."""
+
+    def __init__(self, function: BatchFunction, of: pa.Schema, to: pa.Schema) -> None:
+        self._function = function
+        self._of = of
+        self._to = to
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _cast(self._function(_cast(batches, self._of)), self._to)
+
+
+def _cast(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return (batch if batch.schema == schema else batch.cast(schema) for batch in batches)
+
+
+def _meeting(
+    function: Callable[..., pa.Table], schemas: Sequence[pa.Schema], schema: pa.Schema
+) -> Callable[..., pa.Table]:
+    def side(table: pa.Table, of: pa.Schema) -> pa.Table:
+        # A side without rows comes without columns.
+        return table.select(of.names).cast(of) if table.num_rows else of.empty_table()
+
+    def run(*tables: pa.Table) -> pa.Table:
+        met = function(*(side(table, of) for table, of in zip(tables, schemas, strict=True)))
+        return met.select(schema.names).cast(schema)
+
+    # PySpark 4.1 counts the parameters, and refuses hints that it cannot resolve: lambdas have none.
+    return (lambda rows: run(rows)) if len(schemas) == 1 else (lambda left, right: run(left, right))
+
+
+def _bucket(on: str, buckets: int) -> Column:
+    from pyspark.sql import functions as sf
+
+    return sf.pmod(sf.xxhash64(on), sf.lit(buckets))
+
+
+def _packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()], pa.binary())], ["batch"])
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)
