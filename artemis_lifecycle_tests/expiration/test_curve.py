@@ -13,6 +13,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex
 from artemis_lifecycle.reachability.index.files import deletable, reachable
+from artemis_lifecycle.reachability.index.refresh import refresh
 from artemis_lifecycle_tests.conftest import MakeConfig
 
 DAY = 86_400_000
@@ -76,7 +77,7 @@ def test_each_point_is_what_that_window_would_leave(make_config: MakeConfig, spa
         index = ManifestIndex.open(
             lifecycle.live_stores, f"{lifecycle.root}/again", metadata.table_uuid, lifecycle.rules("db.curve")
         )
-        view = index.refresh(metadata)
+        view = refresh(index, metadata)
         ids = [snapshot.snapshot_id for snapshot in metadata.snapshots]
         assert (longest.snapshots, shortest.snapshots) == (5, 2)
         for point, kept in ((longest, ids), (shortest, [ids[0], ids[-1]])):

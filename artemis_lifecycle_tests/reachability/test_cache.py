@@ -12,7 +12,9 @@ import pytest
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex
+from artemis_lifecycle.reachability.index import refresh as refreshing
 from artemis_lifecycle.reachability.index.files import reachable
+from artemis_lifecycle.reachability.index.refresh import refresh
 from artemis_lifecycle_tests.reachability.answers import same
 from artemis_lifecycle_tests.reachability.metadata_tables import MetadataTable, built
 
@@ -50,23 +52,23 @@ def opened(table: MetadataTable, root: Path, cache: str | None, seconds: int = 6
 
 def check(table: MetadataTable, root: Path, fresh: Path, cache: str) -> None:
     metadata = table.read_metadata()
-    expected = opened(table, fresh, None).refresh(metadata)
+    expected = refresh(opened(table, fresh, None), metadata)
     for count in range(len(table.ids())):
-        same(opened(table, root, cache).refresh(metadata), expected, table.ids(), table.ids()[:count])
+        same(refresh(opened(table, root, cache), metadata), expected, table.ids(), table.ids()[:count])
 
 
 def test_what_redis_holds_is_asked_of_no_store_and_does_not_outlast_the_window(
     table: MetadataTable, tmp_path: Path, redis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = table.read_metadata()
-    view = opened(table, tmp_path / "index", redis.address).refresh(metadata)
+    view = refresh(opened(table, tmp_path / "index", redis.address), metadata)
     answer = reachable(view, table.ids())
     keys = redis.keys("artemis:*")
     assert keys
     assert all(0 < redis.ttl(key) <= 60 for key in keys)
     for segment in (tmp_path / "index" / table.table_uuid).glob("segment-*"):
         segment.unlink()
-    assert opened(table, tmp_path / "index", redis.address).refresh(metadata).reachable(table.ids()).equals(answer)
+    assert reachable(refresh(opened(table, tmp_path / "index", redis.address), metadata), table.ids()).equals(answer)
 
 
 def test_a_redis_that_says_something_else_is_not_believed(
@@ -84,14 +86,14 @@ def test_a_redis_that_is_away_costs_no_answer(
     table: MetadataTable, tmp_path: Path, redis: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = redis.address
-    opened(table, tmp_path / "index", address).refresh(table.read_metadata())
+    refresh(opened(table, tmp_path / "index", address), table.read_metadata())
     redis.shutdown()
     check(table, tmp_path / "index", tmp_path / "fresh", address)
     assert "the store is read instead" in caplog.text
 
 
 def test_an_address_that_is_none_is_an_error_of_the_configuration(table: MetadataTable, tmp_path: Path) -> None:
-    view = opened(table, tmp_path / "index", "http://nowhere").refresh(table.read_metadata())
+    view = refresh(opened(table, tmp_path / "index", "http://nowhere"), table.read_metadata())
     with pytest.raises(ConfigError, match=r"reachability\.cache"):
         reachable(view, table.ids())
 
@@ -113,14 +115,14 @@ def test_a_state_that_another_run_replaced_in_between_costs_no_second_reading(
 ) -> None:
     table = built(b"", [bytes([6]) * 64, bytes([9]) * 64], str(tmp_path))
     index = opened(table, tmp_path / "index", None)
-    index.refresh(table.read_metadata())
-    listed = index._states()
+    refresh(index, table.read_metadata())
+    listed = refreshing._states(index)
     for _ in range(3):
         table.step(bytes([6]) * 64)
-        index.refresh(table.read_metadata())
+        refresh(index, table.read_metadata())
     assert not Path(listed[-1][1]).exists()
     answers = [listed]
-    newest = ManifestIndex._states
-    monkeypatch.setattr(ManifestIndex, "_states", lambda self: answers.pop() if answers else newest(self))
-    view = opened(table, tmp_path / "index", None).refresh(table.read_metadata())
+    newest = refreshing._states
+    monkeypatch.setattr(refreshing, "_states", lambda of: answers.pop() if answers else newest(of))
+    view = refresh(opened(table, tmp_path / "index", None), table.read_metadata())
     assert (view.lists_read, view.manifests_read) == (0, 0)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, reading, settle, state
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, files, lookups, segments, state
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.lookups import holders, reaches, reaching
+from artemis_lifecycle.reachability.index.refresh import refresh
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import hash_location
@@ -95,7 +96,7 @@ class Retention:
 def small_parts(tape: Tape) -> Iterator[None]:
     """Tiny tables would fill one segment of the index and no more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "SEGMENT_ROWS", tape.of((1_000_000, 1, 4)))
+        patch.setattr(segments, "SEGMENT_ROWS", tape.of((1_000_000, 1, 4)))
         yield
 
 
@@ -110,7 +111,7 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         metadata = table.read_metadata()
         tape = Tape(choices)
         with small_parts(tape):
-            view = opened(table, folder, tape.of((1, 1, 1, 8))).refresh(metadata)
+            view = refresh(opened(table, folder, tape.of((1, 1, 1, 8))), metadata)
         known = mentions(table)
         some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
         for expired in dict.fromkeys([some, *Retention(table, metadata, tape).expired()]):
@@ -152,12 +153,12 @@ def test_a_hash_that_many_locations_share_keeps_files_and_deletes_none(
     """With 64 bits no test would ever meet a collision: here there are at most 16 hashes."""
     mask = (1 << bits) - 1
     with folders() as folder, pytest.MonkeyPatch.context() as patch:
-        for module in (reading, settle, state):
-            whole = module.hash_paths
-            patch.setattr(module, "hash_paths", lambda *args, whole=whole: whole(*args) & np.uint64(mask))
-        patch.setattr(settle, "hash_location", lambda location: hash_location(location) & mask)
+        for module in (files, lookups, segments, state):
+            whole = module.hash_column
+            patch.setattr(module, "hash_column", lambda *args, whole=whole: whole(*args) & np.uint64(mask))
+        patch.setattr(lookups, "hash_location", lambda location: hash_location(location) & mask)
         table, tape = built(opening, steps, folder, rules), Tape(choices)
-        view = opened(table, folder).refresh(table.read_metadata())
+        view = refresh(opened(table, folder), table.read_metadata())
         known = mentions(table)
         some = tuple(snapshot_id for snapshot_id in table.ids() if tape.once_in(2))
         found = by_file(deletable(view, some), known)
@@ -170,7 +171,7 @@ def test_a_hash_that_many_locations_share_keeps_files_and_deletes_none(
 def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [b"", b"\x06", b"\x09"], folder)
-        view = opened(table, folder).refresh(table.read_metadata())
+        view = refresh(opened(table, folder), table.read_metadata())
         assert deletable(view, ()).num_rows == 0
         assert reachable(view, ()).num_rows == 0
         assert holders(view, "s3://nobody/knows.parquet") == ()
@@ -179,7 +180,7 @@ def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:
 def test_a_snapshot_that_is_not_there_is_an_error_and_not_an_empty_answer(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [b"", b""], folder)
-        view = opened(table, folder).refresh(table.read_metadata())
+        view = refresh(opened(table, folder), table.read_metadata())
         for ask in (deletable, reachable):
             with pytest.raises(UnreadableMetadata, match="404"):
                 ask(view, (404,))
@@ -188,7 +189,7 @@ def test_a_snapshot_that_is_not_there_is_an_error_and_not_an_empty_answer(folder
 def test_a_table_without_snapshots_has_no_files(folders: Folders) -> None:
     with folders() as folder:
         table = built(b"", [], folder)
-        view = opened(table, folder).refresh(table.read_metadata())
+        view = refresh(opened(table, folder), table.read_metadata())
         assert deletable(view, ()).num_rows == reachable(view, ()).num_rows == 0
 
 
@@ -196,10 +197,10 @@ def test_the_index_lies_under_the_tables_uuid(folders: Folders) -> None:
     """Two tables under one root, of one location even, never meet."""
     with folders() as folder:
         table = built(b"", [b"", b""], folder)
-        view = opened(table, folder).refresh(table.read_metadata())
+        view = refresh(opened(table, folder), table.read_metadata())
         assert (view.lists_read, view.manifests_read) == (2, 2)
         table.table_uuid = "00000000-0000-4000-8000-00000000beef"
-        other = opened(table, folder).refresh(table.read_metadata())
+        other = refresh(opened(table, folder), table.read_metadata())
         assert (other.lists_read, other.manifests_read) == (2, 2)
-        again = opened(table, folder).refresh(table.read_metadata())
+        again = refresh(opened(table, folder), table.read_metadata())
         assert (again.lists_read, again.manifests_read) == (0, 0)

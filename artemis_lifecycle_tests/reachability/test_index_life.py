@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, compaction, files, reading
+from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex, array_file, compaction, segments
 from artemis_lifecycle.reachability.index import index as index_module
 from artemis_lifecycle.reachability.index.files import deletable, reachable
+from artemis_lifecycle.reachability.index.refresh import compact, refresh
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage import location
 from artemis_lifecycle_tests.reachability.answers import check_deletable, examples, mentions, same
@@ -47,7 +48,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny tables would never fill a segment of the index, nor give it enough of them to join."""
-    monkeypatch.setattr(reading, "SEGMENT_ROWS", 6)
+    monkeypatch.setattr(segments, "SEGMENT_ROWS", 6)
     monkeypatch.setattr(compaction, "SMALL_SEGMENTS", 2)
 
 
@@ -74,7 +75,7 @@ def other_tables_index(folder: str) -> dict[str, bytes]:
     os.mkdir(f"{folder}/other")
     table = built(b"", [b"", b"\x06", b"\x09", b"\x0c"], f"{folder}/other")
     table.table_uuid = "00000000-0000-4000-8000-00000000beef"
-    opened(table, f"{folder}/other/index").refresh(table.read_metadata())
+    refresh(opened(table, f"{folder}/other/index"), table.read_metadata())
     return contents(f"{folder}/other/index/{table.table_uuid}")
 
 
@@ -102,12 +103,12 @@ def test_after_every_commit_the_answers_are_those_of_a_new_index_whatever_befell
                 befall(table, root, metadata, damage, tape)
             if tape.once_in(8) and earlier and readable(table, earlier[-1]):
                 # A run that started before the last commit, and comes to the index after it.
-                opened(table, root).refresh(earlier[-1])
+                refresh(opened(table, root), earlier[-1])
             index = opened(table, root)
-            view = index.refresh(metadata)
+            view = refresh(index, metadata)
             if late:
                 befall(table, root, metadata, damage, tape)
-            fresh = opened(table, f"{folder}/new-{number}").refresh(metadata)
+            fresh = refresh(opened(table, f"{folder}/new-{number}"), metadata)
             same(view, fresh, some(tape, table), some(tape, table))
             earlier.append(metadata)
         check_deletable(table, view, some(tape, table), mentions(table))
@@ -123,7 +124,7 @@ def befall(table: MetadataTable, root: str, metadata: TableMetadata, damage: Dam
     elif happens == 6:
         killed_while_writing(table, root, metadata, tape)
     elif happens == 7:
-        opened(table, root).compact(metadata)
+        compact(opened(table, root), metadata)
 
 
 def readable(table: MetadataTable, metadata: TableMetadata) -> bool:
@@ -135,7 +136,7 @@ def killed_while_writing(table: MetadataTable, root: str, metadata: TableMetadat
     table.stores.dies_at, table.stores.leaves_half = tape.below(3), tape.once_in(2)
     index = opened(table, root)
     try:
-        index.refresh(metadata)
+        refresh(index, metadata)
     except Killed:
         pass
     finally:
@@ -160,7 +161,7 @@ def test_a_healthy_index_reads_each_manifest_and_list_once_ever(
             known |= mentions(table)
             tape = Tape(fate)
             table.stores.reads.clear()
-            view = opened(table, root).refresh(metadata)
+            view = refresh(opened(table, root), metadata)
             deletable(view, some(tape, table))
             reachable(view, some(tape, table))
             found = [known[path] for path in table.stores.reads if path in known]
@@ -169,7 +170,7 @@ def test_a_healthy_index_reads_each_manifest_and_list_once_ever(
             inline = sum(snapshot.manifest_list is None for snapshot in metadata.snapshots)
             assert 0 <= view.lists_read - sum(file.kind == "manifest_list" for file in found) <= inline
             opened_files.update(file for file in found)
-            again = opened(table, root).refresh(metadata)
+            again = refresh(opened(table, root), metadata)
             assert (again.lists_read, again.manifests_read) == (0, 0)
         twice = {file for file, count in opened_files.items() if count > 1}
         assert twice <= respelt(table), "read twice"
@@ -212,11 +213,11 @@ def made_by_another(
 ) -> None:
     """The table's index is now one that other code, or other rules, have made."""
     if change is None:
-        opened(table, root, RULES[0] if table.rules is STRICT_RULES else STRICT_RULES).refresh(metadata)
+        refresh(opened(table, root, RULES[0] if table.rules is STRICT_RULES else STRICT_RULES), metadata)
         return
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
-        opened(table, root).refresh(metadata)
+        refresh(opened(table, root), metadata)
 
 
 @pytest.mark.parametrize("change", OTHERS)
@@ -226,9 +227,9 @@ def test_an_index_of_another_format_normaliser_hash_or_equalities_is_rebuilt(
     with folders() as folder:
         table = built(b"\x00", [b"", b"\x06", b"\x09", b""], folder)
         metadata, root = table.read_metadata(), f"{folder}/index"
-        whole = opened(table, f"{folder}/new").refresh(metadata)
+        whole = refresh(opened(table, f"{folder}/new"), metadata)
         made_by_another(table, root, metadata, change)
-        view = opened(table, root).refresh(metadata)
+        view = refresh(opened(table, root), metadata)
         assert (view.lists_read, view.manifests_read) == (whole.lists_read, whole.manifests_read)
         assert whole.manifests_read > 0
         same(view, whole, table.ids(), table.ids()[:1])
@@ -243,16 +244,16 @@ def test_no_flipped_cut_swapped_or_foreign_byte_of_the_index_is_believed(folders
         steps = [b"", b"\x00\x00\x02", b"\x06", b"\x00\x01\x02", b"\x0c", b"\x09", b"", b"\x0d"]
         table = built(b"\x02", steps, folder)
         root, old = f"{folder}/index", table.read_metadata()
-        opened(table, root).refresh(old)
+        refresh(opened(table, root), old)
         damage = Damage(f"{root}/{table.table_uuid}", other_tables_index(folder))
         damage.remember()
         for step in (b"", b"\x06\x01", b"\x00\x02"):
             table.step(step)
             metadata = table.read_metadata()
-            opened(table, root).refresh(metadata)
+            refresh(opened(table, root), metadata)
             damage.remember()
         healthy = contents(damage.folder)
-        fresh = opened(table, f"{folder}/new").refresh(metadata)
+        fresh = refresh(opened(table, f"{folder}/new"), metadata)
         half = table.ids()[::2]
         struck: Counter[str] = Counter()
 
@@ -260,12 +261,12 @@ def test_no_flipped_cut_swapped_or_foreign_byte_of_the_index_is_believed(folders
         @given(blow=st.binary(min_size=12, max_size=12))
         def strike(blow: bytes) -> None:
             restore(damage.folder, healthy)
-            view = opened(table, root).refresh(metadata) if late else None
+            view = refresh(opened(table, root), metadata) if late else None
             struck.update({damage.strike(Tape(blow))})
-            view = view or opened(table, root).refresh(metadata)
+            view = view or refresh(opened(table, root), metadata)
             same(view, fresh, half, half)
             # And what the run left behind is as good as new.
-            again = opened(table, root).refresh(metadata)
+            again = refresh(opened(table, root), metadata)
             same(again, fresh, half, half)
 
         strike()
@@ -294,18 +295,18 @@ def test_a_row_lost_doubled_or_moved_is_noticed_although_the_segment_is_sound_in
 ) -> None:
     """Else a kept file of a rewritten manifest would go. The segment's own checksums hold; it is not the one that the
     index has written."""
-    monkeypatch.setattr(reading, "SEGMENT_ROWS", 1_000)
+    monkeypatch.setattr(segments, "SEGMENT_ROWS", 1_000)
     with folders() as folder:
         table, index, metadata = rewritten_table(folder)
         expired = table.ids()[:2]
-        whole = opened(table, f"{folder}/new").refresh(metadata)
+        whole = refresh(opened(table, f"{folder}/new"), metadata)
         assert deletable(whole, expired).num_rows > 0
-        rows = rows_of(index.refresh(metadata))
+        rows = rows_of(refresh(index, metadata))
         healthy = contents(index.folder)
         for number, row in rows:
             restore(index.folder, healthy)
             if forge(index, number, row, change, in_state=False):
-                same(opened(table, f"{folder}/index").refresh(metadata), whole, table.ids(), expired)
+                same(refresh(opened(table, f"{folder}/index"), metadata), whole, table.ids(), expired)
 
 
 @pytest.mark.parametrize("change", [lost, doubled, moved])
@@ -313,11 +314,11 @@ def test_joining_segments_counts_their_rows_against_their_manifests(
     folders: Folders, change: Callable[[Any, int], Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     """Also where every checksum holds, of the segment and in what names it: a fault is not handed on."""
-    monkeypatch.setattr(reading, "SEGMENT_ROWS", 5)
+    monkeypatch.setattr(segments, "SEGMENT_ROWS", 5)
     with folders() as folder:
         table, index, metadata = rewritten_table(folder)
-        whole = opened(table, f"{folder}/new").refresh(metadata)
-        rows = rows_of(index.refresh(metadata))
+        whole = refresh(opened(table, f"{folder}/new"), metadata)
+        rows = rows_of(refresh(index, metadata))
         healthy = contents(index.folder)
         for number, row in rows:
             restore(index.folder, healthy)
@@ -325,9 +326,9 @@ def test_joining_segments_counts_their_rows_against_their_manifests(
                 continue
             caplog.clear()
             with caplog.at_level(logging.WARNING, logger="artemis_lifecycle.reachability.index"):
-                index.compact(metadata)
+                compact(index, metadata)
             assert "is rebuilt" in caplog.text
-            same(opened(table, f"{folder}/index").refresh(metadata), whole, table.ids(), table.ids()[:2])
+            same(refresh(opened(table, f"{folder}/index"), metadata), whole, table.ids(), table.ids()[:2])
 
 
 def rewritten_table(folder: str) -> tuple[MetadataTable, ManifestIndex, TableMetadata]:
@@ -352,14 +353,14 @@ def forge(index: ManifestIndex, number: int, row: int, change: Callable[[Any, in
     """
     folder = Path(index.folder)
     newest = max(folder.glob("state-*"))
-    state = IndexState.of_arrays(files.decode(newest.read_bytes(), index.identity))
+    state = IndexState.of_arrays(array_file.decode(newest.read_bytes(), index.identity))
     segment = state.segments[number]
-    arrays = files.decode((folder / segment.name).read_bytes(), index.identity)
+    arrays = array_file.decode((folder / segment.name).read_bytes(), index.identity)
     changed = {**arrays, **{name: change(arrays[name], row) for name in ("hashes", "owners")}}
     if all(np.array_equal(changed[name], arrays[name]) for name in ("hashes", "owners")):
         return False
-    _, before = files.encode(index.identity, arrays)
-    data, places = files.encode(index.identity, changed)
+    _, before = array_file.encode(index.identity, arrays)
+    data, places = array_file.encode(index.identity, changed)
     (folder / segment.name).write_bytes(data)
     if in_state:
         state.segments[number] = replace(
@@ -367,7 +368,7 @@ def forge(index: ManifestIndex, number: int, row: int, change: Callable[[Any, in
         )
         shift = places["blocks"].offset - before["blocks"].offset
         state.block_offsets = state.block_offsets + np.where(state.segment_of == number, shift, 0)
-        newest.write_bytes(files.encode(index.identity, state.arrays())[0])
+        newest.write_bytes(array_file.encode(index.identity, state.arrays())[0])
     return True
 
 
@@ -432,14 +433,14 @@ def test_no_answer_while_any_metadata_that_must_be_read_is_missing_cut_or_unread
         already: set[File] = set()
         if known:
             # These the index knows from before; only what came since has to be read.
-            opened(table, root).refresh(table.read_metadata())
+            refresh(opened(table, root), table.read_metadata())
             already = set(table.metadata_files())
         for decisions in steps[known:]:
             table.step(decisions)
         files = sorted(set(table.metadata_files()) - already, key=lambda file: file.number)
         assume(files)
         metadata = table.read_metadata()
-        fresh = opened(table, f"{folder}/new").refresh(metadata)
+        fresh = refresh(opened(table, f"{folder}/new"), metadata)
         file = tape.of(files)
         assert file.real is not None
         data = Path(file.real).read_bytes()
@@ -447,13 +448,13 @@ def test_no_answer_while_any_metadata_that_must_be_read_is_missing_cut_or_unread
         assume(tells(table, file, data, end))
         for _ in range(2):
             with pytest.raises(UnreadableMetadata) as raised:
-                opened(table, root).refresh(metadata)
+                refresh(opened(table, root), metadata)
             assert raised.value.path is not None
             assert mentions(table)[raised.value.path] is file
         if os.path.isdir(file.real):
             os.rmdir(file.real)
         Path(file.real).write_bytes(data)
-        view = opened(table, root).refresh(metadata)
+        view = refresh(opened(table, root), metadata)
         same(view, fresh, table.ids(), some(tape, table))
 
 
@@ -476,21 +477,21 @@ def test_files_that_the_index_knows_are_not_asked_of_the_metadata_again(folders:
     with folders() as folder:
         table = built(b"", [b"", b"", b"\x06", b""], folder)
         metadata, root = table.read_metadata(), f"{folder}/index"
-        before = opened(table, root).refresh(metadata)
+        before = refresh(opened(table, root), metadata)
         before_rows = deletable(before, table.ids()[:2]).num_rows
         for file in set(table.metadata_files()):
             assert file.real is not None
             os.unlink(file.real)
-        assert deletable(opened(table, root).refresh(metadata), table.ids()[:2]).num_rows == before_rows > 0
+        assert deletable(refresh(opened(table, root), metadata), table.ids()[:2]).num_rows == before_rows > 0
 
 
 @pytest.mark.parametrize("what", ["list", "manifest", "file"])
 def test_an_encrypted_table_is_refused(folders: Folders, what: str) -> None:
     with folders() as folder:
         table = built(b"", [b"", b""], folder)
-        opened(table, f"{folder}/index").refresh(table.read_metadata())
+        refresh(opened(table, f"{folder}/index"), table.read_metadata())
         table.encrypted = what
         table.step(b"")
         for _ in range(2):
             with pytest.raises(EncryptedTable):
-                opened(table, f"{folder}/index").refresh(table.read_metadata())
+                refresh(opened(table, f"{folder}/index"), table.read_metadata())

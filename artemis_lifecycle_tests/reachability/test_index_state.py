@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from artemis_lifecycle.reachability.index.reading import Manifests, ReadManifest, merged, read_lists, read_manifest
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.types import Snapshot
+from artemis_lifecycle.reachability.index.manifests import Manifests, merged, read_lists
+from artemis_lifecycle.reachability.index.segments import ReadManifest, read_manifest
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.stores import Stores
@@ -24,9 +26,9 @@ from artemis_lifecycle_tests.metadata.avro_files import (
 
 
 def _listed(existing: int, added: int, deleted: int) -> Manifests:
-    path = np.frombuffer(b"s3://bucket/t/metadata/m0.avro", np.uint8)
+    path = pa.array(["s3://bucket/t/metadata/m0.avro"], pa.large_string())
     one = [np.array([value], np.int64) for value in (4_096, 1, existing, added, deleted)]
-    return Manifests(np.array([0, len(path)], np.int64), path, one[0], np.zeros(1, np.int8), *one[1:])
+    return Manifests(path, one[0], np.zeros(1, np.int8), *one[1:])
 
 
 def test_a_count_that_one_list_left_out_may_stand_in_the_next() -> None:

@@ -80,7 +80,7 @@ def test_all_snapshots_reach_what_icebergs_own_metadata_tables_name(
     spark: SparkSession, module_config: LifecycleConfig, metadata: TableMetadata, tmp_path: Path
 ) -> None:
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    found = _view(metadata, tmp_path).reachable(everything)
+    found = reachable(_view(metadata, tmp_path), everything)
     statistics = {file.path for file in metadata.statistics}
     assert statistics
     assert _paths(found) == _files_by_spark(spark, f"{module_config.catalogs.live.name}.db.walk") | statistics
@@ -144,7 +144,7 @@ def test_any_harm_to_a_file_of_the_walk_stops_it(
         assert path.name in str(caught.value)
         # What the index knows is not opened again, and has to be there all the same before anything is deleted.
         with pytest.raises(UnreadableMetadata) as caught:
-            _view(metadata, tmp_path / "known", session).require_present()
+            require_present(_view(metadata, tmp_path / "known", session))
         assert path.name in str(caught.value)
     finally:
         path.write_bytes(kept)
@@ -153,4 +153,4 @@ def test_any_harm_to_a_file_of_the_walk_stops_it(
 
 def test_a_snapshot_that_the_metadata_does_not_have_is_an_error(metadata: TableMetadata, tmp_path: Path) -> None:
     with pytest.raises(UnreadableMetadata, match="no snapshot 42"):
-        _view(metadata, tmp_path).reachable([42])
+        reachable(_view(metadata, tmp_path), [42])
