@@ -54,12 +54,12 @@ class ColdTier(Expiration):
         `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
         (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
         """
-        plan, record = self._loaded(plan)
+        plan, record = self.expiration.loaded(plan)
         if record.status not in UNCOMMITTED:
             archived = record.cold_metadata_location is not None
             if archived and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
-                with self._step(self._look(plan.table), "handoff") as step:
-                    step.counts = {"files_recopied": self._copy_again(plan, record, step)}
+                with self.steps.run(self.steps.table_state(plan.table), "handoff") as step:
+                    step.counts = {"files_recopied": self.copies.repair(plan, record, step)}
                 return Handoff(
                     plan.plan_id,
                     plan.table,
@@ -74,15 +74,15 @@ class ColdTier(Expiration):
                 untouched="both tiers",
                 do=f"plan again: artemis plan {quote(plan.table)}",
             )
-        look = self._look(plan.table)
-        with self._step(look, "handoff") as step:
-            self._require_own_archive(plan.table, plan.table_uuid)
+        state = self.steps.table_state(plan.table)
+        with self.steps.run(state, "handoff") as step:
+            self.reading.require_own_archive(plan.table, plan.table_uuid)
             context = HandoffContext(
-                spark=self.spark,
-                live_stores=self.live_stores,
-                cold_stores=self.cold_stores,
-                config=self.config,
-                batches=self.operations.handoffs,
+                spark=self.resources.spark,
+                live_stores=self.resources.live_stores,
+                cold_stores=self.resources.cold_stores,
+                config=self.resources.config,
+                batches=self.resources.operations.handoffs,
                 check=step.check,
             )
             wanted = self._to_archive(plan)
@@ -93,9 +93,9 @@ class ColdTier(Expiration):
                 base_metadata_location=plan.base_metadata_location,
                 snapshot_ids=wanted,
                 thinned=tuple(sorted(set(plan.expired_snapshots).difference(wanted))),
-                read_base=lambda: read_base(self.live_stores, plan),
+                read_base=lambda: read_base(self.resources.live_stores, plan),
             )
-            there = {snapshot.snapshot_id for snapshot in look.metadata.snapshots}
+            there = {snapshot.snapshot_id for snapshot in state.metadata.snapshots}
             done = archive(
                 context,
                 request,
@@ -105,8 +105,8 @@ class ColdTier(Expiration):
             if done.cold_metadata_location is not None:
                 # What earlier handoffs copied counts by the ledger alone; the store has to have it still.
                 published = replace(record, cold_metadata_location=done.cold_metadata_location)
-                done = replace(done, repaired_files=self._copy_again(plan, published, step))
-                self.operations.plans.mark(
+                done = replace(done, repaired_files=self.copies.repair(plan, published, step))
+                self.resources.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,
                     PlanStatus.HANDED_OFF,
@@ -121,10 +121,10 @@ class ColdTier(Expiration):
         return done
 
     def _to_archive(self, plan: ExpirationPlan) -> tuple[int, ...]:
-        archive_what = self.config.policy(plan.table).cold_tier.archive
+        archive_what = self.resources.config.policy(plan.table).cold_tier.archive
         if archive_what == "every" or not plan.expired_snapshots:
             return plan.expired_snapshots
-        base = base_metadata(self.live_stores, plan)
+        base = base_metadata(self.resources.live_stores, plan)
         return to_archive(plan.expired_snapshots, view_of(base), archive_what)
 
     def restore(
@@ -149,26 +149,26 @@ class ColdTier(Expiration):
         or a name that is taken; RestoreFailed, the table unchanged, when a file cannot be brought back; LeaseTaken,
         Busy, CommitConflict.
         """
-        look = self._look(table)
-        table_uuid = look.metadata.table_uuid
-        with self._step(look, "restore", pausable=False) as step:
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
+        with self.steps.run(state, "restore", pausable=False) as step:
             # Under the lease: no handoff or expiration changes what is where any more.
-            live, tables = self._look(table).metadata, self._own_cold_tables(table, table_uuid)
+            live, tables = self.steps.table_state(table).metadata, self.reading.own_cold_tables(table, table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
             archived = None if cold is None else cold.snapshot(snapshot_id)
             if archived is not None and live.snapshot(snapshot_id) is None:
-                require_readable(table, self._told(table_uuid, Route("cold", snapshot_id)))
+                require_readable(table, self.reading.described(table_uuid, Route("cold", snapshot_id)))
             summary = NO_SUMMARY if archived is None else archived.summary
-            worker = replace(self._worker("restore"), ticket=ticket)
+            worker = replace(self.steps.worker("restore"), ticket=ticket)
             done = bring_back(
                 RestoreContext(
-                    spark=self.spark,
-                    live_stores=self.live_stores,
-                    cold_stores=self.cold_stores,
-                    operations=self.operations,
-                    live_catalog=self.config.catalogs.live.name,
-                    root=self.root,
+                    spark=self.resources.spark,
+                    live_stores=self.resources.live_stores,
+                    cold_stores=self.resources.cold_stores,
+                    operations=self.resources.operations,
+                    live_catalog=self.resources.config.catalogs.live.name,
+                    root=self.resources.root,
                     check=step.check,
                 ),
                 RestoreRequest(
@@ -186,14 +186,14 @@ class ColdTier(Expiration):
                 ),
                 live,
                 cold,
-                read_identity(self.live_stores, self.root, table_uuid),
+                read_identity(self.resources.live_stores, self.resources.root, table_uuid),
             )
             step.counts = {"files_copied": done.copied_files, "bytes_copied": done.copied_bytes}
         return done
 
     def restores(self, table: str) -> list[RestoreRecord]:
         """What was brought back from the cold tier, newest first, and what is being brought back."""
-        return self.operations.restores.of_table(self._look(table).metadata.table_uuid)
+        return self.resources.operations.restores.of_table(self.steps.table_state(table).metadata.table_uuid)
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
         """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
@@ -203,13 +203,13 @@ class ColdTier(Expiration):
         move. Raises NoSuchTable before the first handoff; Refused when a hold, or another table's need, comes in
         meanwhile; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
         """
-        instant = min(self._instant("now", now), self._instant("now", None))
-        policy, archive = self.config.policy(table).cold_tier, self.config.deep_archive
-        look = self._look(table)
-        with self._step(look, "deep_archive", dry_run=dry_run) as step:
-            live = self._look(table).metadata
+        instant = min(self.resources.instant("now", now), self.resources.instant("now", None))
+        policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
+            live = self.steps.table_state(table).metadata
             table_uuid = live.table_uuid
-            cold, protection = self._cold_side(table, table_uuid)
+            cold, protection = self.contexts.of_cold_tables(table, table_uuid)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
             done = move_to_archive(
@@ -217,12 +217,12 @@ class ColdTier(Expiration):
                     protection=protection,
                     table=table,
                     table_uuid=table_uuid,
-                    root=self.root,
+                    root=self.resources.root,
                     cold=cold,
-                    ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
-                    live=self._index(table, live),
-                    holds=lambda: (*self._guards(table_uuid)[0], *thaw_views(self.operations.thaws.list(table_uuid))),
-                    who=self.owner,
+                    ledger=handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
+                    live=self.indexes.live(table, live),
+                    holds=lambda: (*self.retention.guards(table_uuid)[0], *thaw_views(self.resources.operations.thaws.list(table_uuid))),
+                    who=self.resources.owner,
                     check=step.check,
                 ),
                 policy.retain,
@@ -246,14 +246,14 @@ class ColdTier(Expiration):
         Raises NoSuchTable before the first handoff; UnreadableMetadata when a cold table's metadata is lost;
         StorageError when a store does not answer, or the ledger of copies is lost.
         """
-        instant, every = self._instant("now", now), self.config.policy(table).cold_tier.scrubs
-        look = self._look(table)
-        table_uuid = look.metadata.table_uuid
+        instant, every = self.resources.instant("now", now), self.resources.config.policy(table).cold_tier.scrubs
+        state = self.steps.table_state(table)
+        table_uuid = state.metadata.table_uuid
         if every is None:
-            return ColdScrub(table, open_losses=len(self.operations.scrubs.losses(table_uuid)))
+            return ColdScrub(table, open_losses=len(self.resources.operations.scrubs.losses(table_uuid)))
         # It reads only, and may read for hours: the lease is for those who change something.
-        with self._step(look, "cold_scrub", dry_run=True) as step:
-            copies, cold = self.cold_copies(table, table_uuid), self._cold_metadata(table_uuid)
+        with self.steps.run(state, "cold_scrub", dry_run=True) as step:
+            copies, cold = self.copies.of_table(table, table_uuid), self.reading.cold_metadata_of(table_uuid)
             if copies is None or cold is None:
                 raise no_cold_table(table)
             if cold.snapshots and copies.ledger.is_empty():
@@ -267,18 +267,18 @@ class ColdTier(Expiration):
 
             def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
                 try:
-                    with self._step(look, "cold_repair") as repairing:
-                        done = repair(copies, self.live_stores, lost, check=repairing.check)
+                    with self.steps.run(state, "cold_repair") as repairing:
+                        done = repair(copies, self.resources.live_stores, lost, check=repairing.check)
                 except LeaseTaken as taken:
                     return {copy.destination: f"not tried yet: {taken.what}" for copy in lost}
                 return {each.copy.destination: each.error for each in done if each.error is not None}
 
             done = scrub(
                 ScrubContext(
-                    spark=self.spark,
-                    cold_stores=self.cold_stores,
+                    spark=self.resources.spark,
+                    cold_stores=self.resources.cold_stores,
                     ledger=copies.ledger,
-                    scrubs=self.operations.scrubs,
+                    scrubs=self.resources.operations.scrubs,
                     table=table,
                     table_uuid=table_uuid,
                     repair=again,
@@ -298,7 +298,7 @@ class ColdTier(Expiration):
 
     def cold_losses(self, table: str) -> list[ColdLoss]:
         """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
-        return self.operations.scrubs.losses(self._look(table).metadata.table_uuid)
+        return self.resources.operations.scrubs.losses(self.steps.table_state(table).metadata.table_uuid)
 
     def request_thaw(
         self,
@@ -319,15 +319,15 @@ class ColdTier(Expiration):
         NoSuchSnapshot; NaiveDatetime.
         """
         require_said(table, case_id=case_id, requester=requester, reason=reason)
-        lasting = self.config.deep_archive.days if days is None else days
+        lasting = self.resources.config.deep_archive.days if days is None else days
         if lasting < 1:
             raise BadInput("A thaw lasts for at least a day", table=table, untouched="everything", do="give --days 1")
         if snapshot_ids and (as_of is not None or tag is not None):
             raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
-        live = self._look(table).metadata
-        table_uuid, cold = live.table_uuid, self.cold_tables(live.table_uuid)
-        routes = [self._told(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
+        live = self.steps.table_state(table).metadata
+        table_uuid, cold = live.table_uuid, self.reading.cold_tables(live.table_uuid)
+        routes = [self.reading.described(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
             raise BadInput(
@@ -339,12 +339,12 @@ class ColdTier(Expiration):
         assert cold is not None  # the routes led there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
         thaw_id = new_id("thaw")
-        folder = f"{self.root}/thaws/{table_uuid}/{thaw_id}"
-        moves = self.operations.deep_moves.of_table(table_uuid)
+        folder = f"{self.resources.root}/thaws/{table_uuid}/{thaw_id}"
+        moves = self.resources.operations.deep_moves.of_table(table_uuid)
         files, size = thawing.seal_files(
-            self.spark, self._cold_index(table, cold.whole()), wanted, moves, self.live_stores, folder
+            self.resources.spark, self.indexes.cold(table, cold.whole()), wanted, moves, self.resources.live_stores, folder
         )
-        return self.operations.thaws.request(
+        return self.resources.operations.thaws.request(
             thaw_id,
             table_uuid,
             table,
@@ -356,7 +356,7 @@ class ColdTier(Expiration):
             files_location=folder,
             files=files,
             size_in_bytes=size,
-            approve_within=self.config.deep_archive.approve_within,
+            approve_within=self.resources.config.deep_archive.approve_within,
         )
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
@@ -364,22 +364,22 @@ class ColdTier(Expiration):
 
         Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
         """
-        thaw = self.operations.thaws.approve(thaw_id, who, why)
+        thaw = self.resources.operations.thaws.approve(thaw_id, who, why)
         return self._asked(thaw)
 
     def _asked(self, thaw: ThawRecord) -> ThawRecord:
         if thaw.asked_at is not None:
             return thaw
-        retrieval = self.config.deep_archive.retrieval
+        retrieval = self.resources.config.deep_archive.retrieval
         thawing.ask(
-            self.spark, self.cold_stores, self.live_stores, thaw.files_location, days=thaw.days, retrieval=retrieval
+            self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location, days=thaw.days, retrieval=retrieval
         )
-        return self.operations.thaws.asked(thaw.thaw_id)
+        return self.resources.operations.thaws.asked(thaw.thaw_id)
 
     def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
         """End a thaw that should not be, or is no longer needed. Nothing reads by it from then on, though S3 keeps its
         readable copies until their days are over. Raises NoSuchPlan, BadInput where who or why is not said."""
-        thaw = self.operations.thaws.get(thaw_id)
+        thaw = self.resources.operations.thaws.get(thaw_id)
         require_said(thaw.table, who=who, why=why)
         return self._ended(thaw, who, why)
 
@@ -387,23 +387,23 @@ class ColdTier(Expiration):
         if thaw.asked_at is not None and thaw.ended_at is None:
             others = [
                 other.files_location
-                for other in self.operations.thaws.list(thaw.table_uuid)
+                for other in self.resources.operations.thaws.list(thaw.table_uuid)
                 if other.thaw_id != thaw.thaw_id and other.asked_at is not None
             ]
-            thawing.end(self.cold_stores, self.live_stores, thaw.files_location, others)
-        return self.operations.thaws.end(thaw.thaw_id, who, why)
+            thawing.end(self.resources.cold_stores, self.resources.live_stores, thaw.files_location, others)
+        return self.resources.operations.thaws.end(thaw.thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        """Look how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
+        """TableState how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
         nobody approved it in time. Goes on with one whose approval was followed by a kill."""
-        thaws, now = self.operations.thaws, self.operations.clock.now()
+        thaws, now = self.resources.operations.thaws, self.resources.operations.clock.now()
         thaw = thaws.get(thaw_id)
         if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
             return self._ended(thaw, None, LAPSED)
         if thaw.state is ThawState.APPROVED:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
-            found = thawing.look(self.spark, self.cold_stores, self.live_stores, thaw.files_location)
+            found = thawing.look(self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location)
             if found.done:
                 # A store that does not tell an end keeps what it was asked for.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
@@ -413,22 +413,22 @@ class ColdTier(Expiration):
 
     def thaws_to_follow(self) -> list[ThawRecord]:
         """Thaws for which `follow_thaw` has something to do now. Looks at a few files of each, and starts no Spark."""
-        now = self.operations.clock.now()
+        now = self.resources.operations.clock.now()
 
         def is_due(thaw: ThawRecord) -> bool:
             if thaw.state is ThawState.REQUESTED:
                 return now >= thaw.lapses_at
             if thaw.state is ThawState.THAWING:
-                return thawing.may_be_done(self.cold_stores, self.live_stores, thaw.files_location)
+                return thawing.may_be_done(self.resources.cold_stores, self.resources.live_stores, thaw.files_location)
             return thaw.readable_until is None or now >= thaw.readable_until
 
-        return [thaw for thaw in self.operations.thaws.list() if is_due(thaw)]
+        return [thaw for thaw in self.resources.operations.thaws.list() if is_due(thaw)]
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
-        return read_frame(self.spark, self.operations.thaws.get(thaw_id).files_location, self.live_stores)
+        return read_frame(self.resources.spark, self.resources.operations.thaws.get(thaw_id).files_location, self.resources.live_stores)
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""
-        table_uuid = None if table is None else self._look(table).metadata.table_uuid
-        return self.operations.thaws.list(table_uuid, ended=ended)
+        table_uuid = None if table is None else self.steps.table_state(table).metadata.table_uuid
+        return self.resources.operations.thaws.list(table_uuid, ended=ended)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from contextlib import suppress
 from datetime import datetime
 from shlex import quote
 
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
+from artemis_lifecycle.lifecycle.contexts import Contexts
+from artemis_lifecycle.lifecycle.listings import Listings
+from artemis_lifecycle.lifecycle.deletion import Deletion
+from artemis_lifecycle.lifecycle.receipts import Receipts
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import (
@@ -18,8 +25,6 @@ from artemis_lifecycle.errors import (
     Refused,
     StalePlan,
 )
-from artemis_lifecycle.lifecycle.base import Look
-from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -34,8 +39,16 @@ from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Protection
 
 
-class DroppedTables(Deletion):
+@dataclass(frozen=True)
+class DroppedTables:
     """Dropped tables, from their drop to their last file."""
+
+    resources: Resources
+    steps: Steps
+    contexts: Contexts
+    listings: Listings
+    deletion: Deletion
+    receipts: Receipts
 
     def observe_catalog(self) -> dict[str, str]:
         """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
@@ -49,19 +62,19 @@ class DroppedTables(Deletion):
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
         # What is missing from now on is due a while after that.
-        self.require_clocks()
-        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        self.resources.require_clocks()
+        return dropped.observe(self.resources.live_catalog, self.resources.live_stores, self.resources.operations, self.resources.live_catalog.name)
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
-        due_at = known.missing_since + self.config.policy(known.table).dropped.keep
-        scans = self.operations.scans.of_table(known.table_uuid, kind="dropped")
-        state: dropped.State = "due" if self.operations.clock.now() >= due_at else "waiting"
+        due_at = known.missing_since + self.resources.config.policy(known.table).dropped.keep
+        scans = self.resources.operations.scans.of_table(known.table_uuid, kind="dropped")
+        state: dropped.State = "due" if self.resources.operations.clock.now() >= due_at else "waiting"
         if known.gone_at is not None:
             state = "gone"
         elif known.kept_at is not None:
             state = "kept"
-        elif not dropped.has_metadata(self.live_stores, self.root, known):
+        elif not dropped.has_metadata(self.resources.live_stores, self.resources.root, known):
             state = "purged"
         return DroppedTable(
             table=known.table,
@@ -77,7 +90,7 @@ class DroppedTables(Deletion):
             approved_by=scans[0].approved_by if scans else None,
         )
 
-    def _missing(self, table: str) -> KnownTable:
+    def missing(self, table: str) -> KnownTable:
         """The one dropped table of that name or uuid."""
         having = [known for known in self._observed()[0] if table in (known.table_uuid, known.table)]
         if len(having) == 1:
@@ -103,13 +116,13 @@ class DroppedTables(Deletion):
         for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
         StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
         """
-        known = self._missing(table)
-        look, absence = self._lost(known)
-        policy = self.config.policy(known.table)
-        with self._step(look, "dropped_scan") as step:
+        known = self.missing(table)
+        state, absence = self.lost(known)
+        policy = self.resources.config.policy(known.table)
+        with self.steps.run(state, "dropped_scan") as step:
             scan = dropped.scan_dropped(
-                self._deletion_context(known.table, absence),
-                self._listed(look, None, step),
+                self.contexts.of_table(known.table, absence),
+                self.listings.take(state, None, step),
                 known,
                 min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
                 prefix_mismatch=policy.orphans.prefix_mismatch,
@@ -124,7 +137,7 @@ class DroppedTables(Deletion):
         Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
         table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
         """
-        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind != "dropped":
             raise NoSuchPlan(
                 f"{record.scan_id} is a scan for orphans, not of a dropped table",
@@ -132,29 +145,29 @@ class DroppedTables(Deletion):
                 untouched="everything",
                 do=f"artemis delete-orphans {record.scan_id}",
             )
-        known = self.operations.known_tables.get(self._live.name, record.table_uuid)
+        known = self.resources.operations.known_tables.get(self.resources.live_catalog.name, record.table_uuid)
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
-                self._receipt(job)
+                self.receipts.stored(job)
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
-                self.operations.known_tables.gone(known.catalog, known.table_uuid)
-            return report_of(self.spark, self.live_stores, self.operations, job, self.root)
+                self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+            return report_of(self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root)
         self._require_over(known, record, dry_run=dry_run)
-        look, absence = self._lost(known)
+        state, absence = self.lost(known)
         if dry_run:
-            return self._delete_scan(record, None, dry_run=True, absence=absence)
-        with self._step(look, "dropped_deletion") as step:
-            for plan in self.operations.plans.holding(known.table_uuid):
-                self.operations.plans.close(plan.plan_id, record.approved_by or self.owner, "its table was dropped")
-            report = self._delete_scan(record, step.lease, pause=step.pause, absence=absence)
+            return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
+        with self.steps.run(state, "dropped_deletion") as step:
+            for plan in self.resources.operations.plans.holding(known.table_uuid):
+                self.resources.operations.plans.close(plan.plan_id, record.approved_by or self.resources.owner, "its table was dropped")
+            report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)
             if step.state == "done":
                 if record.files:
-                    self._receipt(job)
-                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+                    self.receipts.stored(job)
+                self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
@@ -164,16 +177,16 @@ class DroppedTables(Deletion):
         return [
             self._clear(each, dry_run=dry_run)
             for each in self.dropped_tables()
-            if each.state == "due" and self.config.entry(each.table) is not None
+            if each.state == "due" and self.resources.config.entry(each.table) is not None
         ]
 
     def _clear(self, lost: DroppedTable, *, dry_run: bool) -> Cleared:
-        policy = self.config.policy(lost.table)
+        policy = self.resources.config.policy(lost.table)
         states = (ScanState.OPEN, ScanState.DELETING)
-        scans = self.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
+        scans = self.resources.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
         record = scans[0] if scans else None
         try:
-            latest = self.operations.clock.now() - policy.orphans.scan_every.most
+            latest = self.resources.operations.clock.now() - policy.orphans.scan_every.most
             # What a person has approved is deleted as it was approved.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
             # Of an earlier drop, after which the table was there again.
@@ -183,7 +196,7 @@ class DroppedTables(Deletion):
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
-                record = self.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
+                record = self.resources.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
             assert record is not None
             if record.approved_by is None and policy.dropped.approval == "required":
                 waits = f"somebody's word: artemis approve {record.scan_id} --large --who … --why …"
@@ -195,32 +208,32 @@ class DroppedTables(Deletion):
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
         """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
-        known = self._missing(table)
+        known = self.missing(table)
         require_said(known.table, who=who, why=why)
-        return self._dropped(self.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
+        return self._dropped(self.resources.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
         """End a `keep_dropped`: the time runs from when the table was missed. `who` (default: the account, USER@HOST)
         is kept. Raises NoSuchTable, PlanStateError."""
-        known = self._missing(table)
+        known = self.missing(table)
         return self._dropped(
-            self.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
+            self.resources.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
         )
 
-    def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> Look:
+    def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
         with suppress(NoSuchTable):
-            look = self._look(table)
-            if table_uuid in (None, look.metadata.table_uuid):
+            state = self.steps.table_state(table)
+            if table_uuid in (None, state.metadata.table_uuid):
                 return look
-        return self._lost(self._missing(table_uuid or table))[0]
+        return self.lost(self.missing(table_uuid or table))[0]
 
-    def _lost(self, known: KnownTable) -> tuple[Look, Absence]:
+    def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
         """A dropped table as it was last seen, and what looks for it in the catalog."""
-        metadata = dropped.last_metadata(self.live_stores, self.root, known)
+        metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
-        absence = dropped.absence_of(self.operations, self._around, self.live_stores, known, metadata)
-        return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
+        absence = dropped.absence_of(self.resources.operations, self.resources.database_catalogs, self.resources.live_stores, known, metadata)
+        return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
         """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
@@ -239,7 +252,7 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 do=f"scan again: artemis scan-dropped {quote(known.table)}",
             )
-        policy = self.config.policy(known.table)
+        policy = self.resources.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep
         self._require_no_hold(known)
         if known.kept_at is not None and known.gone_at is None:
@@ -251,7 +264,7 @@ class DroppedTables(Deletion):
             )
         if dry_run:
             return
-        if self.operations.clock.now() < due_at:
+        if self.resources.operations.clock.now() < due_at:
             raise GraceNotOver(
                 f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
@@ -265,10 +278,10 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
-        self._require_small_or_approved(record)
+        self.deletion.require_small_or_approved(record)
 
     def _require_no_hold(self, known: KnownTable) -> None:
-        context = self._deletion_context(known.table, self._lost(known)[1])
+        context = self.contexts.of_table(known.table, self.lost(known)[1])
         Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()
 
 

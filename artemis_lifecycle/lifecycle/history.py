@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, Step
+from artemis_lifecycle.lifecycle.indexes import Indexes
+from artemis_lifecycle.lifecycle.retention import Retention
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
-from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.reachability.index import IndexView
@@ -55,37 +58,43 @@ class ReachableSet:
         return self._frame.filter("kind = 'manifest_list'").select("path")
 
 
-class History(Base):
+@dataclass(frozen=True)
+class History:
     """Reads metadata; changes nothing."""
+
+    resources: Resources
+    steps: Steps
+    indexes: Indexes
+    retention: Retention
 
     def snapshot_history(self, table: str) -> SnapshotHistory:
         """The table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
-        look = self._look(table)
-        return SnapshotHistory.of(table, look.metadata, look.read_at)
+        state = self.steps.table_state(table)
+        return SnapshotHistory.of(table, state.metadata, state.read_at)
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
         """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
 
         Raises UnreadableMetadata when a metadata file that it reads is missing, unreadable or shorter than recorded.
         """
-        look = self._look(table)
-        instant = self._instant("now", now)
-        holds, tags = self._guards(look.metadata.table_uuid)
+        state = self.steps.table_state(table)
+        instant = self.resources.instant("now", now)
+        holds, tags = self.retention.guards(state.metadata.table_uuid)
         decision = decide(
-            view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
+            view_of(state.metadata), self.retention.settings(table, instant), milliseconds(instant), holds=holds, tags=tags
         )
-        folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = self._index(table, look.metadata)
+        folder = f"{self.resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
+        view = self.indexes.live(table, state.metadata)
         with worker_errors():
             if view.entries_of(decision.kept) <= ROWS_HERE:
-                write_table(view.reachable(list(decision.kept)), folder, self.live_stores)
+                write_table(view.reachable(list(decision.kept)), folder, self.resources.live_stores)
             else:
-                write_frame(reachable_files(self.spark, view, decision.kept), folder, self.live_stores)
-        frame = read_frame(self.spark, folder, self.live_stores)
+                write_frame(reachable_files(self.resources.spark, view, decision.kept), folder, self.resources.live_stores)
+        frame = read_frame(self.resources.spark, folder, self.resources.live_stores)
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(
             table=table,
-            metadata_location=look.metadata.metadata_location,
+            metadata_location=state.metadata.metadata_location,
             snapshot_ids=tuple(decision.kept),
             counts={row["kind"]: row["count(path)"] for row in sorted(totals, key=lambda row: str(row["kind"]))},
             size_in_bytes=sum(row["sum(size_in_bytes)"] for row in totals),
@@ -99,17 +108,17 @@ class History(Base):
 
         Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
         """
-        metadata = self._look(table).metadata
-        return self._curve(table, self._index(table, metadata), self._instant("now", now), windows)
+        metadata = self.steps.table_state(table).metadata
+        return self.curve(table, self.indexes.live(table, metadata), self.resources.instant("now", now), windows)
 
-    def _curve(
+    def curve(
         self, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
     ) -> RetentionCurve:
-        holds, tags = self._guards(view.metadata.table_uuid)
+        holds, tags = self.retention.guards(view.metadata.table_uuid)
         return curve_of(
             table,
             view,
-            self._settings(table, instant),
+            self.retention.settings(table, instant),
             milliseconds(instant),
             holds=holds,
             tags=tags,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, Step
+from artemis_lifecycle.lifecycle.contexts import Contexts
+from artemis_lifecycle.lifecycle.listings import Listings
+from artemis_lifecycle.lifecycle.deletion import Deletion
+from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.lifecycle.receipts import Receipts
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.worker import DeletionReport
-from artemis_lifecycle.lifecycle.deletion import deletion_counts
-from artemis_lifecycle.lifecycle.dropped import DroppedTables
-from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
@@ -29,24 +34,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Orphans(DroppedTables, Reading):
-    """Listings and scans, and the deletion of what scans found."""
+@dataclass(frozen=True)
+class Orphans:
+    """Scans, and the deletion of what scans found."""
 
-    def list_objects(self, table: str, location: str | None = None) -> Listing:
-        """List every file below the table's locations (or below `location` inside them), and seal the listing.
-
-        Taken before any metadata that it will be compared with; `scan_orphans(listing=...)` reads that anew.
-        """
-        look = self._look(table)
-        with self._step(look, "listing") as step:
-            listing = self._listed(look, location, step)
-            step.counts = {"files": listing.files, "bytes": listing.bytes}
-        return listing
-
-    def latest_listing(self, table: str) -> Listing | None:
-        """The newest sealed listing of the table, if there is one."""
-        record = self.operations.scans.latest_listing(self._look(table).metadata.table_uuid)
-        return None if record is None else Listing.of_record(record)
+    resources: Resources
+    steps: Steps
+    contexts: Contexts
+    listings: Listings
+    deletion: Deletion
+    dropped: DroppedTables
+    receipts: Receipts
 
     def scan_orphans(
         self,
@@ -67,35 +65,35 @@ class Orphans(DroppedTables, Reading):
         Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
         StorageError: then there is no scan.
         """
-        instant = None if now is None else self._instant("now", now)
-        limit = None if older_than is None else self._instant("older_than", older_than)
-        policy = self.config.policy(table)
+        instant = None if now is None else self.resources.instant("now", now)
+        limit = None if older_than is None else self.resources.instant("older_than", older_than)
+        policy = self.resources.config.policy(table)
         if isinstance(listing, (Inventory, ParquetListing)):
             # The earlier of the two, and never later than now by a store's clock that is ahead.
-            known = (listing.begun_at, self.operations.clock.now())
-            listed_at = min(known if listed_at is None else (*known, self._instant("listed_at", listed_at)))
+            known = (listing.begun_at, self.resources.operations.clock.now())
+            listed_at = min(known if listed_at is None else (*known, self.resources.instant("listed_at", listed_at)))
         whole = listing is None or isinstance(listing, Listing)
         if listing is None:
-            taken = self.list_objects(table, location)
+            taken = self.listings.list_objects(table, location)
         elif isinstance(listing, Listing):
             taken = listing
         else:
-            before = self._look(table)
+            before = self.steps.table_state(table)
             taken = given_listing(
-                self.spark,
-                self.live_stores,
+                self.resources.spark,
+                self.resources.live_stores,
                 listing,
-                self._locations(before, location),
-                taken_at=self._instant("listed_at", listed_at),
-                root=self.root,
-                clock=self.operations.clock.now,
-                rules=self.rules(table),
+                self.listings.locations(before, location),
+                taken_at=self.resources.instant("listed_at", listed_at),
+                root=self.resources.root,
+                clock=self.resources.operations.clock.now,
+                rules=self.resources.rules(table),
                 scheme=split(before.metadata.location).scheme or "s3",
             )
-        look = self._look(table)
-        with self._step(look, "orphan_scan") as step:
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
-                self._deletion_context(table),
+                self.contexts.of_table(table),
                 taken,
                 ScanSettings(
                     min_age=policy.orphans.min_age,
@@ -108,8 +106,8 @@ class Orphans(DroppedTables, Reading):
                     missing_files=policy.orphans.missing_files if whole else "ignore",
                     is_whole=listing is None and location is None,
                 ),
-                table_uuid=look.metadata.table_uuid,
-                history_read_at=look.read_at,
+                table_uuid=state.metadata.table_uuid,
+                history_read_at=state.read_at,
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,
@@ -126,29 +124,29 @@ class Orphans(DroppedTables, Reading):
         reason, is said; UnreadableMetadata, StorageError, LeaseTaken.
         """
         require_said(table, who=who, why=why)
-        look = self._look(table)
-        with self._step(look, "settle_metadata") as step:
-            listing = self._listed(look, None, step)
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "settle_metadata") as step:
+            listing = self.listings.take(state, None, step)
             # After the listing: what was committed meanwhile is not newer.
-            metadata, rules = self._look(table).metadata, self.rules(table)
-            named, known_here = metadata_files(listing, self.live_stores), self.operations.table_locations
-            found = evidence(self.live_stores, metadata, named, rules, known_here)
+            metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
+            named, known_here = metadata_files(listing, self.resources.live_stores), self.resources.operations.table_locations
+            found = evidence(self.resources.live_stores, metadata, named, rules, known_here)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
-            known = self.operations.settled_metadata.of_table(metadata.table_uuid)
+            known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
             new = {path: place for path in newer if (place := normalise(path, rules)) not in known}
-            self.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
+            self.resources.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
             step.counts = {"files": len(new)}
         return tuple(new)
 
     def inventory(self, manifest: str) -> Inventory:
         """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
         StorageError."""
-        return read_inventory(self.live_stores, manifest)
+        return read_inventory(self.resources.live_stores, manifest)
 
     def parquet_listing(self, location: str) -> ParquetListing:
         """A listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified and
         size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
-        return read_parquet_listing(self.live_stores, location)
+        return read_parquet_listing(self.resources.live_stores, location)
 
     def scan_cold(self, table: str) -> ColdScan:
         """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
@@ -157,16 +155,16 @@ class Orphans(DroppedTables, Reading):
         Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
         UnreadableMetadata, StorageError, LeaseTaken.
         """
-        look = self._look(table)
-        table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
-        with self._step(look, "cold_scan") as step:
-            cold, context = self._cold_side(table, table_uuid)
+        state = self.steps.table_state(table)
+        table_uuid, policy = state.metadata.table_uuid, self.resources.config.policy(table).orphans
+        with self.steps.run(state, "cold_scan") as step:
+            cold, context = self.contexts.of_cold_tables(table, table_uuid)
             found = scan_cold(
                 context,
                 cold,
-                handoff_ledger(self.live_stores, self.root, table_uuid),
+                handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
                 table=table,
-                root=self.root,
+                root=self.resources.root,
                 min_age=max(policy.min_age, policy.min_age_floor),
                 check=step.check,
             )
@@ -175,53 +173,53 @@ class Orphans(DroppedTables, Reading):
 
     def scan(self, scan_id: str) -> OrphanScanResult:
         """The stored scan of that id. Raises NoSuchPlan."""
-        return load_scan(self.spark, self.live_stores, self.operations, scan_id)
+        return load_scan(self.resources.spark, self.resources.live_stores, self.resources.operations, scan_id)
 
     def latest_scan(self, table: str) -> OrphanScanResult | None:
         """The newest stored scan of the table, if there is one."""
-        records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
+        records = self.resources.operations.scans.of_table(self.steps.table_state(table).metadata.table_uuid)
         return self.scan(records[0].scan_id) if records else None
 
     def interrupted_scans(self, table: str) -> list[ScanRecord]:
         """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
         scan names them."""
-        table_uuid = self._look(table).metadata.table_uuid
-        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+        table_uuid = self.steps.table_state(table).metadata.table_uuid
+        return list(reversed(self.resources.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
         """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
-        return trend_of(table, self.operations.scans.of_table(self._look(table).metadata.table_uuid)[:limit])
+        return trend_of(table, self.resources.operations.scans.of_table(self.steps.table_state(table).metadata.table_uuid)[:limit])
 
     def in_flight(self, table: str) -> InFlight | None:
         """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
-        table_uuid, policy = self._look(table).metadata.table_uuid, self.config.policy(table).orphans
+        table_uuid, policy = self.steps.table_state(table).metadata.table_uuid, self.resources.config.policy(table).orphans
         points = self.scan_trend(table).points
         if not points:
             return None
         return judge_in_flight(
             points,
-            self.operations.heartbeats.live(table_uuid),
+            self.resources.operations.heartbeats.live(table_uuid),
             max_share=policy.in_flight.max_share,
             scans=policy.in_flight.scans,
-            now=self.operations.clock.now(),
+            now=self.resources.operations.clock.now(),
             min_age=policy.min_age,
         )
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
         hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
-        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind == "dropped":
-            return self.delete_dropped(record.scan_id, dry_run=dry_run)
+            return self.dropped.delete_dropped(record.scan_id, dry_run=dry_run)
         if dry_run or record.state == ScanState.DONE:
             if not dry_run and record.files:
-                self._receipt(job_of(record))
-            return self._delete_scan(record, None, dry_run=dry_run)
-        self._require_small_or_approved(record)
-        with self._step(self._look(record.table), "orphan_deletion") as step:
-            report = self._delete_scan(record, step.lease, pause=step.pause)
+                self.receipts.stored(job_of(record))
+            return self.deletion.run_scan(record, None, dry_run=dry_run)
+        self.deletion.require_small_or_approved(record)
+        with self.steps.run(self.steps.table_state(record.table), "orphan_deletion") as step:
+            report = self.deletion.run_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)
             if step.state == "done" and record.files:
-                self._receipt(job_of(record))
+                self.receipts.stored(job_of(record))
         return report

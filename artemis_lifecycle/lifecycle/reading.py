@@ -4,11 +4,13 @@ thawed first.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, Step
 from artemis_lifecycle.cold_tier.cold_metadata import ARCHIVE_OF
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.history import ColdHistory
@@ -19,7 +21,6 @@ from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.tags import former_states
 from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchTable
-from artemis_lifecycle.lifecycle.base import Base
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawState
 from artemis_lifecycle.spark.java_errors import java_errors
@@ -28,15 +29,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Reading(Base):
+@dataclass(frozen=True)
+class Reading:
     """Finds what answers, and reads it."""
+
+    resources: Resources
+    steps: Steps
 
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
         handoff. Raises UnreadableMetadata."""
-        return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+        return ColdTables.open(self.resources.cold_catalog, self.resources.cold_stores, self.resources.live_stores, self.resources.root, table_uuid)
 
-    def _own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
+    def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
         """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
         tables = self.cold_tables(table_uuid)
         of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
@@ -47,16 +52,16 @@ class Reading(Base):
         if archived_as is None or archived_as == table:
             return None
         try:
-            found = self._look(archived_as)
+            found = self.steps.table_state(archived_as)
         except (NoSuchTable, BadInput):
             return None  # It was renamed.
         return archived_as if found.metadata.table_uuid == table_uuid else None
 
-    def _require_own_archive(self, table: str, table_uuid: str) -> None:
+    def require_own_archive(self, table: str, table_uuid: str) -> None:
         """Raise HandoffFailed where the archive of the table's uuid is another table's."""
-        if not self.config.policy(table).cold_tier.enabled:
+        if not self.resources.config.policy(table).cold_tier.enabled:
             return
-        identity = read_identity(self.live_stores, self.root, table_uuid)
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
         other = self._other_name(table, table_uuid, None if identity is None else identity.live_table)
         if other is not None:
             raise HandoffFailed(
@@ -70,20 +75,20 @@ class Reading(Base):
     def cold_metadata(self, table: str) -> TableMetadata | None:
         """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
         handoff."""
-        return self._cold_metadata(self._look(table).metadata.table_uuid)
+        return self.cold_metadata_of(self.steps.table_state(table).metadata.table_uuid)
 
-    def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
+    def cold_metadata_of(self, table_uuid: str) -> TableMetadata | None:
         tables = self.cold_tables(table_uuid)
         return None if tables is None else tables.whole()
 
     def cold_history(self, table: str) -> ColdHistory:
         """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
         NoSuchTable before the first handoff."""
-        table_uuid = self._look(table).metadata.table_uuid
+        table_uuid = self.steps.table_state(table).metadata.table_uuid
         cold = self.cold_tables(table_uuid)
         if cold is None:
             raise no_cold_table(table)
-        return archived_history(table, cold, self._operations.deep_moves.snapshots(table_uuid))
+        return archived_history(table, cold, self.resources.unchecked_operations.deep_moves.snapshots(table_uuid))
 
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
@@ -95,26 +100,26 @@ class Reading(Base):
         selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
         """
         selector = Selector(as_of, snapshot_id, tag)
-        live = self._look(table).metadata
+        live = self.steps.table_state(table).metadata
         found = find_route(
             table,
             live,
-            self._own_cold_tables(table, live.table_uuid),
+            self.own_cold_tables(table, live.table_uuid),
             selector,
-            lambda after: former_states(self.live_stores, live, after),
+            lambda after: former_states(self.resources.live_stores, live, after),
         )
-        return self._told(live.table_uuid, found)
+        return self.described(live.table_uuid, found)
 
-    def _told(self, table_uuid: str, found: Route) -> Route:
+    def described(self, table_uuid: str, found: Route) -> Route:
         """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
-        if self._operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+        if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
-        catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
+        catalog = self.resources.config.catalogs.live if found.tier == "live" else self.resources.config.catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
-        archive, now = self.config.deep_archive, self._operations.clock.now()
+        archive, now = self.resources.config.deep_archive, self.resources.unchecked_operations.clock.now()
         route = replace(
             found,
             tier="deep-archive",
@@ -122,13 +127,13 @@ class Reading(Base):
             expected_latency=archive.expected_latency,
             readable_in=archive.expected_latency,
         )
-        for thaw in self._operations.thaws.list(table_uuid):
+        for thaw in self.resources.unchecked_operations.thaws.list(table_uuid):
             if found.snapshot_id not in thaw.snapshot_ids:
                 continue
             said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
             if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
                 # Once thawed it answers as the cold tier does.
-                latency = self.config.catalogs.cold.expected_latency
+                latency = self.resources.config.catalogs.cold.expected_latency
                 return replace(route, expected_latency=latency, readable_in=None, thaw=said)
             if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
                 left = max(timedelta(0), thaw.asked_at + archive.expected_latency - now)
@@ -146,11 +151,11 @@ class Reading(Base):
         """
         found = self.route(table, as_of, snapshot_id, tag)
         require_readable(table, found)
-        catalogs = self.config.catalogs
+        catalogs = self.resources.config.catalogs
         with java_errors(table):
             if found.cold_table is None:
-                return read_rows(self.spark, catalogs.live.name, table, found)
-            return read_rows(self.spark, catalogs.cold.name, found.cold_table, found)
+                return read_rows(self.resources.spark, catalogs.live.name, table, found)
+            return read_rows(self.resources.spark, catalogs.cold.name, found.cold_table, found)
 
 
 def require_readable(table: str, found: Route) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
+from artemis_lifecycle.lifecycle.retention import Retention
+from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
-from artemis_lifecycle.lifecycle.base import Look, no_such_snapshot
-from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.metadata.types import Ref
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
@@ -39,8 +41,14 @@ class Tagged:
     ends_at: datetime | None = None
 
 
-class Promises(Reading):
+@dataclass(frozen=True)
+class TagsAndHolds:
     """Made, renewed and taken back, each by somebody who is on record."""
+
+    resources: Resources
+    steps: Steps
+    retention: Retention
+    reading: Reading
 
     def tag(
         self,
@@ -62,12 +70,12 @@ class Promises(Reading):
         Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
         """
         kept = None if retain == "forever" else _duration("retain", retain)
-        look = self._look(table)
-        snapshot = look.metadata.snapshot(snapshot_id)
+        state = self.steps.table_state(table)
+        snapshot = state.metadata.snapshot(snapshot_id)
         if snapshot is None:
             raise no_such_snapshot(table, snapshot_id, "its refs")
-        with self._step(look, "tag", pausable=False), table_lock(self.operations.engine, look.metadata.table_uuid):
-            created_at = self._instant("now", None)
+        with self.steps.run(state, "tag", pausable=False), table_lock(self.resources.operations.engine, state.metadata.table_uuid):
+            created_at = self.resources.instant("now", None)
             age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
 
             def change(base: BaseState) -> Change:
@@ -81,8 +89,8 @@ class Promises(Reading):
                     )
                 return Change(set_tags=(TagChange(name, snapshot_id, age),))
 
-            record = self.operations.tags.record(
-                look.metadata.table_uuid,
+            record = self.resources.operations.tags.record(
+                state.metadata.table_uuid,
                 table,
                 name,
                 snapshot_id,
@@ -94,16 +102,16 @@ class Promises(Reading):
             )
             try:
                 result = commit_with_retry(
-                    self.spark,
-                    self.config.catalogs.live.name,
+                    self.resources.spark,
+                    self.resources.config.catalogs.live.name,
                     table,
                     change,
-                    before_swap=self.operations.table_locations.attempts_of(look.metadata.table_uuid),
+                    before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
                 )
             except CommitStateUnknown:
                 raise
             except LifecycleError:
-                self.operations.tags.withdraw(record)
+                self.resources.operations.tags.withdraw(record)
                 raise
         ends = None if kept is None else created_at + kept
         return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
@@ -111,8 +119,8 @@ class Promises(Reading):
     def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
         """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
         tag, BadInput when it was moved meanwhile."""
-        look = self._look(table)
-        ref = look.metadata.refs.get(name) or self._removed_unsaid(look, name)
+        state = self.steps.table_state(table)
+        ref = state.metadata.refs.get(name) or self._removed_unsaid(state, name)
         if ref is None or ref.is_branch:
             raise NoSuchSnapshot(
                 f"The live table has no tag {name!r}",
@@ -132,28 +140,28 @@ class Promises(Reading):
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 
-        with self._step(look, "untag", pausable=False):
+        with self.steps.run(state, "untag", pausable=False):
             result = commit_with_retry(
-                self.spark,
-                self.config.catalogs.live.name,
+                self.resources.spark,
+                self.resources.config.catalogs.live.name,
                 table,
                 change,
-                before_swap=self.operations.table_locations.attempts_of(look.metadata.table_uuid),
+                before_swap=self.resources.operations.table_locations.attempts_of(state.metadata.table_uuid),
             )
-            record = self.operations.tags.removed(
-                look.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
+            record = self.resources.operations.tags.removed(
+                state.metadata.table_uuid, table, name, ref.snapshot_id, who or person(), why or None
             )
         return Tagged(
             table, name, None, result.metadata_location, record.removed_by, record.removed_at, record.removed_why
         )
 
-    def _removed_unsaid(self, look: Look, name: str) -> Ref | None:
+    def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
         """A tag that is gone, and not because it expired, while its record is in force: who removed it died before that
         was written down."""
-        table_uuid = look.metadata.table_uuid
-        record = next((each for each in self.operations.tags.of_table(table_uuid) if each.name == name), None)
+        table_uuid = state.metadata.table_uuid
+        record = next((each for each in self.resources.operations.tags.of_table(table_uuid) if each.name == name), None)
         if record is None or any(
-            name in plan.expired_refs for plan in self.operations.plans.of_table(table_uuid, ENDED)
+            name in plan.expired_refs for plan in self.resources.operations.plans.of_table(table_uuid, ENDED)
         ):
             return None
         return Ref(name, record.snapshot_id, "tag")
@@ -161,13 +169,13 @@ class Promises(Reading):
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
         """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
         where that is known. `with_removed` adds the records of tags that are no more."""
-        look = self._look(table)
+        state = self.steps.table_state(table)
         return table_refs(
             table,
-            look.metadata,
-            self.operations.tags.of_table(look.metadata.table_uuid, with_removed=True),
-            self._settings(table, look.read_at),
-            milliseconds(look.read_at),
+            state.metadata,
+            self.resources.operations.tags.of_table(state.metadata.table_uuid, with_removed=True),
+            self.retention.settings(table, state.read_at),
+            milliseconds(state.read_at),
             with_removed=with_removed,
         )
 
@@ -190,47 +198,47 @@ class Promises(Reading):
 
         Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
         """
-        look = self._look(table)
-        self._require_snapshots(look, snapshot_ids, kind)
+        state = self.steps.table_state(table)
+        self._require_snapshots(state, snapshot_ids, kind)
         # What its snapshots read elsewhere stays known, should another tool expire them.
-        self._reached_folders().look({table: look.entry}, self._around.tables())
-        placed = self.operations.holds.place(
-            table_uuid=look.metadata.table_uuid,
+        self._reached_folders().look({table: state.entry}, self.resources.database_catalogs.tables())
+        placed = self.resources.operations.holds.place(
+            table_uuid=state.metadata.table_uuid,
             table=table,
             owner=owner,
             reason=reason,
             snapshot_ids=tuple(snapshot_ids),
-            until=None if until is None else self._instant("until", until),
+            until=None if until is None else self.resources.instant("until", until),
             kind=kind,
             ttl=None if ttl is None else _duration("ttl", ttl),
         )
         try:
             # Placing waited for commits under way; what they removed, no hold brings back.
-            self._require_snapshots(self._look(table), snapshot_ids, kind)
+            self._require_snapshots(self.steps.table_state(table), snapshot_ids, kind)
         except BadInput:
-            self.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
+            self.resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
         return placed
 
-    def _require_snapshots(self, look: Look, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
-        absent = [snapshot_id for snapshot_id in snapshot_ids if look.metadata.snapshot(snapshot_id) is None]
+    def _require_snapshots(self, state: TableState, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
+        absent = [snapshot_id for snapshot_id in snapshot_ids if state.metadata.snapshot(snapshot_id) is None]
         if absent and kind == "legal":
             # A legal hold also keeps a snapshot of the cold tier from the archive.
-            cold = self.cold_tables(look.metadata.table_uuid)
+            cold = self.reading.cold_tables(state.metadata.table_uuid)
             absent = [each for each in absent if cold is None or cold.holding(each) is None]
         if absent:
-            raise no_such_snapshot(look.name, absent[0], "its holds")
+            raise no_such_snapshot(state.name, absent[0], "its holds")
 
     def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
         """The table's holds in force, oldest first; with `ended`, those that were, too."""
-        table_uuid = self._look(table).metadata.table_uuid
-        found = self.operations.holds.of_table(table_uuid) if ended else self.operations.holds.active(table_uuid)
+        table_uuid = self.steps.table_state(table).metadata.table_uuid
+        found = self.resources.operations.holds.of_table(table_uuid) if ended else self.resources.operations.holds.active(table_uuid)
         return list(found)
 
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
         """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
         NoSuchPlan for an id that no hold has."""
-        return self.operations.holds.renew(hold_id, _duration("ttl", ttl))
+        return self.resources.operations.holds.renew(hold_id, _duration("ttl", ttl))
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
         """Move a consumer's position: that snapshot, and every later one, stay from now on.
@@ -238,27 +246,27 @@ class Promises(Reading):
         Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
         NoSuchPlan for an id that no hold has.
         """
-        hold = self.operations.holds.get(hold_id)
-        with table_lock(self.operations.engine, hold.table_uuid, table=hold.table):
-            look = self._look(hold.table)
-            if look.metadata.table_uuid != hold.table_uuid:
+        hold = self.resources.operations.holds.get(hold_id)
+        with table_lock(self.resources.operations.engine, hold.table_uuid, table=hold.table):
+            state = self.steps.table_state(hold.table)
+            if state.metadata.table_uuid != hold.table_uuid:
                 raise NoSuchTable(
-                    f"The name now belongs to another table ({look.metadata.table_uuid}, not {hold.table_uuid})",
+                    f"The name now belongs to another table ({state.metadata.table_uuid}, not {hold.table_uuid})",
                     table=hold.table,
                     untouched="the hold",
                     do=f"release the hold: artemis release {hold_id}",
                 )
-            self._require_snapshots(look, [snapshot_id])
-            return self.operations.holds.advance(hold_id, snapshot_id)
+            self._require_snapshots(state, [snapshot_id])
+            return self.resources.operations.holds.advance(hold_id, snapshot_id)
 
     def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
         """Release a hold. `who` (default: the account, USER@HOST) and `why` are kept. Raises NoSuchPlan for an id that
         no hold has; BadInput where nobody is named."""
-        return self.operations.holds.release(hold_id, person() if who is None else who, why)
+        return self.resources.operations.holds.release(hold_id, person() if who is None else who, why)
 
     def writers(self, table: str | None = None) -> list[Heartbeat]:
         """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
-        return self.operations.heartbeats.live(None if table is None else self._look(table).metadata.table_uuid)
+        return self.resources.operations.heartbeats.live(None if table is None else self.steps.table_state(table).metadata.table_uuid)
 
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
@@ -268,19 +276,19 @@ class Promises(Reading):
         `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
         OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
         """
-        look = self._look(table)
+        state = self.steps.table_state(table)
         if prefix is not None:
-            require_prefix(prefix, look.metadata, table, self.rules(table))
+            require_prefix(prefix, state.metadata, table, self.resources.rules(table))
         # A writer claims no catalog: it may have no right to, and it works for whoever does.
-        self.require_deployment(record=False)
+        self.resources.require_deployment(record=False)
         return writing(
-            self._operations,
-            look.metadata.table_uuid,
+            self.resources.unchecked_operations,
+            state.metadata.table_uuid,
             table,
             writer_id,
             prefix,
             parse_duration(ttl),
-            confirm=lambda: self.require_deployment(record=False),
+            confirm=lambda: self.resources.require_deployment(record=False),
         )
 
 
