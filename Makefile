@@ -72,6 +72,10 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
 	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+.PHONY: test-fast
+test-fast: $(VENV)/.project lint types  ## What needs no JVM: a minute or two, before each commit.
+	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS)
+
 .PHONY: nightly
 nightly: soak  ## All that takes too long for `make test`.
 

@@ -28,7 +28,7 @@ _LOADED = (
     *("numpy", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "numba", "pandas", "xxhash", "isal.isal_zlib"),
     *(
         f"artemis_lifecycle.{name}"
-        for name in ("storage.folder_kernels", "storage.hash_kernels", "metadata.scan_kernels")
+        for name in ("storage.folder_kernels", "storage.hash_kernels", "metadata.avro.scan_kernels")
     ),
     *(f"artemis_lifecycle.reachability.index.{name}" for name in ("kernels", "on_spark")),
 )

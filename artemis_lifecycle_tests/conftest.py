@@ -77,8 +77,13 @@ _LONG = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest applies `-m`.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: begun last, one of them would keep one process busy while the other has nothing left."""
+    """Mark the tests that use Spark, and put the longest files first: a long file that starts last keeps one process
+    busy while the other is idle."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("jvm")
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 

@@ -28,7 +28,7 @@ def _seen(rows: Iterator[int]) -> Iterator[dict[str, Any]]:
         "version": pyspark.__version__,
         "frozen": gc.get_freeze_count(),
         "loaded": [
-            name for name in ("numba", "pyarrow", "artemis_lifecycle.metadata.scan_kernels") if name in sys.modules
+            name for name in ("numba", "pyarrow", "artemis_lifecycle.metadata.avro.scan_kernels") if name in sys.modules
         ],
     }
 

@@ -33,12 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
-from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import needed, resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
+from bench.configuration import config_in
 from bench.metadata import Shape, Table
 from bench.orphans import DEFAULTS, EIGHT, FEW, HEAP, Bench, named_conf
 
@@ -201,31 +201,20 @@ def _measured(
     repetitions: int,
 ) -> dict[str, Any]:
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
-    mark = folder.name.replace("-", "_")
-    warehouse = f"{location.rpartition('/')[0]}/{{}}" if access else f"file:{folder}/{{}}"
-    config = LifecycleConfig.model_validate(
-        {
-            "catalogs": {
-                tier: {
-                    "name": f"{tier}_{mark}",
-                    "uri": uri,
-                    "warehouse": warehouse.format(tier),
-                    "properties": dict(access),
-                }
-                for tier in ("live", "cold")
-            },
-            "operations": {"uri": uri, "root": f"file://{folder}/state"},
-            "spark": {"master": "local[2]", "conf": {"spark.driver.memory": HEAP}},
-            "defaults": {
-                "retention": {"rule": "iceberg"},
-                "cold_tier": {"enabled": False},
-                "deletion": {"grace": "0s", "requests_per_second": 1e9},
-                # Iceberg's own clients draw from the same bucket: neither side is to wait for it.
-                "budgets": {"object_store_iops": 1_000_000_000},
-            },
-            "tables": {"bench.*": {}},
-            "home": str(work / "home"),
-        }
+    config = config_in(
+        folder,
+        uri,
+        work / "home",
+        defaults={
+            "retention": {"rule": "iceberg"},
+            "cold_tier": {"enabled": False},
+            "deletion": {"grace": "0s", "requests_per_second": 1e9},
+            # Iceberg's own clients draw from the same bucket: neither side is to wait for it.
+            "budgets": {"object_store_iops": 1_000_000_000},
+        },
+        warehouse=f"{location.rpartition('/')[0]}/{{}}" if access else None,
+        memory=HEAP,
+        properties=dict(access),
     )
     spark = open_session(session_conf(config, lifecycle_conf(config), resolve(home, needed(config))))
     try:

@@ -29,11 +29,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.settings import catalog_conf, spark_conf
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.config import Catalog
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
+from bench.configuration import config_in
 from bench.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -50,20 +51,8 @@ _PEER = "bench_peer"
 def main(work: Path, jars: Path) -> dict[str, Any]:
     folder = work / f"handoff-{uuid.uuid4().hex[:8]}"
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
-    mark = folder.name.replace("-", "_")
-    config = LifecycleConfig.model_validate(
-        {
-            "catalogs": {
-                tier: {"name": f"{tier}_{mark}", "uri": uri, "warehouse": f"file:{folder}/{tier}"}
-                for tier in ("live", "cold")
-            },
-            "operations": {"uri": uri, "root": f"file://{folder}/state"},
-            "spark": {"master": "local[2]"},
-            "defaults": {"retention": {"rule": "iceberg", "window": "1ms"}},
-            "tables": {"bench.*": {}},
-            "home": str(work / "home"),
-        }
-    )
+    defaults = {"retention": {"rule": "iceberg", "window": "1ms"}}
+    config = config_in(folder, uri, work / "home", defaults=defaults)
     peer = catalog_conf(Catalog(name=_PEER, uri=uri, warehouse=f"file:{folder}/peer"))
     spark = open_session({**session_conf(config, spark_conf(config.catalogs), resolve(jars)), **peer})
     try:

@@ -39,7 +39,6 @@ from typing import TYPE_CHECKING, Any, Union
 import psutil
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
-from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
@@ -50,6 +49,7 @@ from artemis_lifecycle.orphans.listing_files import ParquetListing
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
+from bench.configuration import config_in
 from bench.metadata import Shape, Table
 from bench.sampling import Sampler
 
@@ -326,26 +326,15 @@ def main(
 ) -> dict[str, Any]:
     folder = work / f"orphans-{uuid.uuid4().hex[:8]}"
     uri = EmbeddedPostgres(work / "home").uri(CATALOGS)
-    mark = folder.name.replace("-", "_")
-    config = LifecycleConfig.model_validate(
-        {
-            "catalogs": {
-                # The synthetic tables stand beside the warehouses.
-                tier: {
-                    "name": f"{tier}_{mark}",
-                    "uri": uri,
-                    "warehouse": f"file:{folder}/{tier}",
-                    "roots": [f"file:{work}"],
-                }
-                for tier in ("live", "cold")
-            },
-            "operations": {"uri": uri, "root": f"file://{folder}/state"},
-            "spark": {"master": "local[2]", "conf": {"spark.driver.memory": HEAP}},
-            # Nearly every file of the deletion is an orphan.
-            "defaults": {"deletion": {"requests_per_second": 1e9}, "orphans": {"max_share": 1}},
-            "tables": {"bench.*": {}},
-            "home": str(work / "home"),
-        }
+    config = config_in(
+        folder,
+        uri,
+        work / "home",
+        # Nearly every file of the deletion is an orphan.
+        defaults={"deletion": {"requests_per_second": 1e9}, "orphans": {"max_share": 1}},
+        memory=HEAP,
+        # The synthetic tables stand beside the warehouses.
+        roots=[f"file:{work}"],
     )
     spark = open_session(session_conf(config, lifecycle_conf(config), resolve(home)))
     try:

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from artemis_lifecycle.metadata import avro
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata import manifest_lists, manifests
+from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.storage.stores import Stores
 from bench import metadata
@@ -45,16 +45,16 @@ def decode(folder: Path, sample: int = 300) -> dict[str, object]:
     """Speeds of one core on a sample of the table's manifests: undoing the codec, and decoding to columns."""
     table = metadata.load(folder)
     stores = Stores()
-    found = avro.manifests_of(stores, _last_snapshot(table))
+    found = manifest_lists.manifests_of(stores, _last_snapshot(table))
     entries = list(found.entries)[:sample]
     data = {entry.manifest_path: stores.read(entry.manifest_path) for entry in entries}
     began = time.perf_counter()
     raw = sum(len(open_container(content, path).payload) for path, content in data.items())
     inflated = time.perf_counter() - began
     for entry in entries[:20]:
-        avro.live_entries(stores, entry)
+        manifests.live_entries(stores, entry)
     began = time.perf_counter()
-    rows = sum(avro.live_entries(stores, entry).num_rows for entry in entries)
+    rows = sum(manifests.live_entries(stores, entry).num_rows for entry in entries)
     decoded = time.perf_counter() - began
     stored = sum(map(len, data.values()))
     return {

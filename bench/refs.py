@@ -22,11 +22,11 @@ from typing import Any
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.catalogs.settings import spark_conf
-from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.local.jars import resolve
 from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.spark.session import open_session, session_conf
+from bench.configuration import config_in
 from bench.sampling import Sampler
 
 SNAPSHOTS = 50
@@ -38,20 +38,8 @@ def main(work: Path, jars: Path, refs: int, properties: int) -> dict[str, Any]:
     # Of its own, for its tables would be neighbors of the next run's.
     postgres = EmbeddedPostgres(folder / "home")
     uri = postgres.uri(CATALOGS)
-    mark = folder.name.replace("-", "_")
-    config = LifecycleConfig.model_validate(
-        {
-            "catalogs": {
-                tier: {"name": f"{tier}_{mark}", "uri": uri, "warehouse": f"file:{folder}/{tier}"}
-                for tier in ("live", "cold")
-            },
-            "operations": {"uri": uri, "root": f"file://{folder}/state"},
-            "spark": {"master": "local[2]"},
-            "defaults": {"retention": {"rule": "iceberg", "window": "1ms"}, "deletion": {"grace": "0ms"}},
-            "tables": {"bench.*": {}},
-            "home": str(folder / "home"),
-        }
-    )
+    defaults = {"retention": {"rule": "iceberg", "window": "1ms"}, "deletion": {"grace": "0ms"}}
+    config = config_in(folder, uri, folder / "home", defaults=defaults)
     spark = open_session(session_conf(config, spark_conf(config.catalogs), resolve(jars)))
     try:
         with Lifecycle.open(config, spark=spark) as lifecycle:

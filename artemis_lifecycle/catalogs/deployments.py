@@ -23,13 +23,12 @@ from artemis_lifecycle.errors import ExistingFile, OtherDeployment, Refused, Unr
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.deployment import Deployment
 from artemis_lifecycle.operations.locks import starters_lock
-from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, role_statements
+from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, NO_RIGHT, role_statements
 from artemis_lifecycle.storage.stores import Stores
 
 FOLDER = ".artemis-lifecycle"
 """Beside the warehouse of a catalog that is not in SQL. Hidden: no scan takes it for a table's."""
 
-_NO_RIGHT = "42501"  # insufficient_privilege
 _TABLE = "artemis_live.deployments"
 _STATEMENTS = (
     "CREATE SCHEMA IF NOT EXISTS artemis_live",
@@ -122,7 +121,7 @@ class DeploymentsInSql:
         try:
             yield
         except DBAPIError as error:
-            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
                 raise
             raise Refused(
                 f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "

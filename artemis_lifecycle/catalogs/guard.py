@@ -168,7 +168,7 @@ _STATEMENTS = (
     "REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM PUBLIC",
     *(function.statement for function in _FUNCTIONS),
     *(statement for trigger in _TRIGGERS for statement in trigger.statements),
-    # They run as their owner: nobody may call them, nor make a trigger of a table of their own from one.
+    # They run as their owner, so no other login may call them or use one as a trigger of its own table.
     "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA artemis_cold FROM PUBLIC",
     *role_statements(_GRANTS),
 )
@@ -186,7 +186,7 @@ _FOUND_FUNCTIONS = """
     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_language AS l ON l.oid = p.prolang
     WHERE n.nspname = 'artemis_cold'
 """
-# Who reads the guard's own tables needs a right to; what the schema has, and to whom, everybody may know.
+# Reading the guard's own tables takes a right; the system catalogs, which list them and their grants, take none.
 _FOUND_TABLES = """
     SELECT c.relname, c.relkind::text = 'r' AS ordinary,
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
@@ -257,7 +257,7 @@ def guard_state(connection: Connection, catalog: str) -> GuardState:
 
 
 def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
-    """Have the rows of `catalog` refuse everybody but handoffs; errors name `live_catalog` as the place to write to.
+    """Make the rows of `catalog` refuse every writer but handoffs; errors name `live_catalog` as the place to write to.
 
     `engine` is of the database that has the catalog's rows, whose tables must be there. Where the guard stands as it
     was made nothing is written, and no right to make one is needed. Raises Refused for a role that may not make it
@@ -312,7 +312,7 @@ def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
 
 
 def lift_guard(connection: Connection, catalog: str) -> None:
-    """Let everybody write to `catalog` again: for who takes a whole cold tier down, in the same transaction; the next
+    """Let every login write to `catalog` again: for who takes a whole cold tier down, in the same transaction; the next
     open of a catalog that still has rows guards it anew. No-op where no guard stands."""
     if connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
         connection.execute(

@@ -21,13 +21,11 @@ from artemis_lifecycle.cold_tier.ledger import (
     to_batch,
 )
 from artemis_lifecycle.cold_tier.paths import Placing
-from artemis_lifecycle.cold_tier.rewrite import (
-    RewrittenDelete,
-    rewrite_deletion_vectors,
-    rewrite_manifest,
-    rewrite_manifest_list,
-    rewrite_position_deletes,
-)
+from artemis_lifecycle.cold_tier.rewrite.deletes import RewrittenDelete
+from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
+from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
+from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
+from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
 from artemis_lifecycle.cold_tier.tasks import spread
 from artemis_lifecycle.errors import CopyMismatch, HandoffFailed, MissingFile, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES

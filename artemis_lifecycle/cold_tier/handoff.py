@@ -40,7 +40,7 @@ from artemis_lifecycle.errors import (
     StorageError,
     UnreadableMetadata,
 )
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -559,7 +559,7 @@ def _bound_to_current(context: HandoffContext, change: _Change) -> _Change:
     def specs_of(snapshot: Json) -> list[int]:
         if snapshot.get("manifest-list") is None:
             return []
-        entries = avro.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
+        entries = manifest_lists.read_manifest_list(context.cold_stores, snapshot["manifest-list"]).entries
         own = [entry for entry in entries if entry.added_snapshot_id == snapshot["snapshot-id"]]
         return list(dict.fromkeys(entry.partition_spec_id for entry in (*own, *entries)))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import field_ids
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.containers import schema_of
+from artemis_lifecycle.metadata.avro.container import schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,9 @@ from artemis_lifecycle.cold_tier.copy import Copier, copy_here
 from artemis_lifecycle.cold_tier.ledger import VERIFIED, CopiedFile
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata.avro import decode_entries, read_manifest_list
 from artemis_lifecycle.metadata.kinds import DELETION_VECTORS, MANIFEST, MANIFEST_LIST, POSITION_DELETES, kind_of
+from artemis_lifecycle.metadata.manifest_lists import read_manifest_list
+from artemis_lifecycle.metadata.manifests import decode_entries
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.storage.stores import Stores

@@ -37,7 +37,7 @@ from artemis_lifecycle.cold_tier.tasks import FileWork, each_file
 from artemis_lifecycle.cold_tier.transfer import Transfer, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
 from artemis_lifecycle.errors import BadInput, LeaseLost, NoSuchSnapshot, RestoreFailed
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.operations.crash_points import around
@@ -257,7 +257,7 @@ def _live_ids(
             f"Snapshot {source.snapshot_id} was written without a manifest list, as format version 1 once allowed"
         )
     specs = same_ids(cold.partition_specs, live.partition_specs, SPECS)
-    for entry in avro.manifests_of(context.cold_stores, source).entries:
+    for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
         if entry.partition_spec_id not in specs:
             raise refusal(
                 f"The live table no longer has partition spec {entry.partition_spec_id}, by which the snapshot's files "
@@ -291,8 +291,8 @@ def _require_mapping(
     if joint(then, now, read, read) is not None:
         return
     files: dict[str, str] = {}
-    for entry in avro.manifests_of(context.cold_stores, source).entries:
-        batch = avro.live_entries(context.cold_stores, entry)
+    for entry in manifest_lists.manifests_of(context.cold_stores, source).entries:
+        batch = manifests.live_entries(context.cold_stores, entry)
         files |= zip(batch.column("file_path").to_pylist(), batch.column("file_format").to_pylist(), strict=True)
     look = _Named(context.cold_stores, files)
     bare = [path for path, named in each_file(context.spark, look, sorted(files)) if not named]

@@ -15,7 +15,7 @@ from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.ledger import CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.paths import Placing
 from artemis_lifecycle.errors import ExistingFile, StorageError, UnreadableMetadata
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.kinds import MANIFEST, kind_of
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.storage.frames import drop_frame
@@ -249,7 +249,7 @@ class FileRow(NamedTuple):
 def read_list(source_stores: Stores, mapping: Placing, snapshot: Snapshot) -> list[ListRow]:
     source = snapshot.manifest_list
     try:
-        listed = avro.manifests_of(source_stores, snapshot)
+        listed = manifest_lists.manifests_of(source_stores, snapshot)
     except (UnreadableMetadata, StorageError) as error:
         return [ListRow(snapshot.snapshot_id, source, None, None, error=error.what)]
     head = ListRow(snapshot.snapshot_id, source, None if source is None else mapping(source), listed.size_in_bytes)
@@ -266,7 +266,7 @@ def read_list(source_stores: Stores, mapping: Placing, snapshot: Snapshot) -> li
 
 def read_manifest(source_stores: Stores, mapping: Placing, destination: str, entry: ManifestListEntry) -> list[FileRow]:
     try:
-        found = avro.live_entries(source_stores, entry)
+        found = manifests.live_entries(source_stores, entry)
     except (UnreadableMetadata, StorageError) as error:
         return [FileRow(destination, MANIFEST, None, entry.manifest_path, None, None, error.what)]
     columns = ("content", "file_format", "file_path", "file_size_in_bytes")

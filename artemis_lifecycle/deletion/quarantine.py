@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from artemis_lifecycle.deletion.batches import DeletionJob, FileOutcome, outcome_frame, sealed_pieces
 from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
@@ -197,7 +198,7 @@ def purge(
     record: QuarantineRecord,
     *,
     kept: Callable[[pa.Table], Mapping[int, str]],
-    lock: Callable[[], AbstractContextManager[object]],
+    lock: Callable[[], AbstractContextManager[TableLock | None]],
     dry_run: bool = False,
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
@@ -205,7 +206,7 @@ def purge(
     """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left.
 
     `kept` says which of some files (column path) stay, and why: a table may have been given a file in here. It is asked
-    under `lock`, and the files go under it.
+    under `lock`, and the files go under it. Raises OperationsUnavailable once that lock is lost, before more files go.
     """
     import pyarrow as pa
 
@@ -213,13 +214,15 @@ def purge(
     for piece in _pieces(stores.list(record.folder)):
         check()
         take(0 if dry_run else len(piece))
-        with lock():
+        with lock() as held:
             reasons = kept(pa.table({"path": pa.array([file.path for file in piece], pa.string())}))
             stayed += len(reasons)
             sizes = {file.path: file.size_in_bytes for row, file in enumerate(piece) if row not in reasons}
             if dry_run:
                 deleted, size = deleted + len(sizes), size + sum(sizes.values())
                 continue
+            if held is not None:
+                held.check()
             with around("quarantine.purge"):
                 for answer in stores.delete(list(sizes), until=elapsed() + _DELETES_LAST):
                     if answer.outcome == "failed":

@@ -21,7 +21,7 @@ from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
-from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
+from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
@@ -29,11 +29,11 @@ PROBE = ".artemis-doctor-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
 
 _ATTEMPTS = 2
-"""A person waits for the answer, and a store that fails twice is told as that."""
+"""A person waits for the answer: a store that fails twice counts as failed."""
 
 
 def catalog(tier: str, of: Catalog) -> Check:
-    """The catalog answers, to pyiceberg and to what Spark is told, and its rows can be read."""
+    """The catalog answers to pyiceberg, its settings are valid for Spark, and its rows can be read."""
     name = f"catalogs.{tier}"
     catalog_conf(of)
     if of.type != "sql":
@@ -68,11 +68,11 @@ def operations(uri: str) -> Check:
 
 
 def roles(uri: str) -> Check:
-    """The three group roles are there, and this login may work with the operations schema."""
+    """The four group roles exist, and this login may work with the operations schema."""
     with connected(uri) as engine, engine.connect() as connection:
         login = connection.execute(text("SELECT session_user")).scalar_one()
         query = text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)")
-        names = [LIFECYCLE, INGEST, ANALYST]
+        names = [LIFECYCLE, APPROVER, INGEST, ANALYST]
         there = set(connection.execute(query, {"names": names}).scalars())
         rights = text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = 'lifecycle'")
         may = connection.execute(rights).scalar_one_or_none()
@@ -81,13 +81,13 @@ def roles(uri: str) -> Check:
         return Check("roles", "failed", f"login {login} may not use schema lifecycle", do)
     lacking = [each for each in names if each not in there]
     if lacking and may is not None:
-        do = "have a login with CREATEROLE open it once (docs/roles.md)"
+        do = "create the roles before the schema is made, or grant them by hand (docs/roles.md)"
         return Check("roles", "warning", f"no {', '.join(lacking)}: every login has all rights or none", do)
     return Check("roles", "ok", f"login {login}; {', '.join(sorted(there)) or 'roles are made at first use'}")
 
 
 def deployment(config: LifecycleConfig) -> Check:
-    """The live catalog is this deployment's, or nobody's yet."""
+    """The live catalog belongs to this deployment, or to none yet."""
     live = config.catalogs.live
     assert live.uri is not None and config.operations.uri is not None and config.operations.root is not None
     with connected(live.uri) as rows, connected(config.operations.uri) as engine:
@@ -96,7 +96,7 @@ def deployment(config: LifecycleConfig) -> Check:
         ours = read_deployment(engine, normalise(config.operations.root))
         records = DeploymentsInSql(rows, live.name)
         require_deployment(records, live.name, ours, who="doctor", record=False)
-        return Check("deployment", "ok", "ours" if records.newest() else "nobody's yet: it is taken at first use")
+        return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")
 
 
 def guard(cold: Catalog) -> Check:

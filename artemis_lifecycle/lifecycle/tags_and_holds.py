@@ -282,7 +282,7 @@ class TagsAndHolds:
         # A writer claims no catalog: it may have no right to, and it works for whoever does.
         self.resources.require_deployment(record=False)
         return writing(
-            self.resources.unchecked_operations,
+            self.resources.unchecked_operations.heartbeats,
             state.metadata.table_uuid,
             table,
             writer_id,

@@ -21,7 +21,7 @@ from artemis_lifecycle.local.postgres import EmbeddedPostgres
 COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",
     "artemis_lifecycle.storage.folder_kernels",
-    "artemis_lifecycle.metadata.scan_kernels",
+    "artemis_lifecycle.metadata.avro.scan_kernels",
     "artemis_lifecycle.reachability.index.kernels",
     "artemis_lifecycle.protection.kernels",
 )

@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
-from artemis_lifecycle.metadata.kinds import Kind, kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,7 +223,6 @@ class ManifestListEntry:
     existing_rows_count: int | None = None
     deleted_rows_count: int | None = None
     partitions: tuple[PartitionSummary, ...] = ()
-    key_metadata: bytes | None = None
     first_row_id: int | None = None
 
     @property
@@ -248,63 +246,6 @@ class EntryStatus(IntEnum):
     EXISTING = 0
     ADDED = 1
     DELETED = 2
-
-
-class FileFormat(StrEnum):
-    """The formats that the spec names; metadata spells them in either case."""
-
-    AVRO = "avro"
-    ORC = "orc"
-    PARQUET = "parquet"
-    PUFFIN = "puffin"
-    METADATA = "metadata"
-    """A manifest entered as a file, as some engines' metadata tables do; never a data file."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A data or delete file of a manifest entry. `partition` maps the partition field's name to its stored value."""
-
-    content: int
-    file_path: str
-    file_format: FileFormat
-    partition: Mapping[str, object]
-    record_count: int
-    file_size_in_bytes: int
-    spec_id: int | None = None
-    sort_order_id: int | None = None
-    equality_ids: tuple[int, ...] | None = None
-    split_offsets: tuple[int, ...] | None = None
-    key_metadata: bytes | None = None
-    first_row_id: int | None = None
-    referenced_data_file: str | None = None
-    content_offset: int | None = None
-    content_size_in_bytes: int | None = None
-
-    @property
-    def kind(self) -> Kind:
-        return kind_of(self.content, self.file_format)
-
-
-@dataclass(frozen=True, slots=True)
-class ManifestEntry:
-    """One entry. The sequence numbers and the snapshot id are the stored ones: None means "inherit from the list"."""
-
-    status: EntryStatus
-    snapshot_id: int | None
-    sequence_number: int | None
-    file_sequence_number: int | None
-    data_file: DataFile
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """A manifest, read whole and checked against the entry of the list that named it."""
-
-    path: str
-    size_in_bytes: int
-    content: int
-    entries: tuple[ManifestEntry, ...]
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from artemis_lifecycle.operations.plans import Plans
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
+from artemis_lifecycle.operations.roles import NO_RIGHT
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.scrubs import Scrubs
 from artemis_lifecycle.operations.settled_metadata import SettledMetadata
@@ -39,8 +40,6 @@ from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
 
 Purpose = Literal["lifecycle", "ingest"]
-
-_NO_RIGHT = "42501"  # insufficient_privilege
 
 # Ingest commits are many and short; the lifecycle's are few, and its locks sit on a connection for a while.
 _POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
@@ -115,9 +114,8 @@ def migrate(engine: Engine) -> None:
     A schema that is up to date is only looked at, so that a role without the right to create tables can open it.
     Raises OperationsUnavailable when the schema is of a newer version than this package.
     """
-    config = Config()
-    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
-    head = ScriptDirectory.from_config(config).get_current_head()
+    config, scripts = _migrations()
+    head = scripts.get_current_head()
     with engine.connect() as connection:
         if _revision(connection) == head:
             return
@@ -138,12 +136,16 @@ def migrate(engine: Engine) -> None:
 
 def schema_state(engine: Engine) -> tuple[str | None, bool, str | None]:
     """(Revision of schema `lifecycle` or None, whether this version knows it, the newest that it has). Only reads."""
-    config = Config()
-    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
-    scripts = ScriptDirectory.from_config(config)
+    _, scripts = _migrations()
     with engine.connect() as connection:
         found = _revision(connection)
     return found, found in {script.revision for script in scripts.walk_revisions()}, scripts.get_current_head()
+
+
+def _migrations() -> tuple[Config, ScriptDirectory]:
+    config = Config()
+    config.set_main_option("script_location", "artemis_lifecycle.operations:migrations")
+    return config, ScriptDirectory.from_config(config)
 
 
 def _revision(connection: Connection) -> str | None:
@@ -186,7 +188,7 @@ class Operations:
             migrate(engine)
         except ProgrammingError as error:
             engine.dispose()
-            if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
                 raise
             raise Refused(
                 f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}: {str(error.orig).splitlines()[0]}",

@@ -11,13 +11,13 @@ import pwd
 import socket
 import unicodedata
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
-from typing import Literal
+from typing import Annotated, Literal, Protocol, TypeVar
 
-from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy import CheckConstraint, ColumnElement, Connection, Engine, Index, insert, text
 
-from artemis_lifecycle.operations.tables import decisions, to_record
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import Filled, Serial, if_given, records, table_of, update_record
 from artemis_lifecycle.operations.texts import require_said, storable
 
 DecisionKind = Literal[
@@ -46,7 +46,7 @@ class Decision:
     system's user as the client says it (USER@HOST), `login` and `address` Postgres' own account and where it came from
     (None for a local socket), as the server says them."""
 
-    decision_id: int
+    decision_id: Serial
     kind: str
     subject: str
     table_uuid: str | None
@@ -54,9 +54,31 @@ class Decision:
     who: str
     why: str
     account: str
-    login: str
+    login: Annotated[str, {"server_default": text("session_user")}]
     address: str | None
-    decided_at: datetime
+    decided_at: Filled
+
+
+# Only ever added to. A trigger stamps the login, the address and the time.
+decisions = table_of(
+    Decision,
+    "decisions",
+    CheckConstraint("btrim(who) <> ''", name="decisions_said"),
+    Index("decisions_of_table", "table_uuid", "decision_id"),
+    Index("decisions_of_subject", "subject", "decision_id"),
+)
+
+
+class OfTable(Protocol):
+    """A record of a table; `table_uuid` and `table` None concern all tables."""
+
+    @property
+    def table_uuid(self) -> str | None: ...
+    @property
+    def table(self) -> str | None: ...
+
+
+Changed = TypeVar("Changed", bound=OfTable)
 
 
 class Decisions:
@@ -65,46 +87,61 @@ class Decisions:
 
     def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
         """The newest `limit` decisions about one table, or about all, newest first."""
-        query = select(decisions).order_by(decisions.c.decision_id.desc()).limit(limit)
-        if table_uuid is not None:
-            query = query.where(decisions.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return [to_record(Decision, row) for row in connection.execute(query)]
+        where = if_given(decisions.c.table_uuid, table_uuid)
+        return list(records(self._engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
 
     def about(self, subject: str) -> list[Decision]:
         """All decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
-        query = select(decisions).where(decisions.c.subject == subject).order_by(decisions.c.decision_id)
-        with self._engine.connect() as connection:
-            return [to_record(Decision, row) for row in connection.execute(query)]
+        order = (decisions.c.decision_id,)
+        return list(records(self._engine, Decision, decisions.c.subject == subject, order_by=order))
 
 
-def note(
-    connection: Connection,
-    kind: DecisionKind,
-    subject: str,
-    *,
-    who: str,
-    why: str | None,
-    table_uuid: str | None = None,
-    table: str | None = None,
-) -> None:
-    """Add a decision, in the transaction that carries it out. `why` None: none is asked for.
+@dataclass(frozen=True)
+class NewDecision:
+    """A decision to record. `why` None: no reason is required."""
 
-    Raises BadInput, which ends that transaction, where `who` or `why` says nothing: no letter and no digit.
-    """
-    said = {"who": who} if why is None else {"who": who, "why": why}
-    require_said(table or subject, **said)
-    connection.execute(
-        insert(decisions).values(
-            kind=kind,
-            subject=subject,
-            table_uuid=table_uuid,
-            table_name=table,
-            who=storable(who),
-            why=storable(why or ""),
-            account=person(),
+    kind: DecisionKind
+    subject: str
+    who: str
+    why: str | None = None
+
+    def record(self, connection: Connection, of: OfTable | None = None) -> None:
+        """Add the decision in the transaction that carries it out. `of` is the record that it changes; without it
+        `subject` is a table's uuid.
+
+        Raises BadInput, which ends that transaction, if `who` or `why` has no letter and no digit.
+        """
+        said = {"who": self.who} if self.why is None else {"who": self.who, "why": self.why}
+        require_said((of and of.table) or self.subject, **said)
+        connection.execute(
+            insert(decisions).values(
+                kind=self.kind,
+                subject=self.subject,
+                table_uuid=self.subject if of is None else of.table_uuid,
+                table_name=of and of.table,
+                who=storable(self.who),
+                why=storable(self.why or ""),
+                account=person(),
+            )
         )
-    )
+
+
+def change(
+    engine: Engine,
+    point: str,
+    kind: type[Changed],
+    /,
+    *where: ColumnElement[bool],
+    decision: NewDecision | None = None,
+    **values: object,
+) -> Changed | None:
+    """Update the one row that meets `where` in a transaction of its own, between the crash points of `point`, and
+    record the decision with it. None, and nothing is recorded, if no row does."""
+    with around(point), engine.begin() as connection:
+        changed = update_record(connection, kind, *where, **values)
+        if changed is not None and decision is not None:
+            decision.record(connection, changed)
+    return changed
 
 
 def person() -> str:
@@ -142,12 +179,12 @@ def _told(text: str) -> str:
 @cache
 def _prototype(character: str) -> str:
     """The ASCII text that a character is confused with, or itself."""
-    # 1.6 MB of tables, for those who compare two people.
-    from confusable_homoglyphs.confusables import confusables_data
-
     if character.isascii():
         # Unicode confuses these with each other; and so do people.
         return {"0": "o", "1": "l", "m": "rn"}.get(character, character)
+    # Lazy: 1.6 MB of tables, which ASCII names do not need.
+    from confusable_homoglyphs.confusables import confusables_data
+
     alike = sorted(
         folded
         for each in confusables_data.get(character, ())

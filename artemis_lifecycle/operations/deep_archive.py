@@ -7,37 +7,77 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Engine, delete, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Engine,
+    ForeignKey,
+    Index,
+    Table,
+    Text,
+    delete,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert as insert_or
 from sqlalchemy.exc import IntegrityError
 
 from artemis_lifecycle.errors import NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, may_be_one_person, note, person
+from artemis_lifecycle.operations.decisions import NewDecision, change, may_be_one_person, person
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE, approving
-from artemis_lifecycle.operations.tables import deep_moves, deep_snapshots, thaws, to_record
+from artemis_lifecycle.operations.tables import (
+    Count,
+    Filled,
+    Key,
+    Small,
+    if_given,
+    insert_record,
+    metadata,
+    one,
+    records,
+    table_of,
+    update_record,
+)
 from artemis_lifecycle.operations.texts import require_said
 
 LAPSED = "nobody approved it in time"
 OVER = "its days are over"
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class MoveRecord:
     """Files of a cold table that were moved to the archive; `finished_at` None: not all of them yet."""
 
-    move_id: str
+    move_id: Key
     table_uuid: str
     table: str
     storage_class: str
     cutoff: datetime
     files_location: str
-    files: int
-    bytes: int
+    files: Count
+    bytes: Count
     who: str
-    started_at: datetime
+    started_at: Filled
     finished_at: datetime | None
+
+
+deep_moves = table_of(MoveRecord, "deep_moves", Index("deep_moves_of_table", "table_uuid", "started_at"))
+
+# Cold snapshots of which at least one file is in the archive, or is on its way to it.
+deep_snapshots = Table(
+    "deep_snapshots",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("snapshot_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("move_id", Text, ForeignKey(deep_moves.c.move_id), nullable=False),
+)
 
 
 class ThawState(StrEnum):
@@ -57,20 +97,20 @@ class ThawRecord:
     `ended_why`: refused, lapsed, or its days are over.
     """
 
-    thaw_id: str
+    thaw_id: Key
     table_uuid: str
     table: str
     snapshot_ids: tuple[int, ...]
     case_id: str
     requester: str
     reason: str
-    days: int
+    days: Small
     files_location: str
-    files: int
-    bytes: int
+    files: Count
+    bytes: Count
     requested_from: str
     requested_login: str | None
-    requested_at: datetime
+    requested_at: Filled
     lapses_at: datetime
     approved_by: str | None
     approved_at: datetime | None
@@ -95,6 +135,24 @@ class ThawRecord:
         return ThawState.REQUESTED if self.approved_at is None else ThawState.APPROVED
 
 
+thaws = table_of(
+    ThawRecord,
+    "thaws",
+    CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
+    CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
+    # One login of Postgres is two accounts only where the operating systems' users differ.
+    CheckConstraint(
+        "approved_login IS NULL OR approved_from IS NOT NULL AND ("
+        "approved_login <> coalesce(requested_login, approved_login) "
+        "OR lower(split_part(approved_from, '@', 1)) <> lower(split_part(requested_from, '@', 1)))",
+        name="thaws_second_account",
+    ),
+    CheckConstraint("asked_at IS NULL OR approved_by IS NOT NULL", name="thaws_approved_first"),
+    CheckConstraint("days > 0", name="thaws_days"),
+    Index("thaws_of_table", "table_uuid", "requested_at"),
+)
+
+
 class DeepMoves:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -116,35 +174,28 @@ class DeepMoves:
         """Write down what is about to move, and the snapshots that will not be readable after it: before the first file
         moves, so that no reader is ever sent to one that is gone."""
         with around("deep_moves.begin"), self._engine.begin() as connection:
-            row = connection.execute(
-                insert(deep_moves)
-                .values(
-                    move_id=move_id,
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    storage_class=storage_class,
-                    cutoff=cutoff,
-                    files_location=files_location,
-                    files=files,
-                    bytes=size_in_bytes,
-                    who=who,
-                )
-                .returning(deep_moves)
-            ).one()
+            move = insert_record(
+                connection,
+                MoveRecord,
+                move_id=move_id,
+                table_uuid=table_uuid,
+                table=table,
+                storage_class=storage_class,
+                cutoff=cutoff,
+                files_location=files_location,
+                files=files,
+                bytes=size_in_bytes,
+                who=who,
+            )
             rows = [{"table_uuid": table_uuid, "snapshot_id": each, "move_id": move_id} for each in snapshot_ids]
             if rows:
                 connection.execute(insert_or(deep_snapshots).on_conflict_do_nothing(), rows)
-        return to_record(MoveRecord, row)
+        return move
 
     def finish(self, move_id: str) -> MoveRecord:
-        with around("deep_moves.finish"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(deep_moves)
-                .where(deep_moves.c.move_id == move_id)
-                .values(finished_at=func.coalesce(deep_moves.c.finished_at, func.clock_timestamp()))
-                .returning(deep_moves)
-            ).one()
-        return to_record(MoveRecord, row)
+        finished_at = func.coalesce(deep_moves.c.finished_at, func.clock_timestamp())
+        mine = deep_moves.c.move_id == move_id
+        return _known(move_id, change(self._engine, "deep_moves.finish", MoveRecord, mine, finished_at=finished_at))
 
     def settle(
         self, move_id: str, *, files_location: str, files: int, size_in_bytes: int, snapshot_ids: Collection[int]
@@ -154,24 +205,21 @@ class DeepMoves:
         left_over = (deep_snapshots.c.move_id == move_id, deep_snapshots.c.snapshot_id.not_in(snapshot_ids))
         with around("deep_moves.settle"), self._engine.begin() as connection:
             connection.execute(delete(deep_snapshots).where(*left_over))
-            row = connection.execute(
-                update(deep_moves)
-                .where(deep_moves.c.move_id == move_id)
-                .values(
-                    files_location=files_location,
-                    files=files,
-                    bytes=size_in_bytes,
-                    finished_at=func.clock_timestamp(),
-                )
-                .returning(deep_moves)
-            ).one()
-        return to_record(MoveRecord, row)
+            move = update_record(
+                connection,
+                MoveRecord,
+                deep_moves.c.move_id == move_id,
+                files_location=files_location,
+                files=files,
+                bytes=size_in_bytes,
+                finished_at=func.clock_timestamp(),
+            )
+        return _known(move_id, move)
 
     def of_table(self, table_uuid: str) -> list[MoveRecord]:
         """Newest first."""
-        query = select(deep_moves).where(deep_moves.c.table_uuid == table_uuid).order_by(deep_moves.c.started_at.desc())
-        with self._engine.connect() as connection:
-            return [to_record(MoveRecord, row) for row in connection.execute(query)]
+        newest = (deep_moves.c.started_at.desc(),)
+        return list(records(self._engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
 
     def snapshots(self, table_uuid: str, among: Collection[int] | None = None) -> frozenset[int]:
         """The table's snapshots (`among` these) of which a file is in the archive, or on its way there."""
@@ -204,35 +252,32 @@ class Thaws:
         size_in_bytes: int,
         approve_within: timedelta,
     ) -> ThawRecord:
-        """Write a request down. It asks nothing of the store yet. Raises BadInput where something is not said."""
-        require_said(table, case_id=case_id)
+        """Record a request. It asks nothing of the store yet. Raises BadInput for a text that says nothing."""
+        require_said(table, case_id=case_id, requester=requester, reason=reason)
         with around("thaws.request"), self._engine.begin() as connection:
-            row = connection.execute(
-                insert(thaws)
-                .values(
-                    thaw_id=thaw_id,
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    snapshot_ids=list(snapshot_ids),
-                    case_id=case_id.strip(),
-                    requester=requester.strip(),
-                    reason=reason.strip(),
-                    days=days,
-                    files_location=files_location,
-                    files=files,
-                    bytes=size_in_bytes,
-                    requested_from=person(),
-                    lapses_at=func.clock_timestamp() + approve_within,
-                )
-                .returning(thaws)
-            ).one()
-            of = {"table_uuid": table_uuid, "table": table}
-            note(connection, "request-thaw", thaw_id, who=requester, why=reason, **of)
-        return to_record(ThawRecord, row)
+            thaw = insert_record(
+                connection,
+                ThawRecord,
+                thaw_id=thaw_id,
+                table_uuid=table_uuid,
+                table=table,
+                snapshot_ids=list(snapshot_ids),
+                case_id=case_id.strip(),
+                requester=requester.strip(),
+                reason=reason.strip(),
+                days=days,
+                files_location=files_location,
+                files=files,
+                bytes=size_in_bytes,
+                requested_from=person(),
+                lapses_at=func.clock_timestamp() + approve_within,
+            )
+            NewDecision("request-thaw", thaw_id, requester, reason).record(connection, thaw)
+        return thaw
 
     def approve(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """A second person's approval, from a second account: another login of Postgres, or another user of the
-        operating system.
+        """Record a second person's approval, from another login of Postgres; for the schema's owner another user of
+        the operating system suffices.
 
         Raises Refused for a name that may be the requester's, for the account that asked, for a login that may not
         approve, and for a thaw that has lapsed or ended; BadInput for nobody's; NoSuchPlan. Approving twice changes
@@ -253,7 +298,7 @@ class Thaws:
                 done = self._set(
                     thaw_id,
                     *open_to_approval,
-                    decision=("approve-thaw", who, None if not why.strip() else why),
+                    decision=NewDecision("approve-thaw", thaw_id, who, why if why.strip() else None),
                     approved_by=who.strip(),
                     approved_at=func.clock_timestamp(),
                     approved_why=why.strip() or None,
@@ -295,49 +340,40 @@ class Thaws:
 
     def end(self, thaw_id: str, who: str | None, why: str) -> ThawRecord:
         """End a thaw. One that has ended stays as it was. Raises NoSuchPlan."""
-        ended: tuple[DecisionKind, str, str] | None = None if who is None else ("end-thaw", who, why)
+        ended = None if who is None else NewDecision("end-thaw", thaw_id, who, why)
         done = self._set(thaw_id, decision=ended, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
         return done or self.get(thaw_id)
 
     def get(self, thaw_id: str) -> ThawRecord:
         """Raises NoSuchPlan."""
-        with self._engine.connect() as connection:
-            row = connection.execute(select(thaws).where(thaws.c.thaw_id == thaw_id)).first()
-        if row is None:
-            raise NoSuchPlan(
-                f"No thaw {thaw_id} is stored", untouched="everything", do="artemis thaws lists those that there are"
-            )
-        return to_record(ThawRecord, row)
+        return _known(thaw_id, one(self._engine, ThawRecord, thaws.c.thaw_id == thaw_id))
 
     def list(self, table_uuid: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Those that have not ended (with `ended`, all), of one table or of every, newest first."""
-        query = select(thaws).order_by(thaws.c.requested_at.desc())
-        if table_uuid is not None:
-            query = query.where(thaws.c.table_uuid == table_uuid)
-        if not ended:
-            query = query.where(thaws.c.ended_at.is_(None))
-        with self._engine.connect() as connection:
-            return [to_record(ThawRecord, row) for row in connection.execute(query)]
+        where = (*if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
+        return list(records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
 
     def _set(
         self,
         thaw_id: str,
         *conditions: ColumnElement[bool],
-        decision: tuple[DecisionKind, str, str | None] | None = None,
+        decision: NewDecision | None = None,
         **values: object,
     ) -> ThawRecord | None:
         """None when it has ended, or a condition does not hold."""
-        with around("thaws.record"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(thaws)
-                .where(thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
-                .values(**values)
-                .returning(thaws)
-            ).first()
-            if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, thaw_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
-        return None if row is None else to_record(ThawRecord, row)
+        where = (thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
+        return change(self._engine, "thaws.record", ThawRecord, *where, decision=decision, **values)
+
+
+def _known(wanted: str, found: Found | None) -> Found:
+    """Raises NoSuchPlan."""
+    if found is None:
+        raise NoSuchPlan(
+            f"No move or thaw {wanted} is stored",
+            untouched="everything",
+            do="artemis thaws lists the thaws that there are",
+        )
+    return found
 
 
 def new_id(kind: str) -> str:

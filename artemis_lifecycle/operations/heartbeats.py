@@ -14,21 +14,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Annotated
 
-from sqlalchemy import Engine, delete, func, select, update
+from sqlalchemy import CheckConstraint, Column, Engine, Index, Integer, Text, delete, func, text
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable
+from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import busy_after
-from artemis_lifecycle.operations.tables import heartbeats, to_record
+from artemis_lifecycle.operations.roles import INGEST, NO_RIGHT
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, records, table_of, to_record, update_record
 from artemis_lifecycle.storage.instants import elapsed
-
-if TYPE_CHECKING:
-    from artemis_lifecycle.operations.database import Operations
 
 _LOG = escaping.logger(__name__)
 
@@ -43,15 +41,16 @@ SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats,
 class Heartbeat:
     """One writer at work. `prefix` None protects the whole table; `host` and `pid` are unknown of foreign writers."""
 
-    table_uuid: str
+    table_uuid: Key
     table: str
-    writer_id: str
-    session: str
+    writer_id: Key
+    # Two processes may write under one id: the end of one must not end the other's protection.
+    session: Annotated[Key, {"server_default": text("''")}]
     prefix: str | None
     host: str | None
-    pid: int | None
-    started_at: datetime
-    last_beat_at: datetime
+    pid: Annotated[int | None, {"type_": Integer}]
+    started_at: Filled
+    last_beat_at: Filled
     expires_at: datetime
 
     @property
@@ -59,6 +58,23 @@ class Heartbeat:
         """Its row among others; SHOWN names the columns."""
         protects = self.prefix or "the whole table"
         return self.writer_id, protects, self.host, self.pid, self.started_at, self.expires_at
+
+
+heartbeats = table_of(
+    Heartbeat,
+    "heartbeats",
+    # Of Postgres; a trigger says whose, and only that login (and the lifecycle) ends or renews it.
+    Column("login", Text),
+    # Beyond these years drivers cannot read a time, and one row would stop every step that reads it.
+    CheckConstraint(
+        " AND ".join(
+            f"{name} BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-30 00:00:00+00'"
+            for name in ("started_at", "last_beat_at", "expires_at")
+        ),
+        name="heartbeats_times",
+    ),
+    Index("heartbeats_expiry", "expires_at"),
+)
 
 
 class Heartbeats:
@@ -80,30 +96,28 @@ class Heartbeats:
         pid when None).
 
         The first beat, and one after a lapse, takes the table's lock (by a trigger): no deletion batch is between its
-        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds.
+        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds; Refused if another
+        login of Postgres is writing under this id and session.
         """
         key = session or _this_process()
         with self._engine.begin() as connection:
-            row = connection.execute(
-                update(heartbeats)
-                .where(
-                    heartbeats.c.table_uuid == table_uuid,
-                    heartbeats.c.writer_id == writer_id,
-                    heartbeats.c.session == key,
-                    heartbeats.c.expires_at > func.clock_timestamp(),
-                    # Another prefix comes alive like another writer does.
-                    heartbeats.c.prefix.is_not_distinct_from(prefix),
-                )
-                .values(
-                    table_name=table,
-                    last_beat_at=func.clock_timestamp(),
-                    expires_at=func.clock_timestamp() + ttl,
-                )
-                .returning(heartbeats)
-            ).first()
-        if row is not None:
-            return to_record(Heartbeat, row)
+            renewed = update_record(
+                connection,
+                Heartbeat,
+                heartbeats.c.table_uuid == table_uuid,
+                heartbeats.c.writer_id == writer_id,
+                heartbeats.c.session == key,
+                heartbeats.c.expires_at > func.clock_timestamp(),
+                # Another prefix comes alive like another writer does.
+                heartbeats.c.prefix.is_not_distinct_from(prefix),
+                table=table,
+                last_beat_at=func.clock_timestamp(),
+                expires_at=func.clock_timestamp() + ttl,
+            )
+        if renewed is not None:
+            return renewed
         with (
+            _refusing(writer_id, table),
             around("heartbeats.enter"),
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
@@ -148,19 +162,8 @@ class Heartbeats:
 
     def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
         """Writers at work by Postgres' clock, of one table or of all, longest at work first."""
-        return self._where(table_uuid, live=True)
-
-    def lapsed(self, table_uuid: str | None = None) -> list[Heartbeat]:
-        """Writers that went silent without a stop, in the last 30 days: they crashed, or were killed."""
-        return self._where(table_uuid, live=False)
-
-    def _where(self, table_uuid: str | None, *, live: bool) -> list[Heartbeat]:
-        is_live = heartbeats.c.expires_at > func.clock_timestamp()
-        query = select(heartbeats).where(is_live if live else ~is_live).order_by(heartbeats.c.started_at)
-        if table_uuid is not None:
-            query = query.where(heartbeats.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return [to_record(Heartbeat, row) for row in connection.execute(query)]
+        where = (heartbeats.c.expires_at > func.clock_timestamp(), *if_given(heartbeats.c.table_uuid, table_uuid))
+        return list(records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
 
 
 class Writing:
@@ -222,7 +225,7 @@ class Writing:
         while not self._stop.wait(self._ttl.total_seconds() / 3):
             try:
                 self._beat()
-            except (OperationsUnavailable, Busy, DBAPIError) as error:
+            except (OperationsUnavailable, Busy, Refused, DBAPIError) as error:
                 _LOG.warning("Writer %s of %s could not beat: %s", self.writer_id, self.table, error)
 
     def _start(self) -> None:
@@ -239,7 +242,7 @@ class Writing:
 
 @contextmanager
 def writing(
-    operations: Operations,
+    beats: Heartbeats,
     table_uuid: str,
     table: str,
     writer_id: str,
@@ -253,12 +256,27 @@ def writing(
     Entering takes the table's lock and raises Busy when it is not free within 30 s. Call `check()` before committing;
     it calls `confirm` too, which raises when the heartbeat is not seen where it has to be.
     """
-    protection = Writing(operations.heartbeats, table_uuid, table, writer_id, prefix, ttl, confirm)
+    protection = Writing(beats, table_uuid, table, writer_id, prefix, ttl, confirm)
     protection._start()
     try:
         yield protection
     finally:
         protection._end()
+
+
+@contextmanager
+def _refusing(writer_id: str, table: str) -> Iterator[None]:
+    try:
+        yield
+    except ProgrammingError as error:
+        if getattr(error.orig, "pgcode", None) != NO_RIGHT:
+            raise
+        raise Refused(
+            f"Postgres refuses the heartbeat of writer {writer_id}: {str(error.orig).splitlines()[0]}",
+            table=table,
+            untouched="the heartbeat of another login, if one is live under this id",
+            do=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
+        ) from None
 
 
 def _this_process() -> str:

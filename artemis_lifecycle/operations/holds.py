@@ -6,15 +6,15 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from sqlalchemy import Engine, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Engine, Index, func, or_, text
 
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchPlan, Refused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
+from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import busy_after
-from artemis_lifecycle.operations.tables import holds, to_record
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, insert_record, one, records, table_of
 from artemis_lifecycle.operations.texts import require_said
 
 HoldKind = Literal["legal", "lease", "consumer"]
@@ -28,18 +28,23 @@ class Hold:
     read up to its one snapshot, and keeps that and every later one.
     """
 
-    hold_id: str
+    hold_id: Key
     table_uuid: str
     table: str
-    kind: HoldKind
+    kind: Annotated[HoldKind, {"server_default": text("'legal'")}]
     owner: str
     reason: str
     snapshot_ids: tuple[int, ...]
-    created_at: datetime
+    created_at: Filled
     until: datetime | None
     released_at: datetime | None
     released_by: str | None = None
     released_why: str | None = None
+
+
+holds = table_of(Hold, "holds", Index("holds_of_table", "table_uuid"))
+
+_OLDEST = (holds.c.created_at, holds.c.hold_id)
 
 
 class Holds:
@@ -65,6 +70,7 @@ class Holds:
         `ttl` counts by Postgres' clock, and stands for `until`. Raises Busy when that lock is not free within `timeout`
         seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
         """
+        require_said(table, owner=owner, reason=reason)
         _require_sense(kind, table, snapshot_ids, until, ttl)
         if until is not None and until.tzinfo is None:
             raise NaiveDatetime(
@@ -78,24 +84,20 @@ class Holds:
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
         ):
-            row = connection.execute(
-                insert(holds)
-                .values(
-                    hold_id=f"hold-{uuid.uuid4().hex}",
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    owner=owner,
-                    reason=reason,
-                    snapshot_ids=list(snapshot_ids),
-                    kind=kind,
-                    until=until if ttl is None else func.clock_timestamp() + ttl,
-                )
-                .returning(holds)
-            ).one()
-            hold = to_record(Hold, row)
-            require_said(table, owner=owner, reason=reason)
+            hold = insert_record(
+                connection,
+                Hold,
+                hold_id=f"hold-{uuid.uuid4().hex}",
+                table_uuid=table_uuid,
+                table=table,
+                owner=owner,
+                reason=reason,
+                snapshot_ids=list(snapshot_ids),
+                kind=kind,
+                until=until if ttl is None else func.clock_timestamp() + ttl,
+            )
             if kind == "legal":
-                note(connection, "hold", hold.hold_id, who=owner, why=reason, table_uuid=table_uuid, table=table)
+                NewDecision("hold", hold.hold_id, owner, reason).record(connection, hold)
             if until is not None and until <= hold.created_at:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",
@@ -106,22 +108,14 @@ class Holds:
         return hold
 
     def release(self, hold_id: str, who: str, why: str | None = None) -> Hold:
-        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput where nobody is named."""
-        with around("holds.release"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(holds)
-                .where(holds.c.hold_id == hold_id, holds.c.released_at.is_(None))
-                .values(released_at=func.clock_timestamp(), released_by=who, released_why=why)
-                .returning(holds)
-            ).first()
-            if row is not None:
-                hold = to_record(Hold, row)
-                require_said(hold.table, who=who)
-                if hold.kind == "legal":
-                    of = {"table_uuid": hold.table_uuid, "table": hold.table}
-                    note(connection, "release", hold_id, who=who, why=why, **of)
-                return hold
-        return self.get(hold_id)
+        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput for a `who` that says nothing."""
+        hold = self.get(hold_id)
+        require_said(hold.table, who=who)
+        decision = NewDecision("release", hold_id, who, why) if hold.kind == "legal" else None
+        released = {"released_at": func.clock_timestamp(), "released_by": who, "released_why": why}
+        open_one = (holds.c.hold_id == hold_id, holds.c.released_at.is_(None))
+        ended = change(self._engine, "holds.release", Hold, *open_one, decision=decision, **released)
+        return ended or self.get(hold_id)
 
     def renew(self, hold_id: str, ttl: timedelta) -> Hold:
         """Let a reader's lease last until `ttl` from now, and never less long than it would.
@@ -139,16 +133,10 @@ class Holds:
         return self._alter(hold_id, "consumer", {"snapshot_ids": [snapshot_id]}, "its position can no longer move")
 
     def _alter(self, hold_id: str, kind: HoldKind, values: dict[str, Any], refusal: str) -> Hold:
-        in_force = (holds.c.released_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > func.clock_timestamp()))
-        with around("holds.alter"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(holds)
-                .where(holds.c.hold_id == hold_id, holds.c.kind == kind, *in_force)
-                .values(**values)
-                .returning(holds)
-            ).first()
-        if row is not None:
-            return to_record(Hold, row)
+        one_of_kind = (holds.c.hold_id == hold_id, holds.c.kind == kind)
+        changed = change(self._engine, "holds.alter", Hold, *one_of_kind, *_in_force(func.clock_timestamp()), **values)
+        if changed is not None:
+            return changed
         hold = self.get(hold_id)
         if hold.kind != kind:
             raise BadInput(
@@ -166,17 +154,16 @@ class Holds:
 
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
-        with self._engine.connect() as connection:
-            row = connection.execute(select(holds).where(holds.c.hold_id == hold_id)).first()
-        if row is None:
-            raise _no_such(hold_id)
-        return to_record(Hold, row)
+        found = one(self._engine, Hold, holds.c.hold_id == hold_id)
+        if found is None:
+            raise NoSuchPlan(
+                f"No hold {hold_id} is stored", untouched="everything", do="list holds with: artemis holds TABLE"
+            )
+        return found
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
         """All that there ever were of a table, oldest first."""
-        query = select(holds).where(holds.c.table_uuid == table_uuid).order_by(holds.c.created_at, holds.c.hold_id)
-        with self._engine.connect() as connection:
-            return tuple(to_record(Hold, row) for row in connection.execute(query))
+        return records(self._engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
 
     def active(self, table_uuid: str | None = None, now: datetime | None = None) -> tuple[Hold, ...]:
         """Holds in force, of one table or of all, oldest first.
@@ -184,15 +171,12 @@ class Holds:
         `now` can only lengthen them: of it and Postgres' clock the older one counts.
         """
         instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
-        query = (
-            select(holds)
-            .where(holds.c.released_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > instant))
-            .order_by(holds.c.created_at, holds.c.hold_id)
-        )
-        if table_uuid is not None:
-            query = query.where(holds.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return tuple(to_record(Hold, row) for row in connection.execute(query))
+        of_table = if_given(holds.c.table_uuid, table_uuid)
+        return records(self._engine, Hold, *_in_force(instant), *of_table, order_by=_OLDEST)
+
+
+def _in_force(instant: ColumnElement[datetime]) -> tuple[ColumnElement[bool], ...]:
+    return holds.c.released_at.is_(None), or_(holds.c.until.is_(None), holds.c.until > instant)
 
 
 def _require_sense(
@@ -209,7 +193,3 @@ def _require_sense(
         problem = ("A consumer has one position", "name the one snapshot that it reads next")
     if problem is not None:
         raise BadInput(problem[0], table=table, untouched="everything", do=problem[1])
-
-
-def _no_such(hold_id: str) -> NoSuchPlan:
-    return NoSuchPlan(f"No hold {hold_id} is stored", untouched="everything", do="list holds with: artemis holds TABLE")

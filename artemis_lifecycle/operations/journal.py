@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import Connection, Engine, Row, func, insert, select, update
+from sqlalchemy import Connection, Engine, ForeignKeyConstraint, Index, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import LeaseLost, NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import batches, handoff_batches, jobs, leases, to_record
+from artemis_lifecycle.operations.leases import leases
+from artemis_lifecycle.operations.plans import plans
+from artemis_lifecycle.operations.tables import (
+    Count,
+    Filled,
+    FilledLater,
+    Key,
+    Small,
+    SmallCount,
+    SmallKey,
+    one,
+    records,
+    table_of,
+    update_record,
+    update_records,
+)
 from artemis_lifecycle.operations.texts import storable
 
 JobKind = Literal["expiration", "orphans", "dropped"]
@@ -33,79 +48,67 @@ class JobRecord:
     """One deletion: of an expiration plan, an orphan scan, or a scan of a dropped table. `job_id` is the plan's or the
     scan's id. The sums from `deleted` on are set when the batches were `forgotten_at` their retention's end."""
 
-    job_id: str
+    job_id: Key
     kind: JobKind
     table_uuid: str
     table: str
     files_location: str
-    started_at: datetime | None = None
+    started_at: FilledLater = None
     finished_at: datetime | None = None
-    batches: int = 0
-    files: int = 0
-    bytes: int = 0
+    batches: Small = 0
+    files: Count = 0
+    bytes: Count = 0
     forgotten_at: datetime | None = None
-    deleted: int = 0
-    absent: int = 0
-    kept: int = 0
-    failed: int = 0
-    deleted_bytes: int = 0
+    deleted: Count = 0
+    absent: Count = 0
+    kept: Count = 0
+    failed: Count = 0
+    deleted_bytes: Count = 0
+
+
+jobs = table_of(JobRecord, "jobs", Index("jobs_of_table", "table_uuid"))
 
 
 @dataclass(frozen=True)
 class BatchRecord:
     """One batch; counts are files of its latest attempt, `deleted_bytes` their size. `fence` is the lease's token."""
 
-    job_id: str
-    batch: int
+    job_id: Key
+    batch: SmallKey
     state: BatchState
-    files: int
-    bytes: int
-    deleted: int
-    absent: int
-    kept: int
-    failed: int
-    deleted_bytes: int
-    attempts: int
+    files: Count
+    bytes: Count
+    deleted: Count
+    absent: Count
+    kept: Count
+    failed: Count
+    deleted_bytes: Count
+    attempts: SmallCount
     fence: int | None
     error: str | None
-    updated_at: datetime
+    updated_at: Filled
 
 
-@dataclass(frozen=True)
-class BatchTotals:
-    """Sums over a job's batches. `done` and `batches` count batches, all else files and bytes."""
-
-    batches: int
-    done: int
-    files: int
-    bytes: int
-    deleted: int
-    absent: int
-    kept: int
-    failed: int
-    deleted_bytes: int
-    attempts: int
+batches = table_of(BatchRecord, "batches", ForeignKeyConstraint(["job_id"], [jobs.c.job_id]))
 
 
 @dataclass(frozen=True)
 class HandoffBatchRecord:
     """One batch of copies; `copied` and `skipped` (already there and identical) count files."""
 
-    plan_id: str
-    batch: int
+    plan_id: Key
+    batch: SmallKey
     state: Literal["planned", "done", "failed"]
-    files: int
-    bytes: int
-    copied: int
-    skipped: int
-    attempts: int
+    files: Count
+    bytes: Count
+    copied: Count
+    skipped: Count
+    attempts: SmallCount
     error: str | None
-    updated_at: datetime
+    updated_at: Filled
 
 
-def _batch(row: Row[Any]) -> BatchRecord:
-    record = to_record(BatchRecord, row)
-    return replace(record, state=BatchState(record.state))
+handoff_batches = table_of(HandoffBatchRecord, "handoff_batches", ForeignKeyConstraint(["plan_id"], [plans.c.plan_id]))
 
 
 class Journal:
@@ -134,9 +137,7 @@ class Journal:
                 )
                 .on_conflict_do_nothing()
             )
-            stored = to_record(
-                JobRecord, connection.execute(select(jobs).where(jobs.c.job_id == job.job_id).with_for_update()).one()
-            )
+            stored = _job(connection, job.job_id)
             known = connection.execute(
                 select(batches.c.files, batches.c.bytes).where(batches.c.job_id == job.job_id).order_by(batches.c.batch)
             ).all()
@@ -165,22 +166,10 @@ class Journal:
         return stored
 
     def job(self, job_id: str) -> JobRecord | None:
-        with self._engine.connect() as connection:
-            row = connection.execute(select(jobs).where(jobs.c.job_id == job_id)).first()
-        return None if row is None else to_record(JobRecord, row)
-
-    def unfinished_jobs(self, table_uuid: str | None = None) -> tuple[JobRecord, ...]:
-        """Jobs begun and not finished, oldest first."""
-        query = select(jobs).where(jobs.c.finished_at.is_(None)).order_by(jobs.c.started_at)
-        if table_uuid is not None:
-            query = query.where(jobs.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return tuple(to_record(JobRecord, row) for row in connection.execute(query))
+        return one(self._engine, JobRecord, jobs.c.job_id == job_id)
 
     def batches(self, job_id: str) -> tuple[BatchRecord, ...]:
-        query = select(batches).where(batches.c.job_id == job_id).order_by(batches.c.batch)
-        with self._engine.connect() as connection:
-            return tuple(map(_batch, connection.execute(query)))
+        return records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
 
     def unfinished(self, job_id: str) -> tuple[BatchRecord, ...]:
         """The batches that are not done: never begun, begun and interrupted, failed in part, or waiting."""
@@ -194,25 +183,25 @@ class Journal:
         """
         with around("journal.start_batch"), self._engine.begin() as connection:
             job = self._fenced(connection, job_id, fence)
-            row = connection.execute(
-                update(batches)
-                .where(batches.c.job_id == job_id, batches.c.batch == batch, batches.c.state != BatchState.DONE)
-                .values(
-                    state=BatchState.DELETING,
-                    fence=fence,
-                    attempts=batches.c.attempts + 1,
-                    updated_at=func.clock_timestamp(),
-                )
-                .returning(batches)
-            ).first()
-            if row is None:
+            started = update_record(
+                connection,
+                BatchRecord,
+                batches.c.job_id == job_id,
+                batches.c.batch == batch,
+                batches.c.state != BatchState.DONE,
+                state=BatchState.DELETING,
+                fence=fence,
+                attempts=batches.c.attempts + 1,
+                updated_at=func.clock_timestamp(),
+            )
+            if started is None:
                 raise PlanStateError(
                     f"Batch {batch} of {job_id} is done already, or was never begun",
                     table=job.table,
                     untouched="its files",
                     do="resume with the batches that the journal calls unfinished",
                 )
-        return _batch(row)
+        return started
 
     def finish_batch(
         self,
@@ -233,35 +222,29 @@ class Journal:
         Raises LeaseLost when it is no longer this fence's batch.
         """
         with around("journal.finish_batch"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(batches)
-                .where(
-                    batches.c.job_id == job_id,
-                    batches.c.batch == batch,
-                    batches.c.fence == fence,
-                    batches.c.state == BatchState.DELETING,
-                )
-                .values(
-                    state=(
-                        BatchState.FAILED if failed or error else BatchState.WAITING if waiting else BatchState.DONE
-                    ),
-                    deleted=deleted,
-                    absent=absent,
-                    kept=kept,
-                    failed=failed,
-                    deleted_bytes=deleted_bytes,
-                    error=storable(error),
-                    updated_at=func.clock_timestamp(),
-                )
-                .returning(batches)
-            ).first()
-            if row is None:
+            finished = update_record(
+                connection,
+                BatchRecord,
+                batches.c.job_id == job_id,
+                batches.c.batch == batch,
+                batches.c.fence == fence,
+                batches.c.state == BatchState.DELETING,
+                state=BatchState.FAILED if failed or error else BatchState.WAITING if waiting else BatchState.DONE,
+                deleted=deleted,
+                absent=absent,
+                kept=kept,
+                failed=failed,
+                deleted_bytes=deleted_bytes,
+                error=storable(error),
+                updated_at=func.clock_timestamp(),
+            )
+            if finished is None:
                 raise LeaseLost(
                     f"Batch {batch} of {job_id} is no longer under fencing token {fence}",
                     untouched="the journal's row, which another worker wrote",
                     do="leave the job to that worker",
                 )
-        return _batch(row)
+        return finished
 
     def finish(self, job_id: str) -> JobRecord:
         """Write that the job is over. Raises PlanStateError while a batch is not done; NoSuchPlan."""
@@ -277,30 +260,9 @@ class Journal:
                     untouched="the journal",
                     do="run the deletion again: it resumes with those",
                 )
-            row = connection.execute(
-                update(jobs)
-                .where(jobs.c.job_id == job_id)
-                .values(finished_at=func.coalesce(jobs.c.finished_at, func.clock_timestamp()))
-                .returning(jobs)
-            ).one()
-        return to_record(JobRecord, row)
-
-    def totals(self, job_id: str) -> BatchTotals:
-        def total(name: str) -> Any:
-            return func.coalesce(func.sum(batches.c[name]), 0).label(name)
-
-        sums = [
-            total(name)
-            for name in ("files", "bytes", "deleted", "absent", "kept", "failed", "deleted_bytes", "attempts")
-        ]
-        query = select(
-            func.count().label("batches"),
-            func.count().filter(batches.c.state == BatchState.DONE).label("done"),
-            *sums,
-        ).where(batches.c.job_id == job_id)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).one()
-        return BatchTotals(**{name: int(value) for name, value in row._mapping.items()})
+            now = func.coalesce(jobs.c.finished_at, func.clock_timestamp())
+            (finished,) = update_records(connection, JobRecord, jobs.c.job_id == job_id, finished_at=now)
+        return finished
 
     @staticmethod
     def _fenced(connection: Connection, job_id: str, fence: int) -> JobRecord:
@@ -324,10 +286,10 @@ class Journal:
 
 
 def _job(connection: Connection, job_id: str) -> JobRecord:
-    row = connection.execute(select(jobs).where(jobs.c.job_id == job_id).with_for_update()).first()
-    if row is None:
+    found = one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
+    if found is None:
         raise NoSuchPlan(f"No deletion job {job_id} is in the journal", untouched="everything", do="begin it first")
-    return to_record(JobRecord, row)
+    return found
 
 
 class HandoffBatches:
@@ -360,9 +322,8 @@ class HandoffBatches:
         return self.batches(plan_id)
 
     def batches(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
-        query = select(handoff_batches).where(handoff_batches.c.plan_id == plan_id).order_by(handoff_batches.c.batch)
-        with self._engine.connect() as connection:
-            return tuple(to_record(HandoffBatchRecord, row) for row in connection.execute(query))
+        mine = handoff_batches.c.plan_id == plan_id
+        return records(self._engine, HandoffBatchRecord, mine, order_by=(handoff_batches.c.batch,))
 
     def unfinished(self, plan_id: str) -> tuple[HandoffBatchRecord, ...]:
         return tuple(batch for batch in self.batches(plan_id) if batch.state != "done")
@@ -372,23 +333,22 @@ class HandoffBatches:
     ) -> HandoffBatchRecord:
         """Write that the batch is copied and verified, or failed with `error`. Raises NoSuchPlan."""
         with around("handoffs.finish_batch"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(handoff_batches)
-                .where(handoff_batches.c.plan_id == plan_id, handoff_batches.c.batch == batch)
-                .values(
-                    state="failed" if error else "done",
-                    copied=copied,
-                    skipped=skipped,
-                    error=storable(error),
-                    attempts=handoff_batches.c.attempts + 1,
-                    updated_at=func.clock_timestamp(),
-                )
-                .returning(handoff_batches)
-            ).first()
-            if row is None:
+            finished = update_record(
+                connection,
+                HandoffBatchRecord,
+                handoff_batches.c.plan_id == plan_id,
+                handoff_batches.c.batch == batch,
+                state="failed" if error else "done",
+                copied=copied,
+                skipped=skipped,
+                error=storable(error),
+                attempts=handoff_batches.c.attempts + 1,
+                updated_at=func.clock_timestamp(),
+            )
+            if finished is None:
                 raise NoSuchPlan(
                     f"No batch {batch} of the handoff of plan {plan_id} is stored",
                     untouched="everything",
                     do="begin the handoff first",
                 )
-        return to_record(HandoffBatchRecord, row)
+        return finished

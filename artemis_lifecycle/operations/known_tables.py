@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Engine, and_, func, or_, select, update
+from sqlalchemy import CheckConstraint, ColumnElement, Engine, Index, func, or_, update
 from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchTable, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
-from artemis_lifecycle.operations.tables import known_tables, to_record
+from artemis_lifecycle.operations.decisions import NewDecision, change
+from artemis_lifecycle.operations.tables import Filled, Key, one, records, table_of
 
 _SEEN_EVERY = timedelta(hours=1)
 """A table that has not changed is written again after so long: `last_seen` is true to that."""
@@ -26,17 +26,26 @@ class KnownTable:
     """A table that the catalog has, or (`missing_since`) has no more. `kept_*`: who decided that its files stay.
     `gone_at`: its files were deleted."""
 
-    catalog: str
-    table_uuid: str
+    catalog: Key
+    table_uuid: Key
     table: str
     metadata_location: str
-    first_seen: datetime
-    last_seen: datetime
+    first_seen: Filled
+    last_seen: Filled
     missing_since: datetime | None
     kept_at: datetime | None
     kept_by: str | None
     kept_why: str | None
     gone_at: datetime | None
+
+
+known_tables = table_of(
+    KnownTable,
+    "known_tables",
+    CheckConstraint("kept_at IS NULL OR (btrim(kept_by) <> '' AND btrim(kept_why) <> '')", name="known_tables_kept"),
+    CheckConstraint("gone_at IS NULL OR missing_since IS NOT NULL", name="known_tables_gone"),
+    Index("known_tables_missing", "catalog", "missing_since"),
+)
 
 
 @dataclass(frozen=True)
@@ -83,31 +92,30 @@ class KnownTables:
 
     def missing(self, catalog: str) -> list[KnownTable]:
         """Those that the catalog has no more, by name; also those whose files are gone by now."""
-        return self._all(and_(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None)))
+        return self._all(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None))
 
     def get(self, catalog: str, table_uuid: str) -> KnownTable:
         """Raises NoSuchTable."""
-        found = self._all(and_(known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid))
-        if not found:
+        found = one(self._engine, KnownTable, *_same(catalog, table_uuid))
+        if found is None:
             raise NoSuchTable(
                 f"Catalog {catalog} is not known to have had a table {table_uuid}",
                 untouched="everything",
                 do="see which tables were dropped: artemis dropped",
             )
-        return found[0]
+        return found
 
     def keep(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
         """Decide that a dropped table's files stay. Raises PlanStateError when it is not missing, or gone."""
         return self._decide(
             catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
-            kept_why=why, decision=("keep-dropped", who, why),
+            kept_why=why, decision=NewDecision("keep-dropped", table_uuid, who, why),
         )  # fmt: skip
 
     def unkeep(self, catalog: str, table_uuid: str, who: str) -> KnownTable:
         """Let a dropped table's time run on from when it was missed. Raises PlanStateError."""
-        return self._decide(
-            catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=("unkeep-dropped", who, None)
-        )
+        decision = NewDecision("unkeep-dropped", table_uuid, who)
+        return self._decide(catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=decision)
 
     def back(self, catalog: str, table_uuid: str) -> KnownTable:
         """Write that a dropped table's files are about to stand at their paths again. Raises PlanStateError."""
@@ -125,22 +133,14 @@ class KnownTables:
         table_uuid: str,
         *,
         again: bool = False,
-        decision: tuple[DecisionKind, str, str | None] | None = None,
+        decision: NewDecision | None = None,
         **values: object,
     ) -> KnownTable:
-        missing = known_tables.c.missing_since.is_not(None)
-        only: ColumnElement[bool] = missing if again else and_(missing, known_tables.c.gone_at.is_(None))
-        with around("known_tables.decide"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(known_tables)
-                .where(known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid, only)
-                .values(**values)
-                .returning(known_tables)
-            ).first()
-            if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, table_uuid, who=who, why=why, table_uuid=table_uuid, table=row.table_name)
-        if row is None:
+        where = [*_same(catalog, table_uuid), known_tables.c.missing_since.is_not(None)]
+        if not again:
+            where.append(known_tables.c.gone_at.is_(None))
+        changed = change(self._engine, "known_tables.decide", KnownTable, *where, decision=decision, **values)
+        if changed is None:
             found = self.get(catalog, table_uuid)
             what = "is in the catalog" if found.missing_since is None else "is gone, and its files with it"
             raise PlanStateError(
@@ -149,12 +149,15 @@ class KnownTables:
                 untouched="everything",
                 do="see which tables were dropped: artemis dropped",
             )
-        return to_record(KnownTable, row)
+        return changed
 
-    def _all(self, condition: ColumnElement[bool]) -> list[KnownTable]:
-        query = select(known_tables).where(condition).order_by(known_tables.c.table_name, known_tables.c.table_uuid)
-        with self._engine.connect() as connection:
-            return [to_record(KnownTable, row) for row in connection.execute(query)]
+    def _all(self, *where: ColumnElement[bool]) -> list[KnownTable]:
+        order = (known_tables.c.table_name, known_tables.c.table_uuid)
+        return list(records(self._engine, KnownTable, *where, order_by=order))
+
+
+def _same(catalog: str, table_uuid: str) -> tuple[ColumnElement[bool], ...]:
+    return known_tables.c.catalog == catalog, known_tables.c.table_uuid == table_uuid
 
 
 def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:

@@ -11,8 +11,22 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from sqlalchemy import Engine, delete, exists, func, insert, select, text, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Engine,
+    Index,
+    Integer,
+    Sequence,
+    delete,
+    exists,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
@@ -23,8 +37,18 @@ from artemis_lifecycle.operations.locks import LOCK_VERSION, lock_row
 from artemis_lifecycle.operations.locks import TableLock as TableLock
 from artemis_lifecycle.operations.locks import table_lock as table_lock
 from artemis_lifecycle.operations.processes import is_over
-from artemis_lifecycle.operations.tables import SCHEMA, lease_token, leases, to_record
-from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.operations.tables import (
+    SCHEMA,
+    Filled,
+    Utc,
+    if_given,
+    insert_record,
+    metadata,
+    one,
+    records,
+    table_of,
+    to_record,
+)
 
 _LOG = escaping.logger(__name__)
 
@@ -41,16 +65,39 @@ class LeaseRecord:
     step: str
     owner: str
     run_id: str | None
-    token: int
-    acquired_at: datetime
+    token: Annotated[int, {"primary_key": True, "autoincrement": False}]
+    acquired_at: Filled
     expires_at: datetime
     process: str | None = None
+
+
+lease_token = Sequence("lease_token", schema=SCHEMA, metadata=metadata)
+
+leases = table_of(
+    LeaseRecord,
+    "leases",
+    Column("released_at", Utc),
+    Column("taken_over_by", BigInteger),
+    # How tables are locked. A version that locks otherwise cannot take a lease: it knows no value for this.
+    Column("lock_version", Integer, nullable=False),
+    Index("leases_of_table", "table_uuid", "token"),
+    Index("leases_of_run", "run_id", "token"),
+    Index(
+        "leases_one_per_table",
+        "table_uuid",
+        unique=True,
+        postgresql_where=text("released_at IS NULL AND taken_over_by IS NULL"),
+    ),
+)
+
+_HELD = (leases.c.released_at.is_(None), leases.c.taken_over_by.is_(None))
+_LIVE = (*_HELD, leases.c.expires_at > func.clock_timestamp())
 
 
 class Lease:
     """A lease held. `token` is greater than that of every lease before it, of any table."""
 
-    def __init__(self, engine: Engine, record: LeaseRecord, ttl: timedelta, asked_at: float) -> None:
+    def __init__(self, engine: Engine, record: LeaseRecord, ttl: timedelta) -> None:
         self.token = record.token
         self.table_uuid = record.table_uuid
         self.table = record.table
@@ -59,7 +106,6 @@ class Lease:
         self._lost: str | None = None
         self._guard = threading.Lock()
         self._expires_at = record.expires_at
-        self._deadline = asked_at + ttl.total_seconds()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew_always, name=f"lease-{record.token}", daemon=True)
 
@@ -68,12 +114,6 @@ class Lease:
         """When it lapses unless it is renewed, by Postgres' clock."""
         with self._guard:
             return self._expires_at
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until it may have lapsed, by this machine's clock of elapsed time and never too many."""
-        with self._guard:
-            return 0.0 if self._lost else max(0.0, self._deadline - elapsed())
 
     def check(self) -> None:
         """Raise LeaseLost unless Postgres says, now, that it is ours and has half of its time left at least; renewed
@@ -90,29 +130,14 @@ class Lease:
 
     def _lasts(self) -> bool:
         # A look costs no write to the disk, which several checks for each batch of a deletion would be.
-        with self._engine.connect() as connection:
-            return bool(
-                connection.execute(
-                    select(func.count()).where(
-                        leases.c.token == self.token,
-                        leases.c.released_at.is_(None),
-                        leases.c.taken_over_by.is_(None),
-                        leases.c.expires_at > func.clock_timestamp() + self._ttl / 2,
-                    )
-                ).scalar_one()
-            )
+        half = leases.c.expires_at > func.clock_timestamp() + self._ttl / 2
+        return one(self._engine, LeaseRecord, leases.c.token == self.token, *_HELD, half) is not None
 
     def _renew(self) -> None:
-        asked_at = elapsed()
         with self._engine.begin() as connection:
             expires_at = connection.execute(
                 update(leases)
-                .where(
-                    leases.c.token == self.token,
-                    leases.c.released_at.is_(None),
-                    leases.c.taken_over_by.is_(None),
-                    leases.c.expires_at > func.clock_timestamp(),
-                )
+                .where(leases.c.token == self.token, *_LIVE)
                 .values(expires_at=func.clock_timestamp() + self._ttl)
                 .returning(leases.c.expires_at)
             ).scalar_one_or_none()
@@ -131,7 +156,6 @@ class Lease:
                 self._lost = why
             else:
                 self._expires_at = expires_at
-                self._deadline = asked_at + self._ttl.total_seconds()
 
     def _renew_always(self) -> None:
         while not self._stop.wait(self._ttl.total_seconds() / 3) and self._lost is None:
@@ -160,13 +184,7 @@ class Lease:
     def _release(self) -> None:
         with self._engine.begin() as connection:
             connection.execute(
-                update(leases)
-                .where(
-                    leases.c.token == self.token,
-                    leases.c.released_at.is_(None),
-                    leases.c.taken_over_by.is_(None),
-                )
-                .values(released_at=func.clock_timestamp())
+                update(leases).where(leases.c.token == self.token, *_HELD).values(released_at=func.clock_timestamp())
             )
 
 
@@ -192,9 +210,8 @@ class Leases:
         LeaseTaken at once when another holds it; one that lapsed, or whose processes are over, is taken over. On the
         way out only this token is released.
         """
-        asked_at = elapsed()
         record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
-        lease = Lease(self._engine, record, ttl, asked_at)
+        lease = Lease(self._engine, record, ttl)
         lease._start()
         try:
             yield lease
@@ -217,19 +234,8 @@ class Leases:
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
         """Leases held now, oldest first."""
-        query = (
-            select(leases)
-            .where(
-                leases.c.released_at.is_(None),
-                leases.c.taken_over_by.is_(None),
-                leases.c.expires_at > func.clock_timestamp(),
-            )
-            .order_by(leases.c.token)
-        )
-        if table_uuid is not None:
-            query = query.where(leases.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return [to_record(LeaseRecord, row) for row in connection.execute(query)]
+        of_table = if_given(leases.c.table_uuid, table_uuid)
+        return list(records(self._engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
 
     def lapse(self, run_ids: Collection[str]) -> int:
         """End the leases of runs that are known to be over, as if their time had run out; returns how many.
@@ -239,12 +245,7 @@ class Leases:
         with around("leases.lapse"), self._engine.begin() as connection:
             ended = connection.execute(
                 update(leases)
-                .where(
-                    leases.c.run_id.in_(run_ids),
-                    leases.c.released_at.is_(None),
-                    leases.c.taken_over_by.is_(None),
-                    leases.c.expires_at > func.clock_timestamp(),
-                )
+                .where(leases.c.run_id.in_(run_ids), *_LIVE)
                 .values(expires_at=func.clock_timestamp())
                 .returning(leases.c.token)
             )
@@ -282,11 +283,7 @@ class Leases:
             lock_row(connection, f"lease:{table_uuid}")
             current = connection.execute(
                 select(leases, (leases.c.expires_at > func.clock_timestamp()).label("live"))
-                .where(
-                    leases.c.table_uuid == table_uuid,
-                    leases.c.released_at.is_(None),
-                    leases.c.taken_over_by.is_(None),
-                )
+                .where(leases.c.table_uuid == table_uuid, *_HELD)
                 .with_for_update()
             ).first()
             over = current is not None and is_over(current.process)
@@ -313,22 +310,19 @@ class Leases:
                     leases.c.table_uuid == table_uuid, leases.c.expires_at < func.clock_timestamp() - _HISTORY
                 )
             )
-            row = connection.execute(
-                insert(leases)
-                .values(
-                    token=token,
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    step=step,
-                    owner=owner,
-                    run_id=run_id,
-                    process=process,
-                    lock_version=LOCK_VERSION,
-                    expires_at=func.clock_timestamp() + ttl,
-                )
-                .returning(leases)
-            ).one()
-        return to_record(LeaseRecord, row)
+            return insert_record(
+                connection,
+                LeaseRecord,
+                token=token,
+                table_uuid=table_uuid,
+                table=table,
+                step=step,
+                owner=owner,
+                run_id=run_id,
+                process=process,
+                lock_version=LOCK_VERSION,
+                expires_at=func.clock_timestamp() + ttl,
+            )
 
 
 def _taken(holder: LeaseRecord) -> LeaseTaken:

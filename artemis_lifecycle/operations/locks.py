@@ -7,17 +7,20 @@ every login of the server can take them. Heartbeats and holds take the table's l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Column, Connection, Engine, Table, Text, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from artemis_lifecycle.errors import Busy, OperationsUnavailable
-from artemis_lifecycle.operations.tables import locks
+from artemis_lifecycle.operations.tables import metadata
+
+locks = Table("locks", metadata, Column("name", Text, primary_key=True))
+"""A row for each lock that was ever taken: its holder has the row locked."""
 
 LOCK_VERSION = 2
 """How tables are locked: 1 was by advisory locks. Leases say it."""
@@ -97,40 +100,49 @@ def busy_after(
     """Let no statement of the block wait for a lock longer than `timeout` (seconds): raise Busy, which says who has the
     table's lock. The transaction is to be rolled back then."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    _wait_at_most(connection, seconds)
-    try:
-        yield
-    except DBAPIError as error:
-        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
-            raise
-        raise Busy(
+
+    def busy() -> Busy:
+        return Busy(
             f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
             f"a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
             table=table,
             untouched="everything",
             do="try again; a session that never ends is ended with: SELECT pg_terminate_backend(PID)",
-        ) from error
-    _wait_at_most(connection, 0)
+        )
+
+    with _within(connection, seconds, busy):
+        yield
 
 
 def starters_lock(connection: Connection, name: str) -> None:
     """Hold an advisory lock until the transaction ends, for what is made once: schemas, tables and triggers, before
     there is a row to lock. Every login can take it; raises Busy after STARTERS_WAIT, and names who has it."""
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-    _wait_at_most(connection, STARTERS_WAIT)
-    try:
-        connection.execute(select(func.pg_advisory_xact_lock(key)))
-    except DBAPIError as error:
-        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
-            raise
+
+    def busy() -> Busy:
         condition = "locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint = :key"
-        raise Busy(
+        return Busy(
             f"Another session has had the lock {name} for {STARTERS_WAIT:g} s"
             f"{_holder(connection.engine, condition, key=key)}",
             untouched="everything",
             do="wait until it has started, or end it with: SELECT pg_terminate_backend(PID)",
-        ) from error
-    _wait_at_most(connection, 0)
+        )
+
+    with _within(connection, STARTERS_WAIT, busy):
+        connection.execute(select(func.pg_advisory_xact_lock(key)))
+    _wait_at_most(connection, 0)  # The starter works on in this transaction.
+
+
+@contextmanager
+def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) -> Iterator[None]:
+    """Raise `busy()` if a statement of the block waits longer for a lock. The limit ends with the transaction."""
+    _wait_at_most(connection, seconds)
+    try:
+        yield
+    except DBAPIError as error:
+        if getattr(error.orig, "pgcode", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise busy() from error
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import CheckConstraint, Engine, Index, func, text
 
 from artemis_lifecycle.errors import LifecycleError, Paused
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
-from artemis_lifecycle.operations.tables import pauses, to_record
+from artemis_lifecycle.operations.decisions import NewDecision
+from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, table_of, update_records
 from artemis_lifecycle.operations.texts import require_said
 
 LOOKS_EVERY = 1.0
@@ -25,18 +25,28 @@ LOOKS_EVERY = 1.0
 class Pause:
     """Who stopped the lifecycle, of one table or (`table_uuid` None) of all, since when and why."""
 
-    pause_id: str
+    pause_id: Key
     table_uuid: str | None
     table: str | None
     who: str
     why: str
-    since: datetime
+    since: Filled
     ended_at: datetime | None
     ended_by: str | None
 
     def __str__(self) -> str:
         what = "all tables are" if self.table is None else f"{self.table} is"
         return f"{what} paused by {self.who} since {self.since:%Y-%m-%d %H:%M:%S} UTC: {self.why}"
+
+
+pauses = table_of(
+    Pause,
+    "pauses",
+    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="pauses_said"),
+    Index("pauses_in_force", "table_uuid", postgresql_where=text("ended_at IS NULL")),
+)
+
+_IN_FORCE = pauses.c.ended_at.is_(None)
 
 
 class Pauses:
@@ -47,45 +57,28 @@ class Pauses:
         """Stop one table's work, or (without one) everybody's. The one that is in force already stays as it is."""
         require_said(table or "all tables", who=who, why=why)
         with around("pauses.begin"), self._engine.begin() as connection:
-            row = connection.execute(
-                select(pauses).where(pauses.c.ended_at.is_(None), pauses.c.table_uuid.is_not_distinct_from(table_uuid))
-            ).first()
-            if row is None:
-                row = connection.execute(
-                    insert(pauses)
-                    .values(
-                        pause_id=f"pause-{uuid.uuid4().hex[:12]}",
-                        table_uuid=table_uuid,
-                        table_name=table,
-                        who=who,
-                        why=why,
-                    )
-                    .returning(pauses)
-                ).one()
-                note(connection, "pause", row.pause_id, who=who, why=why, table_uuid=table_uuid, table=table)
-        return to_record(Pause, row)
+            found = one(connection, Pause, _IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
+            if found is None:
+                pause_id = f"pause-{uuid.uuid4().hex[:12]}"
+                found = insert_record(
+                    connection, Pause, pause_id=pause_id, table_uuid=table_uuid, table=table, who=who, why=why
+                )
+                NewDecision("pause", pause_id, who, why).record(connection, found)
+        return found
 
     def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
         """Let one table's work, or everybody's, go on; the pauses that this ended. Raises BadInput for nobody."""
         require_said(table_uuid or "all tables", who=who)
+        those = (_IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
         with around("pauses.end"), self._engine.begin() as connection:
-            rows = connection.execute(
-                update(pauses)
-                .where(pauses.c.ended_at.is_(None), pauses.c.table_uuid.is_not_distinct_from(table_uuid))
-                .values(ended_at=func.clock_timestamp(), ended_by=who)
-                .returning(pauses)
-            ).all()
-            ended = [to_record(Pause, row) for row in rows]
+            ended = update_records(connection, Pause, *those, ended_at=func.clock_timestamp(), ended_by=who)
             for each in ended:
-                of = {"table_uuid": each.table_uuid, "table": each.table}
-                note(connection, "resume", each.pause_id, who=who, why=why, **of)
-        return ended
+                NewDecision("resume", each.pause_id, who, why).record(connection, each)
+        return list(ended)
 
     def in_force(self) -> list[Pause]:
         """Those that are not ended, of all tables first."""
-        query = select(pauses).where(pauses.c.ended_at.is_(None)).order_by(pauses.c.table_uuid.nulls_first())
-        with self._engine.connect() as connection:
-            return [to_record(Pause, row) for row in connection.execute(query)]
+        return list(records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
 
     def of_table(self, table_uuid: str) -> Pause | None:
         """The pause that stops a table's work now, if there is one."""

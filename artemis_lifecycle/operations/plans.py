@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from shlex import quote
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, case, func, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Engine,
+    Index,
+    Integer,
+    Sequence,
+    case,
+    func,
+    select,
+    text,
+    update,
+)
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
+from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.locks import lock_row
 from artemis_lifecycle.operations.roles import approving
-from artemis_lifecycle.operations.tables import plan_order, plans, to_record
+from artemis_lifecycle.operations.tables import (
+    CLOCK,
+    SCHEMA,
+    Count,
+    Key,
+    Utc,
+    if_given,
+    insert_record,
+    metadata,
+    one,
+    records,
+    table_of,
+    update_records,
+    values_of,
+)
 
 
 class PlanStatus(StrEnum):
@@ -56,7 +83,7 @@ class PlanRecord:
     `content_id` is the digest of what the plan says; `plan_id` differs from it when a plan of equal content has ended.
     """
 
-    plan_id: str
+    plan_id: Key
     content_id: str
     table_uuid: str
     table: str
@@ -64,10 +91,10 @@ class PlanRecord:
     base_metadata_location: str
     files_location: str
     rule: str
-    expired_snapshots: int
+    expired_snapshots: Count
     expired_refs: tuple[str, ...]
-    files: int
-    bytes: int
+    files: Count
+    bytes: Count
     summary: str
     planned_at: datetime
     superseded_by: str | None = None
@@ -77,7 +104,7 @@ class PlanRecord:
     swap_updated_ms: int | None = None
     committed_at: datetime | None = None
     committed_metadata_location: str | None = None
-    attempts: int | None = None
+    attempts: Annotated[int | None, {"type_": Integer}] = None
     due_at: datetime | None = None
     done_at: datetime | None = None
     closed_at: datetime | None = None
@@ -91,6 +118,30 @@ class PlanRecord:
     lost_approved_why: str | None = None
     night: date | None = None
 
+
+plan_order = Sequence("plan_order", schema=SCHEMA, metadata=metadata)
+
+plans = table_of(
+    PlanRecord,
+    "plans",
+    Column("sealed_at", Utc, nullable=False, server_default=CLOCK),
+    # Newest first by this: planned_at may be set back by the caller's `now`.
+    Column("ordinal", BigInteger, nullable=False, server_default=func.nextval(f"{SCHEMA}.{plan_order.name}")),
+    Index("plans_content", "content_id"),
+    Index("plans_of_table", "table_uuid", "ordinal"),
+    Index("plans_by_status", "status", "due_at"),
+    Index(
+        "plans_one_uncommitted",
+        "table_uuid",
+        unique=True,
+        postgresql_where=text("status IN ('open', 'handed_off')"),
+    ),
+)
+
+_NEWEST = (plans.c.ordinal.desc(),)
+
+_LATER = frozenset(field.name for field in fields(PlanRecord) if field.default is None) - {"night"}
+"""What a plan's life adds to it."""
 
 _MARKABLE = frozenset(
     {
@@ -118,11 +169,6 @@ def _unless_said(column: str, name: str, value: object) -> ColumnElement[Any]:
     return case((plans.c[f"{column}_at"].is_(None), value), else_=plans.c[f"{column}_{name}"])
 
 
-def _record(row: Row[Any]) -> PlanRecord:
-    record = to_record(PlanRecord, row)
-    return replace(record, status=PlanStatus(record.status))
-
-
 class Plans:
     """Plans by id and by table. Every change is a compare-and-set on the status."""
 
@@ -138,9 +184,8 @@ class Plans:
         with around("plans.seal"), self._engine.begin() as connection:
             # Serialises seals of one table; the partial unique index would make the loser fail rather than wait.
             lock_row(connection, f"plans:{record.table_uuid}")
-            known = connection.execute(select(plans).where(plans.c.plan_id == record.plan_id).with_for_update()).first()
-            if known is not None:
-                existing = _record(known)
+            existing = one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
+            if existing is not None:
                 if existing.status in ENDED or existing.table_uuid != record.table_uuid:
                     raise PlanStateError(
                         f"Plan {record.plan_id} is stored already and is {existing.status}",
@@ -155,66 +200,28 @@ class Plans:
                 .where(plans.c.table_uuid == record.table_uuid, plans.c.status.in_(UNCOMMITTED))
                 .values(status=PlanStatus.SUPERSEDED, superseded_by=record.plan_id)
             )
-            values = {
-                "content_id": record.content_id,
-                "table_uuid": record.table_uuid,
-                "table_name": record.table,
-                "status": PlanStatus.OPEN,
-                "base_metadata_location": record.base_metadata_location,
-                "files_location": record.files_location,
-                "rule": record.rule,
-                "expired_snapshots": record.expired_snapshots,
-                "expired_refs": list(record.expired_refs),
-                "files": record.files,
-                "bytes": record.bytes,
-                "summary": record.summary,
-                "planned_at": record.planned_at,
-                "night": record.night,
-            }
-            if known is None:
-                row = connection.execute(insert(plans).values(plan_id=record.plan_id, **values).returning(plans)).one()
-            else:
-                former_life = (
-                    "superseded_by",
-                    "handed_off_at",
-                    "cold_metadata_location",
-                    "swap_base_location",
-                    "swap_updated_ms",
-                    "approved_by",
-                    "approved_at",
-                    "approved_why",
-                    "lost_approved_by",
-                    "lost_approved_at",
-                    "lost_approved_why",
-                )
-                row = connection.execute(
-                    update(plans)
-                    .where(plans.c.plan_id == record.plan_id)
-                    .values(
-                        **values,
-                        **dict.fromkeys(former_life),
-                        sealed_at=func.clock_timestamp(),
-                        ordinal=plan_order.next_value(),
-                    )
-                    .returning(plans)
-                ).one()
-        return _record(row)
+            values = {**values_of(record, without=_LATER), "status": PlanStatus.OPEN}
+            if existing is None:
+                return insert_record(connection, PlanRecord, **values)
+            values |= dict.fromkeys(_LATER)
+            now, ordinal = func.clock_timestamp(), plan_order.next_value()
+            mine = plans.c.plan_id == record.plan_id
+            (sealed,) = update_records(connection, PlanRecord, mine, **values, sealed_at=now, ordinal=ordinal)
+            return sealed
 
     def get(self, plan_id: str) -> PlanRecord:
         """Raises NoSuchPlan."""
-        with self._engine.connect() as connection:
-            row = connection.execute(select(plans).where(plans.c.plan_id == plan_id)).first()
-        if row is None:
-            raise _no_such(plan_id)
-        return _record(row)
+        found = one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
+        if found is None:
+            raise NoSuchPlan(
+                f"No plan {plan_id} is stored", untouched="everything", do="list plans with: artemis plans TABLE"
+            )
+        return found
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
         """Newest first; every status when none is named."""
-        query = select(plans).where(plans.c.table_uuid == table_uuid).order_by(plans.c.ordinal.desc())
-        if statuses:
-            query = query.where(plans.c.status.in_(statuses))
-        with self._engine.connect() as connection:
-            return tuple(map(_record, connection.execute(query)))
+        of_status = (plans.c.status.in_(statuses),) if statuses else ()
+        return records(self._engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
 
     def uncommitted(self, table_uuid: str) -> PlanRecord | None:
         """The table's open or handed-off plan; there is one at most."""
@@ -226,21 +233,13 @@ class Plans:
         `now` can only make that later: of it and Postgres' clock the older one counts.
         """
         instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
-        query = (
-            select(plans)
-            .where(plans.c.status.in_((PlanStatus.COMMITTED, PlanStatus.DELETING)), plans.c.due_at <= instant)
-            .order_by(plans.c.due_at, plans.c.ordinal)
-        )
-        with self._engine.connect() as connection:
-            return tuple(map(_record, connection.execute(query)))
+        due = (plans.c.status.in_((PlanStatus.COMMITTED, PlanStatus.DELETING)), plans.c.due_at <= instant)
+        return records(self._engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
 
     def holding(self, table_uuid: str | None = None) -> tuple[PlanRecord, ...]:
         """The plans that hold their files, of one table or of all, newest first."""
-        query = select(plans).where(plans.c.status.in_(HOLDING)).order_by(plans.c.ordinal.desc())
-        if table_uuid is not None:
-            query = query.where(plans.c.table_uuid == table_uuid)
-        with self._engine.connect() as connection:
-            return tuple(map(_record, connection.execute(query)))
+        of_table = if_given(plans.c.table_uuid, table_uuid)
+        return records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
 
     def generation(self, content_id: str) -> int:
         """How many plans of that content are committed or have ended."""
@@ -272,31 +271,26 @@ class Plans:
         stamp = _STAMPS.get(status)
         if stamp is not None and stamp not in values:
             changes[stamp] = func.coalesce(plans.c[stamp], func.clock_timestamp())
-        with around(f"plans.mark.{status}"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(plans)
-                .where(plans.c.plan_id == plan_id, plans.c.status.in_(expected))
-                .values(**changes)
-                .returning(plans)
-            ).first()
-            if row is None:
-                raise self._refusal(connection, plan_id, f"cannot become {status}", expected)
-        return _record(row)
+        mine = (plans.c.plan_id == plan_id, plans.c.status.in_(expected))
+        changed = change(self._engine, f"plans.mark.{status}", PlanRecord, *mine, **changes)
+        return changed or self._refuse(plan_id, f"cannot become {status}", expected)
 
     def begin_swap(self, plan_id: str, base_location: str, updated_ms: int) -> None:
         """Record, before the table's pointer is swapped, which metadata will follow `base_location` if it succeeds.
 
         Raises PlanStateError when the plan was superseded or closed meanwhile; NoSuchPlan.
         """
-        with around("plans.begin_swap"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(plans)
-                .where(plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
-                .values(swap_base_location=base_location, swap_updated_ms=updated_ms)
-                .returning(plans.c.plan_id)
-            ).first()
-            if row is None:
-                raise self._refusal(connection, plan_id, "cannot be committed", UNCOMMITTED)
+        mine = (plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
+        changed = change(
+            self._engine,
+            "plans.begin_swap",
+            PlanRecord,
+            *mine,
+            swap_base_location=base_location,
+            swap_updated_ms=updated_ms,
+        )
+        if changed is None:
+            self._refuse(plan_id, "cannot be committed", UNCOMMITTED)
 
     def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
         """Let a plan pass one guard; who, when and why are kept. The first approval stands; one more is only added to
@@ -307,62 +301,42 @@ class Plans:
         """
         column = _APPROVALS[what]
         said = {"by": who, "why": why, "at": func.clock_timestamp()}
-        with approving(plan_id), around("plans.approve"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(plans)
-                .where(plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
-                .values({f"{column}_{name}": _unless_said(column, name, value) for name, value in said.items()})
-                .returning(plans)
-            ).first()
-            if row is None:
-                raise self._refusal(connection, plan_id, "cannot be approved", HOLDING)
-            record = _record(row)
-            kind: DecisionKind = "approve-large" if what == "large" else "approve-lost"
-            note(connection, kind, plan_id, who=who, why=why, table_uuid=record.table_uuid, table=record.table)
-        return record
+        values = {f"{column}_{name}": _unless_said(column, name, value) for name, value in said.items()}
+        mine = (plans.c.plan_id == plan_id, plans.c.status.in_(HOLDING))
+        decision = NewDecision("approve-large" if what == "large" else "approve-lost", plan_id, who, why)
+        with approving(plan_id):
+            approved = change(self._engine, "plans.approve", PlanRecord, *mine, decision=decision, **values)
+        return approved or self._refuse(plan_id, "cannot be approved", HOLDING)
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
         """End a plan for good; it no longer holds its files. Closing a closed plan changes nothing.
 
         Raises PlanStateError for one that is done; NoSuchPlan.
         """
-        with around("plans.close"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(plans)
-                .where(
-                    plans.c.plan_id == plan_id,
-                    plans.c.status.in_(HOLDING | {PlanStatus.SUPERSEDED}),
-                )
-                .values(status=PlanStatus.CLOSED, closed_by=who, closed_why=why, closed_at=func.clock_timestamp())
-                .returning(plans)
-            ).first()
-            if row is not None:
-                note(connection, "close", plan_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
-            else:
-                row = connection.execute(
-                    select(plans).where(plans.c.plan_id == plan_id, plans.c.status == PlanStatus.CLOSED)
-                ).first()
-            if row is None:
-                raise self._refusal(connection, plan_id, "cannot be closed", HOLDING | {PlanStatus.SUPERSEDED})
-        return _record(row)
+        may_end = HOLDING | {PlanStatus.SUPERSEDED}
+        closed = {"closed_by": who, "closed_why": why, "closed_at": func.clock_timestamp()}
+        ended = change(
+            self._engine,
+            "plans.close",
+            PlanRecord,
+            plans.c.plan_id == plan_id,
+            plans.c.status.in_(may_end),
+            decision=NewDecision("close", plan_id, who, why),
+            status=PlanStatus.CLOSED,
+            **closed,
+        )
+        if ended is None and (known := self.get(plan_id)).status is PlanStatus.CLOSED:
+            return known
+        return ended or self._refuse(plan_id, "cannot be closed", may_end)
 
-    @staticmethod
-    def _refusal(
-        connection: Connection, plan_id: str, what: str, expected: Collection[PlanStatus]
-    ) -> NoSuchPlan | PlanStateError:
-        row = connection.execute(select(plans).where(plans.c.plan_id == plan_id)).first()
-        if row is None:
-            return _no_such(plan_id)
-        record = _record(row)
+    def _refuse(self, plan_id: str, what: str, expected: Collection[PlanStatus]) -> NoReturn:
+        """Raise PlanStateError, naming the actual status; NoSuchPlan."""
+        record = self.get(plan_id)
         by = f" by {record.superseded_by}" if record.status is PlanStatus.SUPERSEDED and record.superseded_by else ""
         wanted = " or ".join(sorted(status.replace("_", " ") for status in expected))
-        return PlanStateError(
+        raise PlanStateError(
             f"Plan {plan_id} {what}: it is {record.status.replace('_', ' ')}{by}, and would have to be {wanted}",
             table=record.table,
             untouched="the plan, the table and all files",
             do=f"see where it stands with: artemis plans {quote(record.table)}",
         )
-
-
-def _no_such(plan_id: str) -> NoSuchPlan:
-    return NoSuchPlan(f"No plan {plan_id} is stored", untouched="everything", do="list plans with: artemis plans TABLE")

@@ -8,13 +8,13 @@ from enum import StrEnum
 from shlex import quote
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, func, select, update
+from sqlalchemy import CheckConstraint, ColumnElement, Engine, Index, func
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import DecisionKind, note
-from artemis_lifecycle.operations.tables import quarantines, to_record
+from artemis_lifecycle.operations.decisions import NewDecision, change
+from artemis_lifecycle.operations.tables import Filled, Key, if_given, one, records, table_of
 
 
 class QuarantineState(StrEnum):
@@ -32,13 +32,13 @@ class QuarantineState(StrEnum):
 class QuarantineRecord:
     """The quarantine of one deletion job. `folder` holds its files; `purge_after` is known once the job is over."""
 
-    job_id: str
+    job_id: Key
     table_uuid: str
     table: str
     folder: str
     metadata_location: str | None
     retain_seconds: int
-    began_at: datetime
+    began_at: Filled
     purge_after: datetime | None
     undeleted_at: datetime | None
     undeleted_by: str | None
@@ -58,6 +58,15 @@ class QuarantineRecord:
         if self.undeleted_at is not None and self.closed_at is None:
             return QuarantineState.UNDELETED
         return QuarantineState.KEPT
+
+
+quarantines = table_of(
+    QuarantineRecord,
+    "quarantines",
+    CheckConstraint("purging_at IS NULL OR purge_after IS NOT NULL", name="quarantines_purge"),
+    CheckConstraint("undeleted_at IS NULL OR btrim(undeleted_by) <> ''", name="quarantines_said"),
+    Index("quarantines_of_table", "table_uuid", "began_at"),
+)
 
 
 class Quarantines:
@@ -101,8 +110,7 @@ class Quarantines:
         return found
 
     def find(self, job_id: str) -> QuarantineRecord | None:
-        found = self._all(quarantines.c.job_id == job_id)
-        return found[0] if found else None
+        return one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)
 
     def of_table(self, table_uuid: str) -> list[QuarantineRecord]:
         """Newest first, purged ones too."""
@@ -116,20 +124,15 @@ class Quarantines:
         """Those, of one table or of all, whose retention is over by Postgres' clock, and those whose purge was
         interrupted; oldest first."""
         wanted = (quarantines.c.purge_after < func.clock_timestamp()) & quarantines.c.purged_at.is_(None)
-        found = self._all(wanted if table_uuid is None else wanted & (quarantines.c.table_uuid == table_uuid))
+        found = self._all(wanted, *if_given(quarantines.c.table_uuid, table_uuid))
         return [record for record in reversed(found) if record.state is not QuarantineState.UNDELETED]
 
     def finish(self, job_id: str) -> None:
         """The job is over: its retention begins to run. No-op for a job without a quarantine, and the second time."""
-        with around("quarantines.finish"), self._engine.begin() as connection:
-            connection.execute(
-                update(quarantines)
-                .where(quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
-                .values(
-                    purge_after=func.clock_timestamp()
-                    + func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
-                )
-            )
+        retain = func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
+        mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
+        end = func.clock_timestamp() + retain
+        change(self._engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
         """Write that the files are about to stand at their paths again. Raises PlanStateError when they are purged."""
@@ -142,7 +145,7 @@ class Quarantines:
             closed_at=None,
             closed_by=None,
             closed_why=None,
-            decision=("undelete", who, why),
+            decision=NewDecision("undelete", job_id, who, why),
         )
 
     def close(self, job_id: str, who: str, why: str) -> QuarantineRecord:
@@ -153,7 +156,7 @@ class Quarantines:
             closed_at=func.coalesce(quarantines.c.closed_at, func.clock_timestamp()),
             closed_by=who,
             closed_why=why,
-            decision=("close-undelete", who, why),
+            decision=NewDecision("close-undelete", job_id, who, why),
         )
 
     def purge(self, job_id: str) -> QuarantineRecord:
@@ -176,17 +179,12 @@ class Quarantines:
         job_id: str,
         only: ColumnElement[bool],
         *,
-        decision: tuple[DecisionKind, str, str] | None = None,
+        decision: NewDecision | None = None,
         **values: Any,
     ) -> QuarantineRecord:
-        with around("quarantines.record"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(quarantines).where(quarantines.c.job_id == job_id, only).values(**values).returning(quarantines)
-            ).first()
-            if row is not None and decision is not None:
-                kind, who, why = decision
-                note(connection, kind, job_id, who=who, why=why, table_uuid=row.table_uuid, table=row.table_name)
-        if row is None:
+        mine = quarantines.c.job_id == job_id
+        changed = change(self._engine, "quarantines.record", QuarantineRecord, mine, only, decision=decision, **values)
+        if changed is None:
             found = self.get(job_id)
             raise PlanStateError(
                 f"The quarantine of {job_id} is {found.state}, and that does not allow it",
@@ -194,9 +192,7 @@ class Quarantines:
                 untouched="all files",
                 do=f"see when it is purged, and what was brought back: artemis quarantine {quote(found.table)}",
             )
-        return to_record(QuarantineRecord, row)
+        return changed
 
-    def _all(self, condition: ColumnElement[bool]) -> list[QuarantineRecord]:
-        query = select(quarantines).where(condition).order_by(quarantines.c.began_at.desc())
-        with self._engine.connect() as connection:
-            return [to_record(QuarantineRecord, row) for row in connection.execute(query)]
+    def _all(self, *where: ColumnElement[bool]) -> list[QuarantineRecord]:
+        return list(records(self._engine, QuarantineRecord, *where, order_by=(quarantines.c.began_at.desc(),)))

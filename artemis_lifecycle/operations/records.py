@@ -13,19 +13,12 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Engine, Table, and_, delete, exists, func, or_, select, update
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.plans import HOLDING
-from artemis_lifecycle.operations.scans import ScanState
-from artemis_lifecycle.operations.tables import (
-    batches,
-    handoff_batches,
-    jobs,
-    leases,
-    listings,
-    plans,
-    quarantines,
-    scans,
-    steps,
-)
+from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
+from artemis_lifecycle.operations.leases import leases
+from artemis_lifecycle.operations.plans import HOLDING, plans
+from artemis_lifecycle.operations.quarantines import quarantines
+from artemis_lifecycle.operations.scans import ScanState, listings, scans
+from artemis_lifecycle.operations.steps import steps
 
 _SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
 

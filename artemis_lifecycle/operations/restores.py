@@ -6,11 +6,12 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, Index, func, text
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import restores, to_record
+from artemis_lifecycle.operations.decisions import change
+from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, table_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class RestoreRecord:
     may have been taken for orphans, so that such a restore is abandoned and begun anew.
     """
 
-    restore_id: str
+    restore_id: Key
     table_uuid: str
     table: str
     source_snapshot_id: int
@@ -29,12 +30,27 @@ class RestoreRecord:
     folder: str
     who: str
     why: str | None
-    started_at: datetime
+    started_at: Filled
     protected_since: datetime | None
     abandoned_at: datetime | None
     finished_at: datetime | None
     snapshot_id: int | None
     metadata_location: str | None
+
+
+restores = table_of(
+    RestoreRecord,
+    "restores",
+    Index("restores_of_table", "table_uuid", "started_at"),
+    Index(
+        "restores_one_open",
+        "table_uuid",
+        "source_snapshot_id",
+        "branch",
+        unique=True,
+        postgresql_where=text("finished_at IS NULL AND abandoned_at IS NULL"),
+    ),
+)
 
 
 class Restores:
@@ -54,32 +70,30 @@ class Restores:
         """The open restore of that snapshot onto that branch, or a new one, whose folder lies in `location`. Call it
         under the table's lease."""
         with around("restores.begin"), self._engine.begin() as connection:
-            row = connection.execute(
-                select(restores).where(
-                    restores.c.table_uuid == table_uuid,
-                    restores.c.source_snapshot_id == source_snapshot_id,
-                    restores.c.branch == branch,
-                    restores.c.finished_at.is_(None),
-                    restores.c.abandoned_at.is_(None),
-                )
-            ).first()
-            if row is None:
+            found = one(
+                connection,
+                RestoreRecord,
+                restores.c.table_uuid == table_uuid,
+                restores.c.source_snapshot_id == source_snapshot_id,
+                restores.c.branch == branch,
+                restores.c.finished_at.is_(None),
+                restores.c.abandoned_at.is_(None),
+            )
+            if found is None:
                 restore_id = f"restore-{uuid.uuid4().hex}"
-                row = connection.execute(
-                    insert(restores)
-                    .values(
-                        restore_id=restore_id,
-                        table_uuid=table_uuid,
-                        table_name=table,
-                        source_snapshot_id=source_snapshot_id,
-                        branch=branch,
-                        folder=f"{location}/{restore_id}",
-                        who=who,
-                        why=why,
-                    )
-                    .returning(restores)
-                ).one()
-        return to_record(RestoreRecord, row)
+                found = insert_record(
+                    connection,
+                    RestoreRecord,
+                    restore_id=restore_id,
+                    table_uuid=table_uuid,
+                    table=table,
+                    source_snapshot_id=source_snapshot_id,
+                    branch=branch,
+                    folder=f"{location}/{restore_id}",
+                    who=who,
+                    why=why,
+                )
+        return found
 
     def protected(self, restore_id: str, since: datetime) -> RestoreRecord:
         """Write since when the folder is protected."""
@@ -99,15 +113,12 @@ class Restores:
 
     def of_table(self, table_uuid: str) -> list[RestoreRecord]:
         """Newest first, abandoned ones too."""
-        query = select(restores).where(restores.c.table_uuid == table_uuid).order_by(restores.c.started_at.desc())
-        with self._engine.connect() as connection:
-            return [to_record(RestoreRecord, row) for row in connection.execute(query)]
+        newest = (restores.c.started_at.desc(),)
+        return list(records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
 
     def _set(self, restore_id: str, **values: object) -> RestoreRecord:
-        with around("restores.record"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(restores).where(restores.c.restore_id == restore_id).values(**values).returning(restores)
-            ).first()
-        if row is None:
+        mine = restores.c.restore_id == restore_id
+        changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
+        if changed is None:
             raise NoSuchPlan(f"No restore {restore_id} is stored", untouched="everything", do="begin it first")
-        return to_record(RestoreRecord, row)
+        return changed

@@ -19,8 +19,8 @@ from artemis_lifecycle.errors import Refused
 INGEST, LIFECYCLE, ANALYST = "artemis_ingest", "artemis_lifecycle", "artemis_analyst"
 APPROVER = "artemis_approver"
 
-
-_NO_RIGHT = "42501"  # insufficient_privilege
+NO_RIGHT = "42501"
+"""Postgres' code of an error for want of a right (insufficient_privilege)."""
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def approving(what: str) -> Iterator[None]:
     try:
         yield
     except ProgrammingError as error:
-        if getattr(error.orig, "pgcode", None) != _NO_RIGHT:
+        if getattr(error.orig, "pgcode", None) != NO_RIGHT:
             raise
         raise Refused(
             f"This login of Postgres may not approve {what}: {str(error.orig).splitlines()[0]}",
@@ -42,8 +42,8 @@ def approving(what: str) -> Iterator[None]:
 def role_statements(grants: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """SQL that makes the roles where they are not, and then gives each its `grants` (`SELECT ON TABLE t`, …).
 
-    Roles belong to the whole server and take the right to create them. Without it nothing fails: whoever has it makes
-    them, and the next migration, or the next guard, finds them. Running the statements again changes nothing.
+    Roles belong to the whole server and take the right to create them. Without it nothing fails and the roles stay
+    missing: an administrator creates them before the first start. Running the statements again changes nothing.
     """
     for role in grants:
         yield f"""

@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, Index, func, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import cold_losses, cold_scrubs, to_record
+from artemis_lifecycle.operations.tables import Count, Filled, Key, one, records, table_of
 
 
 @dataclass(frozen=True)
@@ -18,27 +18,33 @@ class ScrubRecord:
     """Where a rotation stands: every copy whose place on the ring is below `position` was read since `began_at`.
     `files` and `bytes` were read in this rotation."""
 
-    table_uuid: str
+    table_uuid: Key
     table: str
     position: int
     began_at: datetime
-    files: int
-    bytes: int
-    updated_at: datetime
+    files: Count
+    bytes: Count
+    updated_at: Filled
 
 
 @dataclass(frozen=True)
 class ColdLoss:
     """A cold copy that was gone or not as recorded when it was read; `settled_at`: it is as recorded again."""
 
-    table_uuid: str
+    table_uuid: Key
     table: str
-    path: str
+    path: Key
     source: str
     reason: str
-    found_at: datetime
-    checked_at: datetime
+    found_at: Filled
+    checked_at: Filled
     settled_at: datetime | None
+
+
+cold_scrubs = table_of(ScrubRecord, "cold_scrubs")
+cold_losses = table_of(
+    ColdLoss, "cold_losses", Index("cold_losses_open", "table_uuid", postgresql_where=text("settled_at IS NULL"))
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,7 @@ class Scrubs:
         self._engine = engine
 
     def of_table(self, table_uuid: str) -> ScrubRecord | None:
-        with self._engine.connect() as connection:
-            row = connection.execute(select(cold_scrubs).where(cold_scrubs.c.table_uuid == table_uuid)).first()
-        return None if row is None else to_record(ScrubRecord, row)
+        return one(self._engine, ScrubRecord, cold_scrubs.c.table_uuid == table_uuid)
 
     def moved(
         self,
@@ -106,11 +110,6 @@ class Scrubs:
 
     def losses(self, table_uuid: str, limit: int | None = None) -> list[ColdLoss]:
         """The copies that are lost still, those first that were checked longest ago."""
-        query = (
-            select(cold_losses)
-            .where(cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
-            .order_by(cold_losses.c.checked_at, cold_losses.c.path)
-            .limit(limit)
-        )
-        with self._engine.connect() as connection:
-            return [to_record(ColdLoss, row) for row in connection.execute(query)]
+        still = (cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
+        order = (cold_losses.c.checked_at, cold_losses.c.path)
+        return list(records(self._engine, ColdLoss, *still, order_by=order, limit=limit))

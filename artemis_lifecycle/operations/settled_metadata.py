@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Engine, select
+from sqlalchemy import CheckConstraint, Column, Engine, Table, Text, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.decisions import note
-from artemis_lifecycle.operations.tables import settled_metadata
+from artemis_lifecycle.operations.decisions import NewDecision
+from artemis_lifecycle.operations.tables import CLOCK, Utc, metadata
+
+settled_metadata = Table(
+    "settled_metadata",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("metadata_location", Text, primary_key=True),
+    Column("settled_at", Utc, nullable=False, server_default=CLOCK),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    CheckConstraint("btrim(who) <> '' AND btrim(why) <> ''", name="settled_metadata_said"),
+)
 
 
 class SettledMetadata:
@@ -25,7 +36,7 @@ class SettledMetadata:
         if rows:
             with around("settled_metadata.settle"), self._engine.begin() as connection:
                 connection.execute(upsert(settled_metadata).values(rows).on_conflict_do_nothing())
-                note(connection, "settle-metadata", table_uuid, who=who, why=why, table_uuid=table_uuid)
+                NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
     def of_table(self, table_uuid: str) -> frozenset[str]:
         """The files that were settled."""

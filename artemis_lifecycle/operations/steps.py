@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from sqlalchemy import Engine, Row, func, insert, select, update
+from sqlalchemy import Engine, Index, func, text, update
 
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import steps
+from artemis_lifecycle.operations.decisions import change
+from artemis_lifecycle.operations.tables import Filled, Serial, insert_record, records, table_of
 from artemis_lifecycle.operations.texts import storable
 
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
@@ -25,7 +25,7 @@ ENDED_UNSAID = "its process ended before the step did; the next run of the step 
 class StepRecord:
     """One run of a step. `night` is the date that its schedule belongs to; `counts` are the step's own figures."""
 
-    step_id: int
+    step_id: Serial
     table_uuid: str
     table: str
     step: str
@@ -34,28 +34,18 @@ class StepRecord:
     run_id: str | None
     dry_run: bool
     state: StepState
-    counts: Mapping[str, int]
+    counts: Annotated[Mapping[str, int], {"server_default": text("'{}'")}]
     error: str | None
-    started_at: datetime
+    started_at: Filled
     finished_at: datetime | None
 
 
-def _record(row: Row[Any]) -> StepRecord:
-    return StepRecord(
-        step_id=row.step_id,
-        table_uuid=row.table_uuid,
-        table=row.table_name,
-        step=row.step,
-        night=row.night,
-        owner=row.owner,
-        run_id=row.run_id,
-        dry_run=row.dry_run,
-        state=row.state,
-        counts=MappingProxyType(dict(row._mapping["counts"])),
-        error=row.error,
-        started_at=row.started_at,
-        finished_at=row.finished_at,
-    )
+steps = table_of(
+    StepRecord,
+    "steps",
+    Index("steps_of_table", "table_uuid", "step_id"),
+    Index("steps_of_night", "table_uuid", "night"),
+)
 
 
 class Steps:
@@ -83,22 +73,19 @@ class Steps:
                     .where(steps.c.table_uuid == table_uuid, steps.c.state == "running", steps.c.dry_run.is_(False))
                     .values(state="failed", error=ENDED_UNSAID, finished_at=func.clock_timestamp())
                 )
-            return int(
-                connection.execute(
-                    insert(steps)
-                    .values(
-                        table_uuid=table_uuid,
-                        table_name=table,
-                        step=step,
-                        night=night,
-                        owner=owner,
-                        run_id=run_id,
-                        dry_run=dry_run,
-                        state="running",
-                    )
-                    .returning(steps.c.step_id)
-                ).scalar_one()
+            started = insert_record(
+                connection,
+                StepRecord,
+                table_uuid=table_uuid,
+                table=table,
+                step=step,
+                night=night,
+                owner=owner,
+                run_id=run_id,
+                dry_run=dry_run,
+                state="running",
             )
+        return started.step_id
 
     def finish(
         self,
@@ -108,57 +95,26 @@ class Steps:
         error: str | None = None,
     ) -> StepRecord:
         """Write how the step ended; `pending` is one that waits, for its grace or the next quiet window."""
-        with around("steps.finish"), self._engine.begin() as connection:
-            row = connection.execute(
-                update(steps)
-                .where(steps.c.step_id == step_id)
-                .values(
-                    state=state,
-                    counts=dict(counts or {}),
-                    error=storable(error),
-                    finished_at=func.clock_timestamp(),
-                )
-                .returning(steps)
-            ).first()
-        if row is None:
+        ended = change(
+            self._engine,
+            "steps.finish",
+            StepRecord,
+            steps.c.step_id == step_id,
+            state=state,
+            counts=dict(counts or {}),
+            error=storable(error),
+            finished_at=func.clock_timestamp(),
+        )
+        if ended is None:
             raise NoSuchPlan(f"No step {step_id} was started", untouched="everything", do="start it first")
-        return _record(row)
-
-    def latest(self, table_uuid: str, step: str) -> StepRecord | None:
-        """The newest run of the step, dry runs left out."""
-        query = (
-            select(steps)
-            .where(steps.c.table_uuid == table_uuid, steps.c.step == step, steps.c.dry_run.is_(False))
-            .order_by(steps.c.step_id.desc())
-            .limit(1)
-        )
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else _record(row)
-
-    def done_on(self, table_uuid: str, night: date) -> set[str]:
-        """The steps done for that night; dry runs and skipped ones do not count."""
-        query = (
-            select(steps.c.step)
-            .where(
-                steps.c.table_uuid == table_uuid,
-                steps.c.night == night,
-                steps.c.state == "done",
-                steps.c.dry_run.is_(False),
-            )
-            .distinct()
-        )
-        with self._engine.connect() as connection:
-            return set(connection.execute(query).scalars())
+        return ended
 
     def of_night(self, night: date) -> list[StepRecord]:
         """What ran for that night, of every table, oldest first; dry runs left out."""
-        query = select(steps).where(steps.c.night == night, steps.c.dry_run.is_(False)).order_by(steps.c.step_id)
-        with self._engine.connect() as connection:
-            return list(map(_record, connection.execute(query)))
+        real = (steps.c.night == night, steps.c.dry_run.is_(False))
+        return list(records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
 
     def history(self, table_uuid: str, limit: int = 100) -> list[StepRecord]:
         """Newest first, dry runs included."""
-        query = select(steps).where(steps.c.table_uuid == table_uuid).order_by(steps.c.step_id.desc()).limit(limit)
-        with self._engine.connect() as connection:
-            return list(map(_record, connection.execute(query)))
+        newest = (steps.c.step_id.desc(),)
+        return list(records(self._engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit))

@@ -7,11 +7,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import BigInteger, Column, Engine, Table, Text, delete, func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import seen_pointers, swap_attempts, table_locations
+from artemis_lifecycle.operations.tables import CLOCK, Utc, metadata
+
+table_locations = Table(
+    "table_locations",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("location", Text, primary_key=True),
+    Column("first_seen", Utc, nullable=False, server_default=CLOCK),
+)
+seen_pointers = Table(
+    "seen_pointers",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("metadata_location", Text, primary_key=True),
+    Column("seen_at", Utc, nullable=False, server_default=CLOCK),
+)
+swap_attempts = Table(
+    "swap_attempts",
+    metadata,
+    Column("table_uuid", Text, primary_key=True),
+    Column("base_location", Text, primary_key=True),
+    Column("updated_ms", BigInteger, primary_key=True),
+    Column("began_at", Utc, nullable=False, server_default=CLOCK),
+)
 
 _KEPT = timedelta(days=90)
 

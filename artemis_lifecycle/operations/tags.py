@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, Index, func, select, text, update
 
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.tables import tags, to_record
+from artemis_lifecycle.operations.tables import CLOCK, Serial, insert_record, records, table_of, update_record
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class TagRecord:
     this record's. `who` and `created_at` are None when only the removal of a tag is known, which others had made.
     """
 
-    tag_record_id: int
+    tag_record_id: Serial
     table_uuid: str
     table: str
     name: str
@@ -29,11 +30,17 @@ class TagRecord:
     why: str | None
     retain: timedelta | None
     max_ref_age_ms: int | None
-    created_at: datetime | None
+    created_at: Annotated[datetime | None, {"server_default": CLOCK}]
     removed_at: datetime | None
     removed_by: str | None
     removed_why: str | None
 
+
+tags = table_of(
+    TagRecord,
+    "tags",
+    Index("tags_one_per_name", "table_uuid", "name", unique=True, postgresql_where=text("removed_at IS NULL")),
+)
 
 REPLACED = "replaced by a newer tag of that name"
 NOT_MADE = "its commit failed"
@@ -67,22 +74,19 @@ class Tags:
                 .where(tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
                 .values(removed_at=func.clock_timestamp(), removed_by=who, removed_why=REPLACED)
             )
-            row = connection.execute(
-                insert(tags)
-                .values(
-                    table_uuid=table_uuid,
-                    table_name=table,
-                    name=name,
-                    snapshot_id=snapshot_id,
-                    who=who,
-                    why=why,
-                    retain=retain,
-                    max_ref_age_ms=max_ref_age_ms,
-                    **made,
-                )
-                .returning(tags)
-            ).one()
-        return to_record(TagRecord, row)
+            return insert_record(
+                connection,
+                TagRecord,
+                table_uuid=table_uuid,
+                table=table,
+                name=name,
+                snapshot_id=snapshot_id,
+                who=who,
+                why=why,
+                retain=retain,
+                max_ref_age_ms=max_ref_age_ms,
+                **made,
+            )
 
     def withdraw(self, record: TagRecord) -> None:
         """Write that the tag of `record` was not made after all; the record that it replaced is in force again."""
@@ -120,28 +124,20 @@ class Tags:
                 .where(*mine, tags.c.snapshot_id != snapshot_id)
                 .values(removed_at=func.clock_timestamp(), removed_why=MOVED)
             )
-            row = connection.execute(
-                update(tags).where(*mine, tags.c.snapshot_id == snapshot_id).values(**ended).returning(tags)
-            ).first()
-            if row is None:
-                row = connection.execute(
-                    insert(tags)
-                    .values(
-                        table_uuid=table_uuid,
-                        table_name=table,
-                        name=name,
-                        snapshot_id=snapshot_id,
-                        created_at=None,
-                        **ended,
-                    )
-                    .returning(tags)
-                ).one()
-        return to_record(TagRecord, row)
+            removed = update_record(connection, TagRecord, *mine, tags.c.snapshot_id == snapshot_id, **ended)
+            return removed or insert_record(
+                connection,
+                TagRecord,
+                table_uuid=table_uuid,
+                table=table,
+                name=name,
+                snapshot_id=snapshot_id,
+                created_at=None,
+                **ended,
+            )
 
     def of_table(self, table_uuid: str, *, with_removed: bool = False) -> tuple[TagRecord, ...]:
         """Records in force, or all there ever were, oldest first."""
-        query = select(tags).where(tags.c.table_uuid == table_uuid).order_by(tags.c.tag_record_id)
-        if not with_removed:
-            query = query.where(tags.c.removed_at.is_(None))
-        with self._engine.connect() as connection:
-            return tuple(to_record(TagRecord, row) for row in connection.execute(query))
+        in_force = () if with_removed else (tags.c.removed_at.is_(None),)
+        mine = tags.c.table_uuid == table_uuid
+        return records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))

@@ -18,8 +18,9 @@ from urllib.parse import unquote_plus
 
 from artemis_lifecycle.errors import BadInput, StorageError
 from artemis_lifecycle.orphans.listing_files import FileReader, ListingFile, in_utc
-from artemis_lifecycle.storage.columnar import ParquetReader, orc_batches
+from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.location import split
+from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class _Reader:
         if self.file_format == "Parquet":
             yield from ParquetReader(data, path, self.stores.limits).batches()
         elif self.file_format == "ORC":
-            yield from orc_batches(data, path, self.stores.limits)
+            yield from read_orc(data, path, self.stores.limits).table.to_batches()
         else:
             from pyarrow import csv
 

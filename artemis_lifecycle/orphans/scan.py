@@ -34,7 +34,7 @@ from artemis_lifecycle.orphans.missing import require_nothing_missing
 from artemis_lifecycle.orphans.names import Known as History
 from artemis_lifecycle.orphans.names import kind_by_name, kinds_by_name, known, origins_of
 from artemis_lifecycle.protection.context import Asking, DeletionContext
-from artemis_lifecycle.protection.future import evidence, require_no_future
+from artemis_lifecycle.protection.future import evidence, remember, require_no_future
 from artemis_lifecycle.protection.ownership import own_locations, subject_array
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, TOO_YOUNG, Ages, ProtectedFiles, Protection
@@ -192,6 +192,7 @@ def scan_orphans(
     # Without those of a listing that need not have them all.
     named = dict.fromkeys([*candidates.metadata_files(), *unlisted])
     found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
+    remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
     settled = context.operations.settled_metadata.of_table(table_uuid)
     require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
     unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]

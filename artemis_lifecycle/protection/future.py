@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from shlex import quote
 
 from artemis_lifecycle.errors import MissingFile, StaleMetadata, UnreadableMetadata
@@ -22,6 +23,8 @@ from artemis_lifecycle.storage.threads import threaded
 _VERSION = re.compile(r"(?:v(\d+)|(\d+)-[0-9a-fA-F-]{36})(?:\.gz)?\.metadata\.json(?:\.gz)?\Z")
 _READERS = 8
 _SHOWN = 3
+_IN_FLIGHT = timedelta(hours=1)
+"""A commit swaps its pointer seconds after it wrote its metadata file."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,17 @@ def require_no_future(
         do="if one of them is right, register it in the catalog; if the pointer is right, "
         f"artemis settle-metadata {quote(table)} --who … --why …, then scan again",
     )
+
+
+def remember(newer: Sequence[str], stores: Stores, known: TableLocations, table_uuid: str, read_at: datetime) -> None:
+    """Record metadata files newer than the pointer with those that steps saw as pointers: when the table commits again,
+    a lost commit looks like an attempt that lost its swap, and no longer newer. An attempt under way is left out by
+    its age. `read_at` is when the pointer was read."""
+    for path in newer:
+        found = stores.head(path)
+        written = None if found is None else found.last_modified
+        if found is not None and (written is None or written < read_at - _IN_FLIGHT):
+            known.saw(table_uuid, (), path)
 
 
 def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[str], rules: LocationRules) -> bool:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import MissingFile, NoSuchTable, Refused, StalePlan, UnreadableMetadata
-from artemis_lifecycle.metadata.avro import live_entries, manifests_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import live_entries
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, TableMetadata
 from artemis_lifecycle.protection.absence import Absence

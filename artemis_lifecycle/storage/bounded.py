@@ -1,5 +1,5 @@
 """What a file may come to when it is read. Belongs here: the limits, and the one place where a codec is undone. Does
-not belong: what the bytes mean; Parquet and ORC, which undo their codecs themselves (`columnar`).
+not belong: what the bytes mean; Parquet and ORC, which undo their codecs themselves (`columnar`, `orc`).
 
 A few kilobytes of a hostile or damaged file can stand for gigabytes. Each file has an allowance, from its size and the
 limits of lifecycle.yaml; nothing is allocated beyond it.

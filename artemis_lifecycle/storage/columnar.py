@@ -1,11 +1,11 @@
-"""Parquet and ORC files within the limits of `bounded`. Belongs here: what such a file claims, checked before Arrow
-allocates it. Does not belong: what the columns mean.
+"""Parquet files within the limits of `bounded`. Belongs here: what such a file claims, checked before Arrow allocates
+it. Does not belong: what the columns mean; ORC files (`orc.py`).
 
 Arrow believes a page's header, a dictionary's count and a stripe's rows, whatever the footer says, and allocates what
 they claim. So a row group is read whole as it is stored, its pages are counted, and its rows are decoded in batches so
 small that even the longest value that a page can hold, in every row, stays within bounds.
 
-Sources: parquet-format's parquet.thrift and Encodings.md, Thrift's compact protocol; orc_proto.proto and ORCv1.
+Sources: parquet-format's parquet.thrift and Encodings.md, Thrift's compact protocol.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 ROWS = 65_536
-_BATCH_BYTES = 64 << 20
+BATCH_BYTES = 64 << 20
 """Of a batch as decoded, with the longest value that a page can hold in every row."""
 
-_VALUE = 16
+VALUE = 16
 """Bytes of a decoded value, beside its text."""
 
 _DELTA_BYTE_ARRAY = 7
@@ -50,7 +50,7 @@ class ParquetReader:
         self._path = path
         self._limits = limits
         self._size = size
-        with _naming("Parquet", path):
+        with naming("Parquet", path):
             self._file: pq.ParquetFile = pq.ParquetFile(self._window, **options)
             _require_text_names(self._file.schema_arrow)
             self._spans = self._columns()
@@ -70,7 +70,7 @@ class ParquetReader:
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each row group; of a large one, in several pieces."""
-        with _naming("Parquet", self._path):
+        with naming("Parquet", self._path):
             yield from self._groups(columns)
 
     def _groups(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
@@ -125,7 +125,7 @@ class ParquetReader:
         if any(not 0 <= start <= end <= self._size for start, end in spans):
             raise ValueError("a column lies outside the file")
         stored = self._window.hold(min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0))
-        longest = _VALUE
+        longest = VALUE
         for start, end in spans:
             at = start
             while at < end:
@@ -133,15 +133,16 @@ class ParquetReader:
                 allowance.take(page.uncompressed)
                 if page.type == _DICTIONARY_PAGE:
                     # Arrow makes room for as many values as are said to be there.
-                    allowance.take(_VALUE * page.values)
+                    allowance.take(VALUE * page.values)
                 if page.type == _DICTIONARY_PAGE or page.encoding == _DELTA_BYTE_ARRAY:
                     longest = max(longest, page.uncompressed)
                 at += page.compressed
-        return max(1, min(ROWS, _BATCH_BYTES // longest))
+        return max(1, min(ROWS, BATCH_BYTES // longest))
 
 
 @contextmanager
-def _naming(kind: str, path: str) -> Iterator[None]:
+def naming(kind: str, path: str) -> Iterator[None]:
+    """Raise StorageError, naming the file, for what a file that is broken raises in the block."""
     import pyarrow as pa
 
     try:
@@ -222,13 +223,13 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
         case 7:
             return None, at + 8
         case 8:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             return None, at + size
         case 9 | 10:
             head, at = data[at], at + 1
             count = head >> 4
             if count == 15:
-                count, at = _varint(data, at)
+                count, at = varint(data, at)
             if count > len(data):
                 raise IndexError("it has more items than bytes")
             items = []
@@ -243,11 +244,11 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
 
 
 def _zigzag(data: _Held, at: int) -> tuple[int, int]:
-    value, at = _varint(data, at)
+    value, at = varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _varint(data: bytes | _Held, at: int) -> tuple[int, int]:
+def varint(data: bytes | _Held, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -317,129 +318,3 @@ class _Window(io.RawIOBase):
         view[: len(data)] = data
         self._at += len(data)
         return len(data)
-
-
-# --- ORC ------------------------------------------------------------------------------------------------------------
-
-_ORC_CODECS = {0: None, 1: "deflate", 2: "snappy", 4: "lz4", 5: "zstd"}
-_DICTIONARY_DATA = 3
-
-
-def orc_batches(data: bytes, path: str, limits: ReadLimits) -> Iterator[pa.RecordBatch]:
-    """The rows of an ORC file within `limits`. Raises as ParquetReader does; also for LZO."""
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    rows = require_bounded_orc(data, path, limits)
-    decoded = Allowance(limits, path, limits.max_bytes)
-    with _naming("ORC", path):
-        scanner = ds.OrcFileFormat().make_fragment(pa.BufferReader(data)).scanner(batch_size=rows, use_threads=False)
-        for batch in scanner.to_batches():
-            decoded.take(batch.nbytes)
-            yield batch
-
-
-def require_bounded_orc(data: bytes, path: str, limits: ReadLimits) -> int:
-    """Hold what an ORC file's tail and stripes claim against `limits`; returns how many rows to decode at once."""
-    with _naming("ORC", path):
-        return _orc_rows(data, path, limits)
-
-
-def _orc_rows(data: bytes, path: str, limits: ReadLimits) -> int:
-    allowance = limits.allowance(path, len(data))
-    decoded = Allowance(limits, path, limits.max_bytes)
-    try:
-        size = data[-1]
-        tail = _message(data[-1 - size : -1])
-        codec, block = _ORC_CODECS[_one(tail, 2)], _one(tail, 3) or 256 << 10
-        # Arrow makes room for a block before it reads one.
-        allowance.take(block)
-        end = len(data) - 1 - size
-
-        def undone(start: int, length: int) -> bytes:
-            if min(start, length) < 0 or start + length > end:
-                raise ValueError("a part of it lies outside the file")
-            return _orc_undone(data[start : start + length], codec, allowance)
-
-        length = _one(tail, 1)
-        footer = _message(undone(end - length, length))
-        types = list(map(_message, footer.get(4, ())))
-        for kind in types:
-            for name in kind.get(3, ()):
-                str(name, "utf-8")
-        longest = _VALUE
-        for text in footer.get(3, ()):
-            stripe = _message(text)
-            decoded.take(_VALUE * len(types) * _one(stripe, 5))
-            start, indexes, body = (_one(stripe, number) for number in (1, 2, 3))
-            for stream in map(_message, _message(undone(start + indexes + body, _one(stripe, 4))).get(1, ())):
-                stored = _one(stream, 3)
-                if _one(stream, 1) == _DICTIONARY_DATA:
-                    chunks = 1 if codec is None else len(list(_chunks(data[start : start + stored])))
-                    longest = max(longest, stored if codec is None else chunks * block)
-                start += stored
-        return max(1, min(ROWS, _BATCH_BYTES // longest))
-    except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"its tail is broken ({error!r:.60})") from error
-
-
-def _orc_undone(data: bytes, codec: str | None, allowance: Allowance) -> bytes:
-    if codec is None:
-        return data
-    pieces = []
-    for original, piece in _chunks(data):
-        framed = _lz4_frame(piece) if codec == "lz4" else piece
-        pieces.append(piece if original else allowance.undo(codec, framed))
-    return b"".join(pieces)
-
-
-def _chunks(data: bytes) -> Iterator[tuple[bool, bytes]]:
-    """(whether it is stored as it is, its bytes) of each chunk of a stream."""
-    at = 0
-    while at < len(data):
-        head = int.from_bytes(data[at : at + 3], "little")
-        yield bool(head & 1), data[at + 3 : at + 3 + (head >> 1)]
-        at += 3 + (head >> 1)
-
-
-def _lz4_frame(block: bytes) -> bytes:
-    """A bare block of LZ4 in a frame, which says where it ends."""
-    import xxhash
-
-    described = b"\x60\x70"  # Version 1, blocks of 4 MiB at most, no checksums.
-    check = xxhash.xxh32_intdigest(described) >> 8 & 0xFF
-    size = len(block).to_bytes(4, "little")
-    return b"\x04\x22\x4d\x18" + described + bytes([check]) + size + block + bytes(4)
-
-
-def _message(data: bytes) -> Mapping[int, list[Any]]:
-    """A message of Protocol Buffers: numbers and bytes by field number."""
-    fields: dict[int, list[Any]] = {}
-    at = 0
-    value: Any
-    while at < len(data):
-        key, at = _varint(data, at)
-        match key & 7:
-            case 0:
-                value, at = _varint(data, at)
-            case 1:
-                value, at = None, at + 8
-            case 2:
-                size, at = _varint(data, at)
-                if at + size > len(data):
-                    raise IndexError("a field does not end")
-                value, at = data[at : at + size], at + size
-            case 5:
-                value, at = None, at + 4
-            case _:
-                raise IndexError(f"wire type {key & 7} is unknown")
-        fields.setdefault(key >> 3, []).append(value)
-    return fields
-
-
-def _one(fields: Mapping[int, list[Any]], number: int) -> int:
-    """A number; 0 where it is left out. The last one counts."""
-    found = fields.get(number, [0])[-1]
-    if type(found) is not int:
-        raise TypeError(f"field {number} is no number")
-    return found

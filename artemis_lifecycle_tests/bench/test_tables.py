@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry, Snapshot, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 from bench import metadata
 from bench.metadata import Shape, Table
 
@@ -38,8 +39,8 @@ def _live(snapshot: Snapshot) -> tuple[set[str], int, int]:
     """Paths, records and bytes of the snapshot's live files, entry by entry."""
     paths: list[str] = []
     records = size = 0
-    for entry in avro.manifests_of(STORES, snapshot).entries:
-        for item in avro.read_manifest(STORES, entry).entries:
+    for entry in manifest_lists.manifests_of(STORES, snapshot).entries:
+        for item in whole_entries(STORES, entry):
             if item.status != EntryStatus.DELETED:
                 paths.append(item.data_file.file_path)
                 records += item.data_file.record_count
@@ -64,14 +65,14 @@ def test_each_snapshots_summary_is_what_its_manifests_hold(table: Table) -> None
 def test_each_manifest_is_as_its_list_records_it(table: Table) -> None:
     seen: dict[str, ManifestListEntry] = {}
     for snapshot in _base(table, 0).snapshots:
-        for entry in avro.manifests_of(STORES, snapshot).entries:
+        for entry in manifest_lists.manifests_of(STORES, snapshot).entries:
             # A manifest is listed in the same words by every snapshot that has it.
             assert seen.setdefault(entry.manifest_path, entry) == entry
     sequence = {s.snapshot_id: s.sequence_number for s in _base(table, 0).snapshots}
     for entry in list(seen.values())[:: max(1, len(seen) // 50)]:
-        manifest = avro.read_manifest(STORES, entry)
+        entries = whole_entries(STORES, entry)
         rows = dict.fromkeys(EntryStatus, 0)
-        for item in manifest.entries:
+        for item in entries:
             rows[item.status] += item.data_file.record_count
             if item.status == EntryStatus.ADDED:
                 assert item.snapshot_id == entry.added_snapshot_id and item.sequence_number is None
@@ -84,7 +85,7 @@ def test_each_manifest_is_as_its_list_records_it(table: Table) -> None:
             EntryStatus.EXISTING: entry.existing_rows_count,
             EntryStatus.DELETED: entry.deleted_rows_count,
         }
-        live = [item.sequence_number for item in manifest.entries if item.status == EntryStatus.EXISTING]
+        live = [item.sequence_number for item in entries if item.status == EntryStatus.EXISTING]
         if rows[EntryStatus.ADDED] or live:
             assert entry.min_sequence_number == min([*live, entry.sequence_number])
 
@@ -108,11 +109,14 @@ def test_the_window_slides_by_a_day_and_tags_stay(table: Table) -> None:
 def test_manifests_are_merged_as_iceberg_merges_them(table: Table) -> None:
     if not table.shape.merge:
         pytest.skip("this shape does not merge")
-    lengths = [len(avro.manifests_of(STORES, snapshot).entries) for snapshot in _base(table, 0).snapshots]
+    lengths = [len(manifest_lists.manifests_of(STORES, snapshot).entries) for snapshot in _base(table, 0).snapshots]
     if table.shape.name == "many-small-commits":
         # All fit one bin of 8 MB: the hundredth manifest makes them one.
         assert max(lengths) == 99 and lengths[99] == 1
-    carried = [entry.existing_files_count for entry in avro.manifests_of(STORES, _base(table, 0).snapshots[-1]).entries]
+    carried = [
+        entry.existing_files_count
+        for entry in manifest_lists.manifests_of(STORES, _base(table, 0).snapshots[-1]).entries
+    ]
     assert any(carried) == (table.shape.name != "fleet")
 
 

@@ -13,17 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from artemis_lifecycle.cold_tier.rewrite import (
-    DELETE_FILE_PATH,
-    DELETE_POS,
-    RewrittenDelete,
-    rewrite_deletion_vectors,
-    rewrite_manifest,
-    rewrite_manifest_list,
-    rewrite_position_deletes,
-)
+from artemis_lifecycle.cold_tier.rewrite.deletes import DELETE_FILE_PATH, DELETE_POS, RewrittenDelete
+from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
+from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
+from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
+from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
 from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata.avro.container import open_container
+from artemis_lifecycle.metadata.avro.records import read_records
 
 
 def mapped(path: str) -> str:
@@ -187,12 +184,7 @@ def recoded(data: bytes, codec: str) -> bytes:
 
 def records(data: bytes) -> list[dict[str, Any]]:
     """The stored values: as dates and times some of them could not even be read."""
-    container = open_container(data, "test")
-    stored = json.loads(
-        json.dumps(container.schema),
-        object_hook=lambda item: {key: value for key, value in item.items() if key != "logicalType"},
-    )
-    return list(fastavro.reader(io.BytesIO(container.plain(stored))))  # type: ignore[arg-type]
+    return list(read_records(open_container(data, "test"), "test"))
 
 
 def bounds(path: str) -> list[dict[str, Any]]:

@@ -91,8 +91,7 @@ def test_a_run_stands_in_the_records_by_its_id(project: Project) -> None:
     project.create("artemis.one", commits=1)
     result = project.run("plan", "artemis.one")
     with project.lifecycle() as lifecycle:
-        record = lifecycle.operations.steps.latest(lifecycle.snapshot_history("artemis.one").table_uuid, "plan")
-    assert record is not None
+        [record] = lifecycle.operations.steps.history(lifecycle.snapshot_history("artemis.one").table_uuid)
     assert (record.owner, record.run_id) == ("dagster", result.run_id)
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from artemis_lifecycle.errors import Busy, GarbageCollectionDisabled, Refused, StalePlan, UnreadableMetadata
-from artemis_lifecycle.metadata.avro import manifests_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle_tests.deletion.world import World, local, outcomes
@@ -207,7 +207,7 @@ def test_a_table_that_says_gc_disabled_by_now_stops_the_deletion(world: World) -
 
     with pytest.raises(GarbageCollectionDisabled):
         world.delete(job, files_per_batch=1, pause=_after_batches(1, lambda: world.spark.sql(switch % "false")))
-    assert world.operations.journal.totals(job.job_id).deleted == 1
+    assert world.deleted(job.job_id) == 1
     with pytest.raises(GarbageCollectionDisabled):
         world.scan(table)
 
@@ -368,7 +368,7 @@ def test_what_was_last_known_of_a_table_elsewhere_stands_for_it_while_it_cannot_
     try:
         with pytest.raises(UnreadableMetadata, match=elsewhere):
             world.delete(job)
-        assert world.operations.journal.totals(job.job_id).deleted == 0
+        assert world.deleted(job.job_id) == 0
     finally:
         pointer.write_bytes(whole)
     assert outcomes(world.delete(job))[file.location().rpartition("/")[2]] == ("kept", f"reachable from {elsewhere}")
@@ -388,7 +388,7 @@ def test_an_unreadable_table_blocks_overlapping_locations_only(world: World) -> 
     try:
         with pytest.raises(UnreadableMetadata, match=r"look\.inside"):
             world.delete(job)
-        assert world.operations.journal.totals(job.job_id).deleted == 0
+        assert world.deleted(job.job_id) == 0
         inside.write_bytes(kept[inside])
         elsewhere.write_bytes(b"{")
         assert world.delete(job).deleted == job.files
@@ -432,7 +432,7 @@ def test_an_unreadable_manifest_that_comes_between_two_batches_stops_the_rest(wo
     with pytest.raises(UnreadableMetadata):
         world.delete(job, files_per_batch=1, pause=_after_batches(1, commit_and_cut))
 
-    assert world.operations.journal.totals(job.job_id).deleted == 1
+    assert world.deleted(job.job_id) == 1
     # Nobody ever knew where it reads: beside it nothing would be deleted any more.
     world.spark.sql(f"DROP TABLE {world.name}.{table}")
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.cold import publish
-from artemis_lifecycle.deletion.quarantine import QUARANTINED, QuarantinePlace, place_of, quarantine_folder
-from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, PlanStateError, Refused
+from artemis_lifecycle.deletion.quarantine import QUARANTINED, QuarantinePlace, place_of, purge, quarantine_folder
+from artemis_lifecycle.errors import LifecycleError, NoSuchPlan, OperationsUnavailable, PlanStateError, Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.protection.protection import UNDELETED
 from artemis_lifecycle.storage.local import LocalStore
@@ -223,6 +227,30 @@ def test_a_deleted_snapshot_is_brought_back(lifecycle: Lifecycle) -> None:
         lifecycle.undelete(plan_id, who="ada", why="too late")
     with pytest.raises(NoSuchPlan):
         lifecycle.undelete("plan-unknown", who="ada", why="x")
+
+
+def test_a_purge_that_lost_its_lock_deletes_nothing(world: World, tmp_path: Path) -> None:
+    """The lock's session is ended after the question what to keep, and before the first delete."""
+    moved = tmp_path / "job" / "files" / "a.parquet"
+    moved.parent.mkdir(parents=True)
+    moved.write_text("moved")
+    engine = world.operations.engine
+    record = world.operations.quarantines.begin("job", "a-table", "db.t", f"file://{tmp_path}/job", timedelta(0))
+
+    def lose_the_lock(files: pa.Table) -> Mapping[int, str]:
+        with engine.connect() as other:
+            other.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM lifecycle.locks JOIN pg_locks ON granted "
+                    "AND locktype = 'transactionid' AND transactionid = locks.xmax WHERE name = 'table:a-table'"
+                )
+            )
+        return {}
+
+    lock = partial(table_lock, engine, "a-table", table="db.t")
+    with pytest.raises(OperationsUnavailable):
+        purge(world.stores, record, kept=lose_the_lock, lock=lock)
+    assert moved.read_text() == "moved"
 
 
 def _killed_at(point: str):  # type: ignore[no-untyped-def]

@@ -66,6 +66,10 @@ class World:
         rows.writeTo(f"{self.name}.{table}").overwritePartitions()
         return self.current_snapshot(table)
 
+    def deleted(self, job_id: str) -> int:
+        """How many files the journal says were deleted."""
+        return sum(batch.deleted for batch in self.operations.journal.batches(job_id))
+
     def metadata(self, table: str) -> TableMetadata:
         return read_table_metadata(self.stores, self.reader.entry(table).metadata_location)
 

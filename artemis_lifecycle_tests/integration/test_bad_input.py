@@ -34,11 +34,11 @@ from artemis_lifecycle.catalogs.settings import jdbc_url
 from artemis_lifecycle.config import Catalog, load_config
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot, SnapshotSummary
 from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.operations.tables import table_locations
+from artemis_lifecycle.operations.table_locations import table_locations
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
@@ -418,8 +418,8 @@ def test_metadata_json_that_contradicts_itself_or_is_no_json(bench: Bench, told:
 
 # --- hostile Avro -----------------------------------------------------------------------------------------------------
 
-MANIFEST_READERS: tuple[Callable[..., Any], ...] = (avro.read_manifest, avro.live_entries, avro.live_files)
-LIST_READERS: tuple[Callable[..., Any], ...] = (avro.manifests_of, avro.listed_manifests)
+MANIFEST_READERS: tuple[Callable[..., Any], ...] = (manifests.live_entries, manifests.live_files)
+LIST_READERS: tuple[Callable[..., Any], ...] = (manifest_lists.manifests_of, manifest_lists.listed_manifests)
 
 
 def _manifest_readers(data: bytes, entry: ManifestListEntry | None = None) -> Iterator[Callable[[], Any]]:
@@ -497,7 +497,7 @@ def test_manifests_whose_fields_are_of_other_types(told: Told) -> None:
             readers = list(_manifest_readers(data))
             if way[-1] == "record_count":
                 # The one of them that reachability does not need.
-                readers = readers[:2]
+                readers = readers[:1]
             _all_refuse(told, "manifest: types", f"{'.'.join(way)} is {kind}", readers)
     for name in ("manifest_path", "manifest_length", "added_files_count", "content"):
         for kind, value in (*KINDS[1:], ("bytes", b"\xff\x00")):
@@ -623,7 +623,7 @@ def test_entries_that_contradict_the_level_above(told: Told) -> None:
 def _real(bench: Bench) -> list[tuple[str, bytes, Callable[[bytes], Iterator[Callable[[], Any]]]]]:
     """The real manifest lists and manifests of the current snapshot, with what reads them as the level above says."""
     snapshot = bench.snapshot(-1)
-    listed = avro.manifests_of(bench.stores, snapshot)
+    listed = manifest_lists.manifests_of(bench.stores, snapshot)
     assert listed.path is not None and len({entry.content for entry in listed.entries}) == 2
 
     def list_readers(data: bytes) -> Iterator[Callable[[], Any]]:
@@ -1006,9 +1006,9 @@ def _blows(bench: Bench) -> dict[str, dict[Path, bytes | None]]:
     """What befalls the lists and manifests that the current snapshot is made of."""
     entry = bench.lifecycle._live.entry("db.other")
     foreign = parse_table_metadata(bench.stores.read(entry.metadata_location), entry.metadata_location).snapshots[-1]
-    listed = avro.manifests_of(bench.stores, foreign)
+    listed = manifest_lists.manifests_of(bench.stores, foreign)
     assert foreign.manifest_list is not None
-    ours = avro.manifests_of(bench.stores, bench.snapshot(-1))
+    ours = manifest_lists.manifests_of(bench.stores, bench.snapshot(-1))
     assert ours.path is not None
 
     def theirs_for(each: ManifestListEntry) -> str | None:

@@ -277,10 +277,10 @@ def _nothing_open(lifecycle: Lifecycle) -> None:
         assert {record.status for record in lifecycle.plans(table)} <= over
         uuid = lifecycle.snapshot_history(table).table_uuid
         assert not lifecycle.operations.scans.of_table(uuid, [ScanState.DELETING])
-        assert not lifecycle.operations.journal.unfinished_jobs(uuid)
         assert not lifecycle.operations.leases.live(uuid)
     with lifecycle.operations.engine.connect() as connection:
         assert connection.execute(text("SELECT * FROM lifecycle.steps WHERE state = 'running'")).all() == []
+        assert connection.execute(text("SELECT * FROM lifecycle.jobs WHERE finished_at IS NULL")).all() == []
         assert connection.execute(text("SELECT * FROM lifecycle.batches WHERE state <> 'done'")).all() == []
 
 

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import EncryptedTable, UnreadableMetadata
-from artemis_lifecycle.metadata import avro
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata import manifest_lists, manifests
+from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.types import (
     UNKNOWN_LENGTH,
     EntryStatus,
-    FileFormat,
     ManifestList,
     ManifestListEntry,
     Snapshot,
@@ -38,11 +37,12 @@ from artemis_lifecycle_tests.metadata.avro_files import (
     renamed,
     without_ids,
 )
+from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 
 M = "s3://bucket/t/metadata/m.avro"
 L = "s3://bucket/t/metadata/snap-1.avro"
 
-READERS: tuple[Callable[[Stores, ManifestListEntry], Any], ...] = (avro.read_manifest, avro.live_entries)
+READERS: tuple[Callable[[Stores, ManifestListEntry], Any], ...] = (manifests.live_files, manifests.live_entries)
 
 
 def shelf(**files: bytes) -> Stores:
@@ -56,7 +56,7 @@ def snapshot(**totals: str) -> Snapshot:
 
 def listed(records: list[Any], expected: Snapshot | None = None, **options: Any) -> ManifestList:
     schema = options.pop("schema", MANIFEST_LIST)
-    return avro.read_manifest_list(shelf(listed=avro_file(schema, records, **options)), L, expected=expected)
+    return manifest_lists.read_manifest_list(shelf(listed=avro_file(schema, records, **options)), L, expected=expected)
 
 
 class TestManifestLists:
@@ -102,18 +102,18 @@ class TestManifestLists:
         records = [list_record(f"s3://b/m{n}.avro", 100, n % 2, (1, 1, 5)) for n in range(20)]
         data = avro_file(MANIFEST_LIST, records, block_bytes=100)
         whole = snapshot(total_data_files="20", total_delete_files="20")
-        assert len(avro.read_manifest_list(shelf(listed=data), L, expected=whole).entries) == 20
+        assert len(manifest_lists.read_manifest_list(shelf(listed=data), L, expected=whole).entries) == 20
         ends = block_ends(data)
         assert len(ends) > 5
         for end in ends[:-1]:
             with pytest.raises(UnreadableMetadata, match="is cut: it lists"):
-                avro.read_manifest_list(shelf(listed=data[:end]), L, expected=whole)
+                manifest_lists.read_manifest_list(shelf(listed=data[:end]), L, expected=whole)
 
     def test_a_list_cut_anywhere_else_is_refused_by_itself(self) -> None:
         data = avro_file(MANIFEST_LIST, [list_record(f"s3://b/m{n}.avro", 100) for n in range(9)], block_bytes=100)
         for length in set(range(len(data))) - set(block_ends(data)):
             with pytest.raises(UnreadableMetadata):
-                avro.read_manifest_list(shelf(listed=data[:length]), L)
+                manifest_lists.read_manifest_list(shelf(listed=data[:length]), L)
 
     def test_more_files_than_the_summary_counts_are_no_sign_of_a_cut(self) -> None:
         listed([list_record("s3://b/m.avro", 7, 0, (5, 5, 0))], snapshot(total_data_files="9", total_delete_files="0"))
@@ -141,14 +141,14 @@ class TestManifestLists:
 
     def test_an_encrypted_list_is_refused_unread(self) -> None:
         with pytest.raises(EncryptedTable):
-            avro.manifests_of(shelf(), Snapshot(1, None, 1, 1, L, key_id="k1"))
+            manifest_lists.manifests_of(shelf(), Snapshot(1, None, 1, 1, L, key_id="k1"))
 
     def test_a_missing_list_is_unreadable(self) -> None:
         with pytest.raises(UnreadableMetadata, match="cannot be read"):
-            avro.manifests_of(cast(Stores, Shelf({})), snapshot())
+            manifest_lists.manifests_of(cast(Stores, Shelf({})), snapshot())
 
     def test_inline_manifests_come_without_lengths(self) -> None:
-        found = avro.manifests_of(shelf(), Snapshot(1, None, 0, 1, None, ("s3://b/a.avro", "s3://b/b.avro")))
+        found = manifest_lists.manifests_of(shelf(), Snapshot(1, None, 0, 1, None, ("s3://b/a.avro", "s3://b/b.avro")))
         assert (found.path, found.size_in_bytes) == (None, 0)
         assert [(entry.manifest_path, entry.manifest_length) for entry in found.entries] == [
             ("s3://b/a.avro", UNKNOWN_LENGTH),
@@ -168,17 +168,17 @@ class TestManifests:
     def test_every_entry_is_read_from_every_block(self, codec: str) -> None:
         data = manifest(list(self.records), codec=codec, block_bytes=500)
         entry = entry_for(M, data, counts=self.counts)
-        whole = avro.read_manifest(shelf(manifest=data), entry)
-        assert [item.status for item in whole.entries] == [EntryStatus(n % 3) for n in range(30)]
-        first = whole.entries[0].data_file
+        whole = whole_entries(shelf(manifest=data), entry)
+        assert [item.status for item in whole] == [EntryStatus(n % 3) for n in range(30)]
+        first = whole[0].data_file
         assert (first.file_path, first.file_format, first.kind) == (
             "s3://bucket/t/data/00000.parquet",
-            FileFormat.PARQUET,
+            "parquet",
             "data",
         )
-        live = avro.live_entries(shelf(manifest=data), entry)
+        live = manifests.live_entries(shelf(manifest=data), entry)
         assert live.column("file_path").to_pylist() == [
-            item.data_file.file_path for item in whole.entries if item.status != EntryStatus.DELETED
+            item.data_file.file_path for item in whole if item.status != EntryStatus.DELETED
         ]
         assert live.column("file_format").to_pylist() == ["parquet"] * 20
         assert live.column("file_size_in_bytes").to_pylist() == [1000 + n for n in range(30) if n % 3 != 2]
@@ -243,17 +243,12 @@ class TestManifests:
         records.append(file_record(3, content=1, **vector))
         data = manifest(records, header={"content": "deletes"})
         entry = entry_for(M, data, 1, (0, 3, 0))
-        files = [item.data_file for item in avro.read_manifest(shelf(manifest=data), entry).entries]
+        files = [item.data_file for item in whole_entries(shelf(manifest=data), entry)]
         assert [file.kind for file in files] == ["position_deletes", "equality_deletes", "deletion_vectors"]
         assert files[1].equality_ids == (1, 2)
         assert (files[2].content_offset, files[2].content_size_in_bytes) == (4, 40)
-        live = avro.live_entries(shelf(manifest=data), entry)
+        live = manifests.live_entries(shelf(manifest=data), entry)
         assert live.column("referenced_data_file").to_pylist() == [None, None, vector["referenced_data_file"]]
-
-    def test_an_unknown_file_format_is_refused(self) -> None:
-        data = manifest([file_record(1, file_format="lance")])
-        with pytest.raises(UnreadableMetadata, match="'lance'"):
-            avro.read_manifest(shelf(manifest=data), entry_for(M, data, counts=(0, 1, 0)))
 
     def test_format_version_1_has_no_content_and_all_is_data(self) -> None:
         schema = manifest_schema()
@@ -262,17 +257,17 @@ class TestManifests:
         fields[:] = [field for field in fields if field["name"] != "content"]
         data = manifest([file_record(1)], schema)
         entry = entry_for(M, data, counts=(0, 1, 0))
-        assert avro.live_entries(shelf(manifest=data), entry).column("content").to_pylist() == [0]
-        assert avro.read_manifest(shelf(manifest=data), entry).entries[0].data_file.content == 0
+        assert manifests.live_entries(shelf(manifest=data), entry).column("content").to_pylist() == [0]
+        assert whole_entries(shelf(manifest=data), entry)[0].data_file.content == 0
 
     def test_a_writer_without_field_ids_is_read_by_names(self) -> None:
         data = manifest([file_record(1)], without_ids(manifest_schema()))
         entry = entry_for(M, data, counts=(0, 1, 0))
-        assert avro.live_entries(shelf(manifest=data), entry).num_rows == 1
-        assert avro.read_manifest(shelf(manifest=data), entry).entries[0].snapshot_id == 1
+        assert manifests.live_entries(shelf(manifest=data), entry).num_rows == 1
+        assert whole_entries(shelf(manifest=data), entry)[0].snapshot_id == 1
 
     @pytest.mark.parametrize("strange", [False, True])
-    @pytest.mark.parametrize("reader", [*READERS, avro.live_files])
+    @pytest.mark.parametrize("reader", READERS)
     def test_a_manifest_whose_files_another_snapshot_added_is_refused(
         self, reader: Callable[..., Any], strange: bool
     ) -> None:
@@ -322,7 +317,7 @@ class TestContainers:
         broken = bytearray(self.data)
         broken[position % len(broken)] ^= flip
         with contextlib.suppress(UnreadableMetadata, EncryptedTable):
-            avro.read_manifest_list(shelf(listed=bytes(broken)), L)
+            manifest_lists.read_manifest_list(shelf(listed=bytes(broken)), L)
 
     @given(position=st.integers(0, 10_000), flip=st.integers(1, 255))
     def test_nor_in_a_manifest(self, position: int, flip: int) -> None:
@@ -390,10 +385,10 @@ def test_the_fast_path_and_the_whole_reading_are_equal(made: tuple[Schema, list[
     schema, records = made
     data = avro_file(schema, records, codec=codec, block_bytes=block)
     container = open_container(data, M)
-    slow = avro.decode_with_fastavro(container, M)
-    fast = avro.decode_by_scan(container, M)
+    slow = manifests.decode_with_fastavro(container, M)
+    fast = manifests.decode_by_scan(container, M)
     assert fast is None or fast.equals(slow)
-    assert avro.decode_entries(data, M).equals(slow)
+    assert manifests.decode_entries(data, M).equals(slow)
     assert slow.column("file_path").to_pylist() == [record["data_file"]["file_path"] for record in records]
 
 
@@ -402,6 +397,6 @@ def test_what_the_scan_cannot_follow_is_read_all_the_same() -> None:
     chain = {"type": "record", "name": "link", "fields": [{"name": "next", "type": ["null", "link"]}]}
     schema = manifest_schema([{"name": "x", "type": ["null", chain], "field-id": 1000}])
     data = manifest([file_record(1, partition={"x": {"next": {"next": None}}}), file_record(2)], schema)
-    assert avro.decode_by_scan(open_container(data, M), M) is None
-    assert len(avro.live_files(shelf(manifest=data), entry_for(M, data, counts=(0, 2, 0)))) == 2
-    assert avro.live_entries(shelf(manifest=data), entry_for(M, data, counts=(0, 2, 0))).num_rows == 2
+    assert manifests.decode_by_scan(open_container(data, M), M) is None
+    assert len(manifests.live_files(shelf(manifest=data), entry_for(M, data, counts=(0, 2, 0)))) == 2
+    assert manifests.live_entries(shelf(manifest=data), entry_for(M, data, counts=(0, 2, 0))).num_rows == 2

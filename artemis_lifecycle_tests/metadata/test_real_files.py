@@ -15,12 +15,13 @@ import pytest
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata import avro
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata import manifest_lists, manifests
+from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry, Snapshot, SnapshotHistory, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import Shelf
+from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +52,7 @@ class Written:
 
     def manifests(self) -> Iterator[tuple[Snapshot, ManifestListEntry]]:
         for snapshot in self.metadata.snapshots:
-            for entry in avro.manifests_of(self.stores, snapshot).entries:
+            for entry in manifest_lists.manifests_of(self.stores, snapshot).entries:
                 yield snapshot, entry
 
 
@@ -116,7 +117,7 @@ def test_the_corpus_has_every_codec_kind_and_status(tables: list[Written]) -> No
     for written in tables:
         for _, entry in written.manifests():
             codecs.add(open_container(written.stores.read(entry.manifest_path), entry.manifest_path).codec)
-            for item in avro.read_manifest(written.stores, entry).entries:
+            for item in whole_entries(written.stores, entry):
                 kinds.add((written.version, item.data_file.kind))
                 statuses.add(item.status)
     assert codecs == set(CODECS.values())
@@ -138,15 +139,15 @@ def test_the_fast_path_equals_the_whole_reading(tables: list[Written]) -> None:
         for _, entry in written.manifests():
             path = entry.manifest_path
             container = open_container(written.stores.read(path), path)
-            slow = avro.decode_with_fastavro(container, path)
-            fast = avro.decode_by_scan(container, path)
+            slow = manifests.decode_with_fastavro(container, path)
+            fast = manifests.decode_by_scan(container, path)
             assert fast is not None, f"the scan cannot follow {path}"
             assert fast.equals(slow)
             fast_ones += 1
-            live = avro.live_entries(written.stores, entry)
-            whole = [e.data_file for e in avro.read_manifest(written.stores, entry).entries if e.status != 2]
+            live = manifests.live_entries(written.stores, entry)
+            whole = [e.data_file for e in whole_entries(written.stores, entry) if e.status != 2]
             assert live.column("file_path").to_pylist() == [file.file_path for file in whole]
-            assert live.column("file_format").to_pylist() == [str(file.file_format) for file in whole]
+            assert live.column("file_format").to_pylist() == [file.file_format for file in whole]
             assert live.column("referenced_data_file").to_pylist() == [file.referenced_data_file for file in whole]
     assert fast_ones > 15
 
@@ -171,7 +172,7 @@ def test_entries_are_those_of_icebergs_metadata_tables(spark: SparkSession, tabl
                 item.data_file.split_offsets,
             )
             for _, entry in written.manifests()
-            for item in avro.read_manifest(written.stores, entry).entries
+            for item in whole_entries(written.stores, entry)
         }
         assert ours == theirs
 
@@ -265,7 +266,7 @@ def test_deletion_vectors_of_one_commit_share_a_file(tables: list[Written]) -> N
         vectors = [
             item.data_file
             for _, entry in written.manifests()
-            for item in avro.read_manifest(written.stores, entry).entries
+            for item in whole_entries(written.stores, entry)
             if item.data_file.kind == "deletion_vectors"
         ]
         assert len({vector.file_path for vector in vectors}) < len({v.referenced_data_file for v in vectors})
@@ -281,7 +282,7 @@ def test_each_byte_less_of_a_real_manifest_is_noticed(tables: list[Written]) -> 
         data = written.stores.read(entry.manifest_path)
         for length in range(0, len(data), 97):
             shelf: Any = Shelf({entry.manifest_path: data[:length]})
-            for reader in (avro.read_manifest, avro.live_entries):
+            for reader in (manifests.live_files, manifests.live_entries):
                 with pytest.raises(UnreadableMetadata):
                     reader(shelf, entry)
 
@@ -348,7 +349,7 @@ class TestWhatPyicebergWrites:
         return Stores(), entry
 
     def test_partition_values_are_the_stored_ones(self, manifest: tuple[Stores, ManifestListEntry]) -> None:
-        first, second = avro.read_manifest(*manifest).entries
+        first, second = whole_entries(*manifest)
         assert first.data_file.partition == {
             "key": self.VALUES["key"].bytes,
             "code": self.VALUES["code"],
@@ -360,8 +361,8 @@ class TestWhatPyicebergWrites:
     def test_both_paths_read_it_alike(self, manifest: tuple[Stores, ManifestListEntry]) -> None:
         stores, entry = manifest
         container = open_container(stores.read(entry.manifest_path), entry.manifest_path)
-        assert avro.decode_by_scan(container, "m") == avro.decode_with_fastavro(container, "m")
-        assert avro.live_entries(stores, entry).column("file_path").to_pylist() == [
+        assert manifests.decode_by_scan(container, "m") == manifests.decode_with_fastavro(container, "m")
+        assert manifests.live_entries(stores, entry).column("file_path").to_pylist() == [
             "s3://b/0.parquet",
             "s3://b/1.parquet",
         ]

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata import avro
-from artemis_lifecycle.metadata.containers import open_container
+from artemis_lifecycle.metadata import manifests
+from artemis_lifecycle.metadata.avro.container import open_container
+from artemis_lifecycle.metadata.avro.scan import Program, Scan, compile_scan, scan_records
 from artemis_lifecycle.metadata.kinds import kind_of
-from artemis_lifecycle.metadata.scan import Program, Scan, compile_scan, scan_records
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.metadata.avro_files import Shelf
@@ -300,17 +300,17 @@ def _given(schema: Schema, value: Any) -> Any:
 def test_manifests_of_any_writer_hold_what_was_written(tape: bytes) -> None:
     data, entries = _manifest(Tape(tape))
     opened = open_container(data, PATH)
-    slow = avro.decode_with_fastavro(opened, PATH)
+    slow = manifests.decode_with_fastavro(opened, PATH)
     assert slow.column("file_path").to_pylist() == [entry[2] for entry in entries]
-    fast = avro.decode_by_scan(opened, PATH)
+    fast = manifests.decode_by_scan(opened, PATH)
     if fast is not None:
         assert fast.equals(slow)
     listed = ManifestListEntry(
         PATH, UNKNOWN_LENGTH, 0, int(any(entry[1] for entry in entries)), 0, 0, None, None, None, None
     )
-    live = avro.live_files(cast(Stores, Shelf({PATH: data})), listed)
+    live = manifests.live_files(cast(Stores, Shelf({PATH: data})), listed)
     assert [
-        (live.data[start : start + length].tobytes().decode(), int(size), avro.ENTRY_KINDS[kind])
+        (live.data[start : start + length].tobytes().decode(), int(size), manifests.ENTRY_KINDS[kind])
         for start, length, size, kind in zip(live.starts, live.lengths, live.sizes, live.kinds, strict=True)
     ] == [
         (path, size, kind_of(content, file_format))

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from artemis_lifecycle.errors import BadInput, Busy, Refused
+from artemis_lifecycle.errors import BadInput, Busy, NoSuchPlan, Refused
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.decisions import may_be_one_person
 from artemis_lifecycle.operations.heartbeats import Heartbeats
@@ -50,15 +50,17 @@ def thaw_id(operations: Operations) -> str:
     return thaw_id
 
 
-def _request(operations: Operations, thaw_id: str, requester: str = "ada") -> None:
+def _request(
+    operations: Operations, thaw_id: str, requester: str = "ada", case_id: str = "C-1", reason: str = "the audit"
+) -> None:
     operations.thaws.request(
         thaw_id,
         "u",
         "db.t",
         snapshot_ids=[1],
-        case_id="C-1",
+        case_id=case_id,
         requester=requester,
-        reason="the audit",
+        reason=reason,
         days=1,
         files_location="file:/f",
         files=1,
@@ -95,6 +97,16 @@ def test_nothing_is_decided_by_nobody(
     assert operations.holds.get(hold.hold_id) == hold
     assert operations.pauses.of_table(table_uuid) == pause
     assert len(operations.decisions.of_table(table_uuid)) == decided
+
+
+@pytest.mark.parametrize("text", NOBODY)
+@pytest.mark.parametrize("name", ["case_id", "requester", "reason"])
+def test_a_thaw_is_not_requested_without_a_word(operations: Operations, name: str, text: str) -> None:
+    thaw_id = f"thaw-{uuid4().hex}"
+    with pytest.raises(BadInput, match=f"needs {name.replace('_', ' ')}"):
+        _request(operations, thaw_id, **{name: text})
+    with pytest.raises(NoSuchPlan):
+        operations.thaws.get(thaw_id)
 
 
 def test_a_second_approval_does_not_overwrite_the_first(operations: Operations, make_plan: MakePlan) -> None:
@@ -290,7 +302,7 @@ def test_an_ingest_role_cannot_end_a_colleagues_heartbeat(operations: Operations
             seen = text("SELECT count(*) FROM lifecycle.heartbeats WHERE table_uuid = :t")
             assert connection.execute(seen, {"t": table_uuid}).scalar_one() == 1
             connection.commit()
-        with pytest.raises(DBAPIError, match="row-level security"):
+        with pytest.raises(Refused, match=r"heartbeat of writer w.*table a\.b.*a writer id of your own"):
             Heartbeats(colleague).beat(table_uuid, "a.b", "w", session="s")
         with pytest.raises(DBAPIError, match="permission denied"), colleague.connect() as connection:
             connection.execute(text("TRUNCATE lifecycle.heartbeats"))

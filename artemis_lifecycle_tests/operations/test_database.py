@@ -13,7 +13,7 @@ from sqlalchemy import Engine, make_url, text
 
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.local.postgres import EmbeddedPostgres
-from artemis_lifecycle.operations.database import Operations, connect, migrate
+from artemis_lifecycle.operations.database import Operations, connect, migrate, schema_state
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
 
 SECRET = "s3" + "cr3t"  # not as one word in a line that a traceback shows
@@ -91,17 +91,19 @@ def test_a_role_that_may_not_create_tables_can_open_an_up_to_date_schema(
             connection.execute(text("DROP ROLE plain"))
 
 
-def test_a_schema_of_a_newer_version_is_refused(operations: Operations, postgres_uri: str) -> None:
+def test_a_schema_of_an_unknown_revision_is_refused_and_stays(operations: Operations, postgres_uri: str) -> None:
     def set_revision(engine: Engine, revision: str) -> None:
         with engine.begin() as connection:
             connection.execute(text(f"UPDATE {SCHEMA}.alembic_version SET version_num = :r"), {"r": revision})
 
     with operations.engine.connect() as connection:
         before = connection.execute(text(f"SELECT version_num FROM {SCHEMA}.alembic_version")).scalar_one()
-    set_revision(operations.engine, "9999")
     try:
-        with pytest.raises(OperationsUnavailable, match="9999"):
-            migrate(operations.engine)
+        for unknown in ("9999", "0015"):
+            set_revision(operations.engine, unknown)
+            with pytest.raises(OperationsUnavailable, match=unknown):
+                migrate(operations.engine)
+            assert schema_state(operations.engine) == (unknown, False, before)
     finally:
         set_revision(operations.engine, before)
 

@@ -70,7 +70,6 @@ def test_a_lease_is_renewed_while_the_block_runs(operations: Operations, table_u
         first = lease.expires_at
         time.sleep(1.6)
         assert lease.expires_at > first
-        assert 0 < lease.seconds_left <= 0.9
         lease.check()
 
 
@@ -108,7 +107,6 @@ def test_a_lapsed_lease_is_taken_over_and_its_holder_learns_it(operations: Opera
             assert heir.token > frozen.token
             with pytest.raises(LeaseLost, match=f"token {heir.token} took the table over"):
                 frozen.check()
-            assert frozen.seconds_left == 0
             with pytest.raises(LeaseLost):
                 journal.start_batch(job.job_id, 0, frozen.token)
             journal.start_batch(job.job_id, 0, heir.token)

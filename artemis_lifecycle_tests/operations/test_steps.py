@@ -11,33 +11,13 @@ from artemis_lifecycle.operations.steps import ENDED_UNSAID
 NIGHT = date(2026, 3, 1)
 
 
-def test_a_step_counts_for_its_night_when_it_is_done(operations: Operations, table_uuid: str) -> None:
+@pytest.mark.parametrize("state", ["done", "failed", "pending", "skipped"])
+def test_a_step_is_recorded_with_how_it_ended(operations: Operations, table_uuid: str, state: str) -> None:
     step_id = operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada", "run-1")
-    assert operations.steps.done_on(table_uuid, NIGHT) == set()
-    record = operations.steps.finish(step_id, "done", {"files": 3})
-    assert (record.state, dict(record.counts), record.run_id) == ("done", {"files": 3}, "run-1")
+    record = operations.steps.finish(step_id, state, {"files": 3}, error="why")  # type: ignore[arg-type]
+    assert (record.state, dict(record.counts), record.run_id, record.error) == (state, {"files": 3}, "run-1", "why")
     assert record.finished_at is not None
-    assert operations.steps.done_on(table_uuid, NIGHT) == {"plan"}
-    assert operations.steps.done_on(table_uuid, date(2026, 3, 2)) == set()
-    assert operations.steps.latest(table_uuid, "plan") == record
-
-
-@pytest.mark.parametrize("state", ["failed", "pending", "skipped"])
-def test_what_is_not_done_does_not_count(operations: Operations, table_uuid: str, state: str) -> None:
-    step_id = operations.steps.start(table_uuid, "a.b", "plan", NIGHT, "ada")
-    operations.steps.finish(step_id, state, error="why")  # type: ignore[arg-type]
-    assert operations.steps.done_on(table_uuid, NIGHT) == set()
-    latest = operations.steps.latest(table_uuid, "plan")
-    assert latest is not None
-    assert (latest.state, latest.error) == (state, "why")
-
-
-def test_a_dry_run_is_in_the_history_and_counts_for_nothing(operations: Operations, table_uuid: str) -> None:
-    step_id = operations.steps.start(table_uuid, "a.b", "deletion", NIGHT, "ada", dry_run=True)
-    operations.steps.finish(step_id, "done")
-    assert operations.steps.done_on(table_uuid, NIGHT) == set()
-    assert operations.steps.latest(table_uuid, "deletion") is None
-    assert [step.dry_run for step in operations.steps.history(table_uuid)] == [True]
+    assert operations.steps.history(table_uuid) == [record]
 
 
 def test_a_night_shows_what_ran_for_every_table(operations: Operations, table_uuid: str) -> None:
@@ -66,6 +46,5 @@ def test_a_step_whose_process_was_killed_is_not_said_to_run_for_ever(operations:
     assert (found[killed].state, found[killed].error) == ("failed", ENDED_UNSAID)
     assert found[killed].finished_at is not None
     assert found[looking].state == found[again].state == "running"
-    other = operations.steps.latest(f"other-{table_uuid}", "plan")
-    assert other is not None
+    (other,) = operations.steps.history(f"other-{table_uuid}")
     assert (other.step_id, other.state) == (elsewhere, "running")

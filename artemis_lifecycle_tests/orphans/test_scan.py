@@ -20,7 +20,7 @@ from artemis_lifecycle.errors import (
     StaleMetadata,
     UnreadableMetadata,
 )
-from artemis_lifecycle.metadata.avro import manifests_of
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.orphans.given import given_listing

@@ -18,3 +18,11 @@ def at_once(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]
     """Everything is due at once, and nothing is archived."""
     with Lifecycle.open(make_config(defaults=WITHOUT_COLD), spark=spark) as opened:
         yield opened
+
+
+@pytest.fixture
+def all_of_db(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
+    """As `at_once`, for every table of namespace db; dropped tables are kept for ten days."""
+    policy = {**WITHOUT_COLD, "dropped": {"keep": "10d"}}
+    with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as opened:
+        yield opened

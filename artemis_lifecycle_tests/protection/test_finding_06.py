@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local, make_old
-from artemis_lifecycle_tests.policies import AT_ONCE
 
 OWNER = "db.owner"
 NEIGHBORS = ("db.`x.y`", "db.`back``tick.`", "db.n s.`x.y`")
 
 
 @pytest.fixture
-def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    config = make_config(defaults={**AT_ONCE, "cold_tier": {"enabled": False}}, tables={"db.*": {}})
-    with Lifecycle.open(config, spark=spark) as opened:
-        for namespace in ("db", "db.`n s`"):
-            spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.{namespace}")
-        yield opened
+def lifecycle(all_of_db: Lifecycle) -> Lifecycle:
+    for namespace in ("db", "db.`n s`"):
+        all_of_db.spark.sql(f"CREATE NAMESPACE {all_of_db.config.catalogs.live.name}.{namespace}")
+    return all_of_db
 
 
 def _sql(lifecycle: Lifecycle, table: str) -> str:

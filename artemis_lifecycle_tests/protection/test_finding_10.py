@@ -3,7 +3,6 @@ table's orphan scan deleted its files at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from sqlalchemy import text
 from artemis_lifecycle.errors import Refused, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
-from artemis_lifecycle_tests.policies import AT_ONCE
+from artemis_lifecycle_tests.policies import WITHOUT_COLD
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     files_below,
@@ -27,13 +26,10 @@ from artemis_lifecycle_tests.protection.foreign import (
     warehouse,
 )
 
-POLICY = {**AT_ONCE, "cold_tier": {"enabled": False}, "dropped": {"keep": "10d"}}
-
 
 @pytest.fixture
-def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    with Lifecycle.open(make_config(defaults=POLICY, tables={"db.*": {}}), spark=spark) as opened:
-        yield opened
+def lifecycle(all_of_db: Lifecycle) -> Lifecycle:
+    return all_of_db
 
 
 def create(lifecycle: Lifecycle, table: str, location: Path | None = None) -> Path:
@@ -219,7 +215,7 @@ def test_a_table_that_nobody_ever_saw_is_known_by_its_metadata_files(lifecycle: 
 def test_its_own_open_plan_keeps_its_files_from_the_outer_table_and_ends_with_its_deletion(
     make_config: MakeConfig, spark: SparkSession
 ) -> None:
-    policy = {**POLICY, "deletion": {"grace": "90d"}, "dropped": {"keep": "0s", "approval": "guards"}}
+    policy = {**WITHOUT_COLD, "deletion": {"grace": "90d"}, "dropped": {"keep": "0s", "approval": "guards"}}
     with Lifecycle.open(make_config(defaults=policy, tables={"db.*": {}}), spark=spark) as lifecycle:
         outer = create(lifecycle, "db.outer")
         inner = create(lifecycle, "db.inner", outer / "data" / "inner")

@@ -4,6 +4,7 @@ metadata file newer than the pointer stops an orphan scan until a person says wh
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -75,6 +76,32 @@ def test_one_lost_commit_that_a_step_saw_is_found_under_a_new_one(at_once: Lifec
     append(at_once, table, 70)
 
     with pytest.raises(StaleMetadata, match=local(newest).name):
+        at_once.scan_orphans(table)
+
+    set_pointer(at_once, table, newest)
+    assert ids(at_once, table) == [0, 1, 2, 3]
+
+
+def age_files(lifecycle: Lifecycle) -> None:
+    """No file is young."""
+    for path in files_below(warehouse(lifecycle, "live")):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def test_a_fork_that_a_scan_found_is_not_hidden_by_commits_on_the_restored_pointer(at_once: Lifecycle) -> None:
+    """The second of two lost commits moved the table where no step saw it: its metadata is not below any location that
+    is known, and without it the first one looks like an attempt that lost its swap."""
+    table = make_table(at_once, "t", 4)
+    sql(at_once, f"ALTER TABLE {{live}}.{table} SET LOCATION 'file://{warehouse(at_once, 'live') / 'moved'}'")
+    newest, lost = pointers(at_once, table)[-1], pointers(at_once, table)[-2]
+    set_pointer(at_once, table, pointers(at_once, table)[-3])
+    age_files(at_once)
+    with pytest.raises(StaleMetadata, match=local(lost).name):
+        at_once.scan_orphans(table)
+    append(at_once, table, 70)
+    age_files(at_once)
+
+    with pytest.raises(StaleMetadata, match=local(lost).name):
         at_once.scan_orphans(table)
 
     set_pointer(at_once, table, newest)

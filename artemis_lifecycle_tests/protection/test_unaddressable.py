@@ -7,14 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from sqlalchemy import text
 
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local
-from artemis_lifecycle_tests.policies import AT_ONCE
 from artemis_lifecycle_tests.protection.foreign import (
     append,
     files_below,
@@ -51,16 +48,14 @@ NO_PATHS = ["", " ", "..", "s3://", "s3:///k", "http://[::1", "file://host/x\x01
 
 
 @pytest.fixture
-def lifecycle(make_config: MakeConfig, spark: SparkSession) -> Iterator[Lifecycle]:
-    config = make_config(defaults={**AT_ONCE, "cold_tier": {"enabled": False}}, tables={"db.*": {}})
-    with Lifecycle.open(config, spark=spark) as opened:
-        sql(opened, "CREATE NAMESPACE {live}.db")
-        sql(opened, "CREATE TABLE {live}.db.owner (id int) USING iceberg")
-        append(opened, OWNER, 1)
-        overwrite(opened, OWNER, 2)
-        yield opened
-        with opened.operations.engine.begin() as connection:
-            connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :catalog"), {"catalog": BESIDE})
+def lifecycle(all_of_db: Lifecycle) -> Iterator[Lifecycle]:
+    sql(all_of_db, "CREATE NAMESPACE {live}.db")
+    sql(all_of_db, "CREATE TABLE {live}.db.owner (id int) USING iceberg")
+    append(all_of_db, OWNER, 1)
+    overwrite(all_of_db, OWNER, 2)
+    yield all_of_db
+    with all_of_db.operations.engine.begin() as connection:
+        connection.execute(text("DELETE FROM iceberg_tables WHERE catalog_name = :catalog"), {"catalog": BESIDE})
 
 
 def register(

@@ -10,9 +10,10 @@ import fastavro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 from artemis_lifecycle_tests.reachability.answers import examples, mentions
 from artemis_lifecycle_tests.reachability.conftest import Folders
 from artemis_lifecycle_tests.reachability.metadata_tables import OPENINGS, RULES, STEPS, built
@@ -32,7 +33,7 @@ def test_metadata_files_say_what_the_model_says(
         assert dict(metadata.refs) == table.refs
         for snapshot in metadata.snapshots:
             held = table.held[snapshot.snapshot_id]
-            listed = avro.manifests_of(table.stores, snapshot)
+            listed = manifest_lists.manifests_of(table.stores, snapshot)
             assert [entry.manifest_path for entry in listed.entries] == [path for _, path in held.manifests]
             for entry, (manifest, _) in zip(listed.entries, held.manifests, strict=True):
                 assert entry.content == (manifest.content if held.list_file is not None else 0)
@@ -40,12 +41,12 @@ def test_metadata_files_say_what_the_model_says(
                     counts = (entry.existing_files_count, entry.added_files_count, entry.deleted_files_count)
                     assert counts == manifest.counts
                 assert entry.manifest_length in (UNKNOWN_LENGTH, manifest.file.size)
-                read = avro.read_manifest(table.stores, entry)
+                read = whole_entries(table.stores, entry)
                 assert [
                     (int(item.status), item.data_file.file_path, item.data_file.content, item.data_file.content_offset)
-                    for item in read.entries
+                    for item in read
                 ] == [(entry.status, entry.path, entry.content, entry.offset) for entry, _ in manifest.entries]
-                live = avro.live_entries(table.stores, entry)
+                live = manifests.live_entries(table.stores, entry)
                 assert live.column("file_path").to_pylist() == [entry.path for entry, _ in manifest.live]
 
 

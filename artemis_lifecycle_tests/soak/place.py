@@ -129,7 +129,9 @@ def attempt(place: Place, operations: Operations, writer: str, table: str, table
         _allow(operations, writer, None, place.commit_within)
         yield
         return
-    with writing(operations, table_uuid, table, writer, ttl=timedelta(seconds=place.heartbeat)) as protection:
+    with writing(
+        operations.heartbeats, table_uuid, table, writer, ttl=timedelta(seconds=place.heartbeat)
+    ) as protection:
         _allow(operations, writer, protection._started_at, None)
         yield
 

@@ -179,7 +179,14 @@ class World:
                 if writer is not None:
                     ttl = timedelta(minutes=10)
                     stack.enter_context(
-                        writing(operations, known[table]["uuid"], table, writer["writer_id"], writer["prefix"], ttl)
+                        writing(
+                            operations.heartbeats,
+                            known[table]["uuid"],
+                            table,
+                            writer["writer_id"],
+                            writer["prefix"],
+                            ttl,
+                        )
                     )
             yield
 

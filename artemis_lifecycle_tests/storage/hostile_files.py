@@ -21,15 +21,13 @@ import zstandard
 from pyarrow import orc
 
 from artemis_lifecycle.cold_tier.cold_metadata import load_json
-from artemis_lifecycle.cold_tier.rewrite import (
-    rewrite_deletion_vectors,
-    rewrite_manifest,
-    rewrite_manifest_list,
-    rewrite_position_deletes,
-)
+from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
+from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
+from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
+from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
 from artemis_lifecycle.config import load_config
 from artemis_lifecycle.deletion.receipt import read_receipt
-from artemis_lifecycle.metadata import avro
+from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot
 from artemis_lifecycle.orphans.inventory import read_inventory
@@ -118,8 +116,8 @@ def _snapshot(path: str) -> Snapshot:
 
 def _list(stores: Stores, path: str) -> object:
     return _each(
-        lambda: avro.listed_manifests(stores, _snapshot(path)),
-        lambda: avro.read_manifest_list(stores, path),
+        lambda: manifest_lists.listed_manifests(stores, _snapshot(path)),
+        lambda: manifest_lists.read_manifest_list(stores, path),
         lambda: rewrite_manifest_list(stores.read(path), path, str, _Any(), limits=stores.limits),
     )
 
@@ -138,10 +136,9 @@ def _manifest_file(stores: Stores, path: str) -> object:
     data = stores.read(path)
     entry = replace(entry_for(path, data), existing_files_count=None, added_files_count=None, deleted_files_count=None)
     return _each(
-        lambda: avro.live_files(stores, entry),
-        lambda: avro.live_entries(stores, entry),
-        lambda: avro.read_manifest(stores, entry),
-        lambda: avro.decode_entries(data, path, stores.limits),
+        lambda: manifests.live_files(stores, entry),
+        lambda: manifests.live_entries(stores, entry),
+        lambda: manifests.decode_entries(data, path, stores.limits),
         lambda: rewrite_manifest(data, path, str, {}, limits=stores.limits),
     )
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -102,6 +103,18 @@ def mutated(data: bytes, other: bytes, chance: random.Random) -> bytes:
     return bytes(out)
 
 
+def case(every: Mapping[str, Reader], seed: int, number: int) -> tuple[str, bytes]:
+    """The name of a reader and a damaged file for it, always the same for a seed and a number."""
+    own = random.Random(f"{seed} {number}")
+    names = list(every)
+    name, other = names[number % len(names)], every[own.choice(names)]
+    reader = every[name]
+    if reader.packed is not None and own.random() < 0.5:
+        unpack, pack = reader.packed
+        return name, pack(mutated(unpack(reader.valid), other.valid, own))
+    return name, mutated(reader.valid, other.valid, own)
+
+
 def main(seconds: float, seed: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="artemis-hostile-"))
     worker, every = Worker(folder / "read"), readers()
@@ -120,17 +133,10 @@ def main(seconds: float, seed: int) -> None:
         for what, reader, data in bombs:
             worker.read(what, reader, data)
         ends = time.monotonic() + seconds
-        names, number = list(every), 0
+        number = 0
         while time.monotonic() < ends:
-            # Each case from a seed of its own, which a failure names.
-            own = random.Random(f"{seed} {number}")
-            reader, other = every[names[number % len(names)]], every[own.choice(names)]
-            if reader.packed is not None and own.random() < 0.5:
-                unpack, pack = reader.packed
-                data = pack(mutated(unpack(reader.valid), other.valid, own))
-            else:
-                data = mutated(reader.valid, other.valid, own)
-            worker.read(f"{names[number % len(names)]}: case {number} of seed {seed}", reader, data)
+            name, data = case(every, seed, number)
+            worker.read(f"{name}: case {number} of seed {seed}", every[name], data)
             number += 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)

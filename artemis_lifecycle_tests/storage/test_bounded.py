@@ -26,12 +26,15 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.spark.readers import read_there
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
-from artemis_lifecycle.storage.columnar import ParquetReader, require_bounded_orc
+from artemis_lifecycle.storage.columnar import ParquetReader
+from artemis_lifecycle.storage.orc import require_bounded_orc
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.metadata.metadata_json import metadata_bytes
 from artemis_lifecycle_tests.protection.foreign import append, sql
+from artemis_lifecycle_tests.storage.hostile_files import readers
+from artemis_lifecycle_tests.storage.limited_worker import Worker, case
 
 MB = 1 << 20
 SEED = os.environ["ARTEMIS_SEED"]
@@ -189,6 +192,18 @@ def test_a_column_whose_name_is_no_text_names_the_file(kind: str) -> None:
     with pytest.raises(StorageError, match="utf-8") as refused:
         read(data, "s3://b/named", DEFAULT_LIMITS)
     assert refused.value.path == "s3://b/named"
+
+
+@pytest.mark.parametrize(("seed", "number"), [(7002, 62358), (136109, 66471), (7003, 103455)])
+def test_a_damaged_orc_file_that_ends_arrows_process_ends_no_other(tmp_path: Path, seed: int, number: int) -> None:
+    every = readers()
+    name, data = case(every, seed, number)
+    assert "ORC" in name
+    worker = Worker(tmp_path / "read")
+    worker.read(name, every[name], data)
+    worker.read(name, every[name], every[name].valid)
+    assert worker.findings == []
+    assert worker.outcomes["read"] >= 1
 
 
 def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Path) -> None:

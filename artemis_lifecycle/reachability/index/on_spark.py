@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.metadata.avro import ENTRY_KINDS
+from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.metadata.types import ManifestListEntry, Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex
 from artemis_lifecycle.reachability.index.reading import (

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.errors import UnreadableMetadata
-from artemis_lifecycle.metadata.avro import LiveFiles, listed_manifests, live_files
+from artemis_lifecycle.metadata.manifest_lists import listed_manifests
+from artemis_lifecycle.metadata.manifests import LiveFiles, live_files
 from artemis_lifecycle.metadata.types import UNKNOWN_SNAPSHOT, ManifestListEntry, Snapshot
 from artemis_lifecycle.reachability.index.files import DamagedIndex, Section, encode
 from artemis_lifecycle.storage.location import LocationRules
@@ -108,7 +109,7 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) 
     """
     import numpy as np
 
-    from artemis_lifecycle.metadata.scan_kernels import gather
+    from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
     lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
     counts = [len(listed) for listed in lists]
@@ -187,7 +188,7 @@ def taken(manifests: Manifests, rows: NDArray[np.int64]) -> Manifests:
     """The given rows, in that order."""
     import numpy as np
 
-    from artemis_lifecycle.metadata.scan_kernels import gather
+    from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
     sizes = np.diff(manifests.offsets)
     out = np.empty(int(sizes[rows].sum()), np.uint8)
@@ -333,7 +334,7 @@ def _block(live: LiveFiles, path: str) -> bytes:
     import numpy as np
     import pyarrow as pa
 
-    from artemis_lifecycle.metadata.scan_kernels import gather
+    from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
     count = len(live)
     if not count:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.metadata.avro import ENTRY_KINDS
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.reachability.index.reading import Rows
 from artemis_lifecycle.storage.location import normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_location, hash_paths
@@ -45,7 +45,7 @@ class _Named:
     def only(self, rows: NDArray[np.int64]) -> _Named:
         import numpy as np
 
-        from artemis_lifecycle.metadata.scan_kernels import gather
+        from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
         lengths = np.diff(self.offsets)
         out = np.empty(int(lengths[rows].sum()), np.uint8)

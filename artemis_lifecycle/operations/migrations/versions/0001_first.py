@@ -1,304 +1,282 @@
-"""Plans, journal, handoff batches, leases, holds, heartbeats, steps, listings, scans, tags."""
+"""The schema of the first version: tables, and the rules that hold for every client of the database.
+
+The tables follow from the records (`operations/tables.py`): until the first release this revision changes with them.
+From the release on it stays as it is, with statements of its own, and changes come as revisions after it.
+"""
 
 from __future__ import annotations
 
 from alembic import op
+
+from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE, role_statements
+from artemis_lifecycle.operations.tables import metadata
 
 revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
 
-_STATEMENTS = (
+
+def _member(role: str) -> str:
+    """SQL: whether who logged in has `role`; no error where the role is not there."""
+    return f"coalesce(pg_has_role(session_user, to_regrole('{role}'), 'MEMBER'), false)"
+
+
+_OWNS = "pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspname = 'lifecycle'), 'MEMBER')"
+
+_APPROVED = {"plans": ("approved", "lost_approved"), "scans": ("approved",), "thaws": ("approved",)}
+"""Columns `<name>_by`, `<name>_at` and `<name>_why`: whichever a reader goes by."""
+
+_SCOPE = {
+    "plans": ("plan_id", "content_id", "table_uuid", "files_location", "base_metadata_location"),
+    "scans": ("scan_id", "table_uuid", "files_location", "kind"),
+    "thaws": ("thaw_id", "table_uuid", "files_location", "snapshot_ids", "days", "case_id", "reason"),
+}
+
+
+def _of(row: str, name: str) -> str:
+    return ", ".join(f"{row}.{name}_{part}" for part in ("by", "at", "why"))
+
+
+_LOCKS = (
+    # For writers and holds, in whatever language they are made: no deletion batch is between its last look and its
+    # deletes when they come into force.
     """
-    CREATE SEQUENCE lifecycle.plan_order
+    CREATE FUNCTION lifecycle.take_table_lock(table_uuid TEXT) RETURNS void LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        LOOP
+            INSERT INTO lifecycle.locks (name) VALUES ('table:' || table_uuid) ON CONFLICT DO NOTHING;
+            PERFORM 1 FROM lifecycle.locks WHERE name = 'table:' || table_uuid FOR UPDATE;
+            EXIT WHEN FOUND;
+        END LOOP;
+    END $$
     """,
+    # Who waits for a row that is renamed or deleted meanwhile would wait for nothing.
     """
-    CREATE SEQUENCE lifecycle.lease_token
+    CREATE FUNCTION lifecycle.lock_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'lifecycle.locks is only ever added to' USING ERRCODE = 'insufficient_privilege';
+    END $$
     """,
+    "CREATE TRIGGER lock_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON lifecycle.locks FOR EACH STATEMENT "
+    "EXECUTE FUNCTION lifecycle.lock_stays()",
     """
-    CREATE TABLE lifecycle.heartbeats (
-        table_uuid TEXT NOT NULL,
-        writer_id TEXT NOT NULL,
-        session TEXT DEFAULT '' NOT NULL,
-        table_name TEXT NOT NULL,
-        prefix TEXT,
-        host TEXT,
-        pid INTEGER,
-        started_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        last_beat_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        PRIMARY KEY (table_uuid, writer_id, session)
-    )
+    CREATE FUNCTION lifecycle.hold_begins() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        PERFORM lifecycle.take_table_lock(NEW.table_uuid);
+        RETURN NEW;
+    END $$
     """,
-    """
-    CREATE INDEX heartbeats_expiry ON lifecycle.heartbeats (expires_at)
-    """,
-    """
-    CREATE TABLE lifecycle.holds (
-        hold_id TEXT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        owner TEXT NOT NULL,
-        reason TEXT NOT NULL,
-        snapshot_ids BIGINT[] NOT NULL,
-        created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        until TIMESTAMP WITH TIME ZONE,
-        released_at TIMESTAMP WITH TIME ZONE,
-        PRIMARY KEY (hold_id)
-    )
-    """,
-    """
-    CREATE INDEX holds_of_table ON lifecycle.holds (table_uuid)
-    """,
-    """
-    CREATE TABLE lifecycle.jobs (
-        job_id TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        files_location TEXT NOT NULL,
-        started_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        finished_at TIMESTAMP WITH TIME ZONE,
-        batches INTEGER NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        PRIMARY KEY (job_id),
-        CONSTRAINT jobs_kind CHECK (kind IN ('expiration', 'orphans'))
-    )
-    """,
-    """
-    CREATE INDEX jobs_of_table ON lifecycle.jobs (table_uuid)
-    """,
-    """
-    CREATE TABLE lifecycle.leases (
-        token BIGINT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        step TEXT NOT NULL,
-        owner TEXT NOT NULL,
-        run_id TEXT,
-        acquired_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        expires_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        released_at TIMESTAMP WITH TIME ZONE,
-        taken_over_by BIGINT,
-        PRIMARY KEY (token)
-    )
-    """,
-    """
-    CREATE INDEX leases_of_run ON lifecycle.leases (run_id, token)
-    """,
-    """
-    CREATE INDEX leases_of_table ON lifecycle.leases (table_uuid, token)
-    """,
-    """
-    CREATE UNIQUE INDEX leases_one_per_table ON lifecycle.leases (table_uuid)
-    WHERE released_at IS NULL AND taken_over_by IS NULL
-    """,
-    """
-    CREATE TABLE lifecycle.listings (
-        listing_id TEXT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        location TEXT NOT NULL,
-        files_location TEXT NOT NULL,
-        started_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        finished_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        stored_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        PRIMARY KEY (listing_id)
-    )
-    """,
-    """
-    CREATE INDEX listings_of_table ON lifecycle.listings (table_uuid, started_at)
-    """,
-    """
-    CREATE TABLE lifecycle.plans (
-        plan_id TEXT NOT NULL,
-        content_id TEXT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        status TEXT NOT NULL,
-        base_metadata_location TEXT NOT NULL,
-        files_location TEXT NOT NULL,
-        rule TEXT NOT NULL,
-        expired_snapshots BIGINT DEFAULT 0 NOT NULL,
-        expired_refs TEXT[] NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        summary TEXT NOT NULL,
-        planned_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        sealed_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        ordinal BIGINT DEFAULT nextval('lifecycle.plan_order') NOT NULL,
-        superseded_by TEXT,
-        handed_off_at TIMESTAMP WITH TIME ZONE,
-        cold_metadata_location TEXT,
-        committed_at TIMESTAMP WITH TIME ZONE,
-        committed_metadata_location TEXT,
-        attempts INTEGER,
-        due_at TIMESTAMP WITH TIME ZONE,
-        done_at TIMESTAMP WITH TIME ZONE,
-        closed_at TIMESTAMP WITH TIME ZONE,
-        closed_by TEXT,
-        closed_why TEXT,
-        approved_by TEXT,
-        approved_at TIMESTAMP WITH TIME ZONE,
-        approved_why TEXT,
-        night DATE,
-        PRIMARY KEY (plan_id),
-        CONSTRAINT plans_status CHECK (status IN ('open', 'superseded', 'handed_off', 'committed', 'deleting', 'done',
-            'closed'))
-    )
-    """,
-    """
-    CREATE INDEX plans_by_status ON lifecycle.plans (status, due_at)
-    """,
-    """
-    CREATE INDEX plans_content ON lifecycle.plans (content_id)
-    """,
-    """
-    CREATE INDEX plans_of_table ON lifecycle.plans (table_uuid, ordinal)
-    """,
-    """
-    CREATE UNIQUE INDEX plans_one_uncommitted ON lifecycle.plans (table_uuid) WHERE status IN ('open', 'handed_off')
-    """,
-    """
-    CREATE TABLE lifecycle.scans (
-        scan_id TEXT NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        listing_id TEXT,
-        listed_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        listing_finished_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        metadata_location TEXT NOT NULL,
-        metadata_read_at TIMESTAMP WITH TIME ZONE NOT NULL,
-        files_location TEXT NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        skipped_young BIGINT DEFAULT 0 NOT NULL,
-        skipped_in_flight BIGINT DEFAULT 0 NOT NULL,
-        summary TEXT NOT NULL,
-        state TEXT NOT NULL,
-        created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        approved_by TEXT,
-        approved_at TIMESTAMP WITH TIME ZONE,
-        approved_why TEXT,
-        PRIMARY KEY (scan_id),
-        CONSTRAINT scans_state CHECK (state IN ('open', 'deleting', 'done'))
-    )
-    """,
-    """
-    CREATE INDEX scans_of_table ON lifecycle.scans (table_uuid, created_at)
-    """,
-    """
-    CREATE TABLE lifecycle.steps (
-        step_id BIGSERIAL NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        step TEXT NOT NULL,
-        night DATE NOT NULL,
-        owner TEXT NOT NULL,
-        run_id TEXT,
-        dry_run BOOLEAN NOT NULL,
-        state TEXT NOT NULL,
-        counts JSONB DEFAULT '{}' NOT NULL,
-        error TEXT,
-        started_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        finished_at TIMESTAMP WITH TIME ZONE,
-        PRIMARY KEY (step_id),
-        CONSTRAINT steps_state CHECK (state IN ('running', 'done', 'failed', 'pending', 'skipped'))
-    )
-    """,
-    """
-    CREATE INDEX steps_of_night ON lifecycle.steps (table_uuid, night)
-    """,
-    """
-    CREATE INDEX steps_of_table ON lifecycle.steps (table_uuid, step_id)
-    """,
-    """
-    CREATE TABLE lifecycle.tags (
-        tag_record_id BIGSERIAL NOT NULL,
-        table_uuid TEXT NOT NULL,
-        table_name TEXT NOT NULL,
-        name TEXT NOT NULL,
-        snapshot_id BIGINT NOT NULL,
-        who TEXT NOT NULL,
-        why TEXT,
-        retain INTERVAL,
-        created_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        removed_at TIMESTAMP WITH TIME ZONE,
-        removed_by TEXT,
-        removed_why TEXT,
-        PRIMARY KEY (tag_record_id)
-    )
-    """,
-    """
-    CREATE UNIQUE INDEX tags_one_per_name ON lifecycle.tags (table_uuid, name) WHERE removed_at IS NULL
-    """,
-    """
-    CREATE TABLE lifecycle.batches (
-        job_id TEXT NOT NULL,
-        batch INTEGER NOT NULL,
-        state TEXT NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        deleted BIGINT DEFAULT 0 NOT NULL,
-        absent BIGINT DEFAULT 0 NOT NULL,
-        kept BIGINT DEFAULT 0 NOT NULL,
-        failed BIGINT DEFAULT 0 NOT NULL,
-        deleted_bytes BIGINT DEFAULT 0 NOT NULL,
-        attempts INTEGER DEFAULT 0 NOT NULL,
-        fence BIGINT,
-        error TEXT,
-        updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        PRIMARY KEY (job_id, batch),
-        CONSTRAINT batches_state CHECK (state IN ('planned', 'deleting', 'done', 'failed')),
-        FOREIGN KEY(job_id) REFERENCES lifecycle.jobs (job_id)
-    )
-    """,
-    """
-    CREATE TABLE lifecycle.handoff_batches (
-        plan_id TEXT NOT NULL,
-        batch INTEGER NOT NULL,
-        state TEXT NOT NULL,
-        files BIGINT DEFAULT 0 NOT NULL,
-        bytes BIGINT DEFAULT 0 NOT NULL,
-        copied BIGINT DEFAULT 0 NOT NULL,
-        skipped BIGINT DEFAULT 0 NOT NULL,
-        attempts INTEGER DEFAULT 0 NOT NULL,
-        error TEXT,
-        updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock_timestamp() NOT NULL,
-        PRIMARY KEY (plan_id, batch),
-        CONSTRAINT handoff_batches_state CHECK (state IN ('planned', 'done', 'failed')),
-        FOREIGN KEY(plan_id) REFERENCES lifecycle.plans (plan_id)
-    )
-    """,
+    "CREATE TRIGGER hold_begins BEFORE INSERT ON lifecycle.holds FOR EACH ROW EXECUTE FUNCTION lifecycle.hold_begins()",
 )
 
-_TABLES = (
-    "tags",
-    "scans",
-    "listings",
-    "steps",
-    "heartbeats",
-    "holds",
-    "leases",
-    "handoff_batches",
-    "batches",
-    "jobs",
-    "plans",
+_HEARTBEATS = (
+    """
+    CREATE FUNCTION lifecycle.heartbeat_beats() RETURNS trigger LANGUAGE plpgsql
+    SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        began TIMESTAMPTZ := clock_timestamp();
+        waited INTERVAL;
+        comes_alive BOOLEAN;
+    BEGIN
+        IF TG_OP = 'INSERT' THEN
+            -- INSERT … ON CONFLICT DO UPDATE renews what is there.
+            comes_alive := NOT EXISTS (
+                SELECT FROM lifecycle.heartbeats AS known WHERE known.table_uuid = NEW.table_uuid
+                AND known.writer_id = NEW.writer_id AND known.session = NEW.session
+                AND known.prefix IS NOT DISTINCT FROM NEW.prefix AND known.expires_at > began
+            );
+        ELSE
+            comes_alive := OLD.expires_at <= began OR NEW.prefix IS DISTINCT FROM OLD.prefix
+                OR NEW.table_uuid <> OLD.table_uuid;
+        END IF;
+        IF comes_alive THEN
+            PERFORM lifecycle.take_table_lock(NEW.table_uuid);
+            waited := clock_timestamp() - began;
+            NEW.started_at := least(NEW.started_at + waited, clock_timestamp());
+            NEW.expires_at := NEW.expires_at + waited;
+        END IF;
+        IF TG_OP = 'UPDATE' AND OLD.login IS NULL THEN
+            -- Of before this column: whose it is, is not known, so that it can be renewed only.
+            NEW.expires_at := greatest(NEW.expires_at, OLD.expires_at);
+            NEW.prefix := OLD.prefix;
+            NEW.table_uuid := OLD.table_uuid;
+        END IF;
+        -- For ever, as far as a driver can read it.
+        NEW.expires_at := least(NEW.expires_at, TIMESTAMPTZ '9999-12-30 00:00:00+00');
+        NEW.login := session_user;
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER heartbeat_beats BEFORE INSERT OR UPDATE ON lifecycle.heartbeats FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.heartbeat_beats()",
+    "ALTER TABLE lifecycle.heartbeats ENABLE ROW LEVEL SECURITY",
+    # Everybody who may read the table sees every row of it: a writer that is not seen would lose its files.
+    "CREATE POLICY heartbeats_seen ON lifecycle.heartbeats FOR SELECT USING (true)",
+    "CREATE POLICY heartbeats_begun ON lifecycle.heartbeats FOR INSERT WITH CHECK (login = session_user)",
+    # A row of before this column is taken over by its writer's next beat; one that lapsed protects nothing any more.
+    "CREATE POLICY heartbeats_renewed ON lifecycle.heartbeats FOR UPDATE "
+    "USING (login = session_user OR login IS NULL OR expires_at <= clock_timestamp()) "
+    "WITH CHECK (login = session_user)",
+    "CREATE POLICY heartbeats_ended ON lifecycle.heartbeats FOR DELETE "
+    f"USING (login = session_user OR {_member(LIFECYCLE)})",
 )
-_SEQUENCES = ("lease_token", "plan_order")
+
+_DECISIONS = (
+    # What the server knows of the account is said by the server.
+    """
+    CREATE FUNCTION lifecycle.decision_is_made() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        NEW.decision_id := nextval('lifecycle.decisions_decision_id_seq');
+        NEW.login := session_user;
+        NEW.address := host(inet_client_addr());
+        NEW.decided_at := clock_timestamp();
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER decision_is_made BEFORE INSERT ON lifecycle.decisions FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.decision_is_made()",
+    """
+    CREATE FUNCTION lifecycle.decision_stays() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        RAISE EXCEPTION 'lifecycle.decisions is only ever added to' USING ERRCODE = 'insufficient_privilege';
+    END $$
+    """,
+    "CREATE TRIGGER decision_stays BEFORE UPDATE OR DELETE OR TRUNCATE ON lifecycle.decisions FOR EACH STATEMENT "
+    "EXECUTE FUNCTION lifecycle.decision_stays()",
+)
+
+_APPROVALS = (
+    f"""
+    CREATE FUNCTION lifecycle.approver_approves() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF NOT ({_OWNS} OR {_member(APPROVER)}) THEN
+            RAISE EXCEPTION 'role % may not approve', session_user
+            USING ERRCODE = 'insufficient_privilege', HINT = 'GRANT {APPROVER} to it';
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER approver_approves_{name} BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW WHEN "
+        f"(({_of('NEW', name)}) IS DISTINCT FROM ({_of('OLD', name)}) AND NOT ({_of('NEW', name)}) IS NULL) "
+        "EXECUTE FUNCTION lifecycle.approver_approves()"
+        for table, names in _APPROVED.items()
+        for name in names
+    ),
+    *(
+        f"CREATE TRIGGER approver_inserts_{name} BEFORE INSERT ON lifecycle.{table} FOR EACH ROW WHEN "
+        f"(NOT ({_of('NEW', name)}) IS NULL) EXECUTE FUNCTION lifecycle.approver_approves()"
+        for table, names in _APPROVED.items()
+        for name in names
+    ),
+    f"""
+    CREATE FUNCTION lifecycle.thaw_is_decided() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    BEGIN
+        IF TG_OP = 'INSERT' THEN
+            NEW.requested_login := session_user;
+            NEW.approved_login := CASE WHEN NEW.approved_at IS NOT NULL THEN session_user END;
+        ELSE
+            NEW.requested_login := OLD.requested_login;
+            NEW.requested_from := OLD.requested_from;
+            NEW.requester := OLD.requester;
+            IF NEW.approved_at IS NOT NULL AND OLD.approved_at IS NULL AND NOT ({_OWNS})
+                AND OLD.requested_login IS NOT DISTINCT FROM session_user
+            THEN
+                -- Which user of an operating system it is, is the client's word: enough for the owner, who is trusted.
+                RAISE check_violation USING MESSAGE = 'thaws_second_account: ' || session_user || ' asked for it';
+            END IF;
+            NEW.approved_login := CASE
+                WHEN NEW.approved_at IS NOT DISTINCT FROM OLD.approved_at THEN OLD.approved_login
+                WHEN NEW.approved_at IS NOT NULL THEN session_user
+            END;
+        END IF;
+        RETURN NEW;
+    END $$
+    """,
+    "CREATE TRIGGER thaw_is_decided BEFORE INSERT OR UPDATE ON lifecycle.thaws FOR EACH ROW "
+    "EXECUTE FUNCTION lifecycle.thaw_is_decided()",
+    # What was approved is what is done: ids never change, and of what is approved neither does the scope.
+    """
+    CREATE FUNCTION lifecycle.approved_stays() RETURNS trigger LANGUAGE plpgsql
+    SET search_path = pg_catalog, pg_temp AS $$
+    DECLARE
+        old_row JSONB := to_jsonb(OLD);
+        new_row JSONB := to_jsonb(NEW);
+        name TEXT;
+    BEGIN
+        IF old_row -> TG_ARGV[0] <> new_row -> TG_ARGV[0] THEN
+            RAISE EXCEPTION 'the id of %.% never changes', TG_TABLE_NAME, TG_ARGV[0]
+            USING ERRCODE = 'insufficient_privilege';
+        END IF;
+        IF coalesce(old_row ->> 'approved_at', old_row ->> 'lost_approved_at') IS NULL
+            OR coalesce(new_row ->> 'approved_at', new_row ->> 'lost_approved_at') IS NULL
+        THEN
+            RETURN NEW;
+        END IF;
+        FOREACH name IN ARRAY TG_ARGV LOOP
+            IF old_row -> name IS DISTINCT FROM new_row -> name THEN
+                RAISE EXCEPTION '% of what is approved in % never changes', name, TG_TABLE_NAME
+                USING ERRCODE = 'insufficient_privilege';
+            END IF;
+        END LOOP;
+        RETURN NEW;
+    END $$
+    """,
+    *(
+        f"CREATE TRIGGER approved_stays BEFORE UPDATE ON lifecycle.{table} FOR EACH ROW "
+        f"EXECUTE FUNCTION lifecycle.approved_stays({', '.join(map(repr, columns))})"
+        for table, columns in _SCOPE.items()
+    ),
+)
+
+_GRANTS = {
+    INGEST: (
+        "USAGE ON SCHEMA lifecycle",
+        "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.heartbeats",
+        # Opening reads the version before the first beat.
+        "SELECT ON TABLE lifecycle.alembic_version, lifecycle.holds, lifecycle.identity",
+    ),
+    # Deletes what its retention deletes, and no record of who decided what.
+    LIFECYCLE: (
+        "USAGE ON SCHEMA lifecycle",
+        "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.deep_snapshots, "
+        "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, lifecycle.steps",
+        "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
+        "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, lifecycle.pauses, "
+        "lifecycle.plans, lifecycle.quarantines, lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws",
+        "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
+        "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations",
+        "SELECT ON TABLE lifecycle.alembic_version, lifecycle.identity",
+        "USAGE, SELECT ON SEQUENCE lifecycle.lease_token, lifecycle.plan_order, lifecycle.steps_step_id_seq, "
+        "lifecycle.tags_tag_record_id_seq",
+        "USAGE ON SEQUENCE lifecycle.decisions_decision_id_seq",
+    ),
+    APPROVER: ("USAGE ON SCHEMA lifecycle",),
+    ANALYST: (
+        "SELECT ON TABLE lifecycle.seen_pointers, lifecycle.settled_metadata, lifecycle.swap_attempts, "
+        "lifecycle.table_locations",
+    ),
+}
+
+_STATEMENTS = (
+    *_LOCKS,
+    *_HEARTBEATS,
+    *_DECISIONS,
+    *_APPROVALS,
+    "INSERT INTO lifecycle.identity (operations_id) VALUES (gen_random_uuid()::text)",
+    # A function that runs as its owner is for no other login to call, or to use as a trigger of its own table.
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA lifecycle FROM PUBLIC",
+    *role_statements(_GRANTS),
+)
 
 
 def upgrade() -> None:
+    metadata.create_all(op.get_bind(), checkfirst=False)
     for statement in _STATEMENTS:
         op.execute(statement)
-
-
-def downgrade() -> None:
-    for table in _TABLES:
-        op.execute(f"DROP TABLE lifecycle.{table}")
-    for sequence in _SEQUENCES:
-        op.execute(f"DROP SEQUENCE lifecycle.{sequence}")

@@ -10,16 +10,21 @@ way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import UnreadableMetadata
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
+from artemis_lifecycle.metadata.avro import steps
+from artemis_lifecycle.metadata.avro.container import Container
+from artemis_lifecycle.metadata.avro.schema import structure
+from artemis_lifecycle.metadata.unreadable import unreadable
 
 _LONGS = frozenset({"int", "long"})
 _TEXTS = frozenset({"string", "bytes"})
@@ -43,10 +48,7 @@ class Scan:
 
     def texts(self, field: str, rows: NDArray[np.int64] | None = None) -> pa.Array:
         """The field as a large_string array, of all records or of the given rows. Raises pa.ArrowInvalid: no UTF-8."""
-        import numpy as np
-        import pyarrow as pa
-
-        from artemis_lifecycle.metadata.scan_kernels import gather
+        from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
         chosen = np.arange(self.rows, dtype=np.int64) if rows is None else rows
         sizes = self.sizes[field]
@@ -82,14 +84,45 @@ class Program:
     """Values of no bytes in a record."""
 
 
+Ways = Callable[[Any, tuple[str, ...], str], Mapping[str, tuple[str, ...]]]
+"""From a file's schema, the fields wanted and the file's path: each field that the schema has -> its way through nested
+records."""
+
+
+def scan_container(
+    container: Container, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str
+) -> Scan | None:
+    """Take the `wanted` fields out of the records; None where no program can follow the schema, or where a field among
+    `texts` is a number in it, or another one a text."""
+    try:
+        # A table's files have one schema, and there are tens of thousands of them.
+        program = _cached(container.schema_text, ways, wanted, texts)
+    except UnreadableMetadata:
+        # Compile again, for an error that names this file.
+        program = _program(container.schema, ways, wanted, texts, path)
+    return None if program is None else scan_records(program, container.payload, container.records, path)
+
+
+@lru_cache(maxsize=256)
+def _cached(schema_text: str, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str]) -> Program | None:
+    return _program(json.loads(schema_text), ways, wanted, texts, "")
+
+
+def _program(schema: Any, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str) -> Program | None:
+    fields = ways(schema, wanted, path)
+    program = compile_scan(structure(schema, path), fields)
+    if program is None:
+        return None
+    right = all(name in (program.texts if name in texts else program.longs) for name in fields)
+    return program if right else None
+
+
 def scan_records(program: Program, payload: bytes, records: int, path: str) -> Scan:
     """Run a program over the records of an Avro payload.
 
     Raises UnreadableMetadata when the payload does not hold those records to its last byte.
     """
-    import numpy as np
-
-    from artemis_lifecycle.metadata.scan_kernels import OK, walk_records
+    from artemis_lifecycle.metadata.avro.scan_kernels import OK, walk_records
 
     data = np.frombuffer(payload, np.uint8)
     if records * (len(program.longs) + len(program.texts)) > len(payload):
@@ -111,12 +144,8 @@ def scan_records(program: Program, payload: bytes, records: int, path: str) -> S
 
 
 def _ends_elsewhere(at: int, records: int, path: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        f"The Avro file's records do not end where the file does; the scan stopped at record {at} of {records}",
-        path=path,
-        untouched="the table and all its files",
-        do="restore the file; nothing of this table is planned or deleted until it reads",
-    )
+    what = f"The Avro file's records do not end where the file does; the scan stopped at record {at} of {records}"
+    return unreadable(what, path)
 
 
 def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> None:
@@ -136,12 +165,7 @@ def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> Non
     except (IndexError, KeyError, TypeError, RecursionError):
         whole = False
     if not whole:
-        raise UnreadableMetadata(
-            "The Avro file's records do not end where the file does, or nest without end",
-            path=path,
-            untouched="the table and all its files",
-            do="restore the file; nothing of this table is planned or deleted until it reads",
-        )
+        raise unreadable("The Avro file's records do not end where the file does, or nest without end", path)
 
 
 class _Walker:
@@ -186,12 +210,10 @@ class _Walker:
             self.skip(self.named[kind])
 
     def _skip_blocks(self, schema: Any, kind: str) -> None:
-        from artemis_lifecycle.metadata.scan_kernels import MAX_EMPTY
-
         while count := self._long():
             if count < 0:
                 self._long()
-            if abs(count) > len(self.payload) - self.at + MAX_EMPTY:
+            if abs(count) > len(self.payload) - self.at + steps.MAX_EMPTY:
                 raise IndexError
             for _ in range(abs(count)):
                 if kind == "map":
@@ -273,11 +295,7 @@ class _Compiler:
         self.widthless = 0
 
     def finish(self) -> Program:
-        import numpy as np
-
-        from artemis_lifecycle.metadata.scan_kernels import END
-
-        self._step(END)
+        self._step(steps.END)
         return Program(
             np.array(self.steps, np.int64),
             np.array(self.targets or [0], np.int64),
@@ -292,8 +310,6 @@ class _Compiler:
 
     def add(self, schema: Any, way: tuple[str, ...] | None) -> None:
         """`way` leads to this value through records alone; None inside arrays and maps, where nothing is taken."""
-        from artemis_lifecycle.metadata import scan_kernels as k
-
         self.added += 1
         if self.added > _MOST_STEPS:
             raise _CannotFollow
@@ -310,25 +326,25 @@ class _Compiler:
         elif kind == "fixed":
             self._define(schema)
             self.widthless += not schema["size"]
-            self._step(k.SKIP_FIXED, int(schema["size"]))
+            self._step(steps.SKIP_FIXED, int(schema["size"]))
         elif kind == "enum":
             self._define(schema)
-            self._step(k.SKIP_LONG)
+            self._step(steps.SKIP_LONG)
         elif kind in _LONGS:
             name = self._name(way)
             if name is None:
-                self._step(k.SKIP_LONG)
+                self._step(steps.SKIP_LONG)
             else:
-                self._step(k.TAKE_LONG, self._column(self.longs, self.texts, name))
+                self._step(steps.TAKE_LONG, self._column(self.longs, self.texts, name))
         elif kind in _TEXTS:
             name = self._name(way)
             if name is None:
-                self._step(k.SKIP_BYTES)
+                self._step(steps.SKIP_BYTES)
             else:
-                self._step(k.TAKE_BYTES, self._column(self.texts, self.longs, name))
+                self._step(steps.TAKE_BYTES, self._column(self.texts, self.longs, name))
         elif kind in _FIXED:
             if _FIXED[kind]:
-                self._step(k.SKIP_FIXED, _FIXED[kind])
+                self._step(steps.SKIP_FIXED, _FIXED[kind])
             else:
                 self.widthless += 1
         elif isinstance(kind, str) and kind in self.named:
@@ -362,18 +378,16 @@ class _Compiler:
         self.open.pop()
 
     def _union(self, options: list[Any], way: tuple[str, ...] | None) -> None:
-        from artemis_lifecycle.metadata.scan_kernels import JUMP, UNION
-
         first = len(self.targets)
         self.targets += [0] * len(options)
-        self._step(UNION, first, len(options))
+        self._step(steps.UNION, first, len(options))
         ends = []
         for number, option in enumerate(options):
             self.targets[first + number] = len(self.steps)
             self.add(option, way)
             # The branch's number is a byte.
             self.widthless -= option == "null"
-            ends.append(self._step(JUMP))
+            ends.append(self._step(steps.JUMP))
         for end in ends:
             self.steps[end][1] = len(self.steps)
 
@@ -390,15 +404,13 @@ class _Compiler:
         return int(second in _TEXTS)
 
     def _blocks(self, schema: Any, kind: str) -> None:
-        from artemis_lifecycle.metadata.scan_kernels import BLOCKS, NEXT, SKIP_BYTES, SKIP_PAIRS
-
         pair = self._pair(schema["items"]) if kind == "array" else None
         if pair is not None:
-            self._step(SKIP_PAIRS, pair)
+            self._step(steps.SKIP_PAIRS, pair)
             return
-        begin = self._step(BLOCKS)
+        begin = self._step(steps.BLOCKS)
         if kind == "map":
-            self._step(SKIP_BYTES)
+            self._step(steps.SKIP_BYTES)
         self.add(schema["items" if kind == "array" else "values"], None)
-        self._step(NEXT, begin + 1)
+        self._step(steps.NEXT, begin + 1)
         self.steps[begin][1] = len(self.steps)

@@ -12,22 +12,27 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from artemis_lifecycle.metadata.avro.steps import (
+    BLOCKS,
+    END,
+    JUMP,
+    MAX_EMPTY,
+    NEXT,
+    SKIP_FIXED,
+    SKIP_LONG,
+    SKIP_PAIRS,
+    TAKE_BYTES,
+    TAKE_LONG,
+    UNION,
+)
+
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 _TABLE = types.Array(types.int64, 2, "C", readonly=True)
 _OUT = types.int64[:, ::1]
 
-END, SKIP_LONG, SKIP_FIXED, SKIP_BYTES, UNION, JUMP, BLOCKS, NEXT, TAKE_LONG, TAKE_BYTES, SKIP_PAIRS = range(11)
-"""Instructions, each with two operands. SKIP_FIXED: bytes. UNION: first of its branches in the table of targets, number
-of branches. JUMP: target. BLOCKS (an array or map begins): target behind it. NEXT: the first instruction of the item;
-the one behind BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column. SKIP_PAIRS (an array of two numbers, or of a
-number and bytes, as nearly all of a manifest is): 1 for bytes."""
-
 MAX_DEPTH = 32
 """Arrays and maps inside each other."""
-
-MAX_EMPTY = 1 << 16
-"""Items of no bytes in one file, beyond one for each of its bytes: nothing else bounds how many it may claim."""
 
 OK, CUT, MALFORMED = 0, 1, 2
 

@@ -1,5 +1,4 @@
-"""Avro object container files, taken apart and checked without decoding a record. Source: the Avro specification,
-"Object Container Files".
+"""Avro object container files: taken apart and checked without decoding a record, and written.
 
 Every block is walked, its codec undone, its sync marker compared: a file that ends anywhere but after a sync marker is
 broken, whatever a lenient reader makes of it. Codecs: those that Iceberg writes (null, deflate, snappy, zstandard).
@@ -9,26 +8,30 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from artemis_lifecycle.errors import UnreadableMetadata
+import pyarrow as pa
+
+from artemis_lifecycle.metadata.unreadable import unreadable
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, Allowance, ReadLimits
 
 _MAGIC = b"Obj\x01"
-_SYNC = b"\x00" * 16
 
 
 @dataclass(frozen=True)
 class Container:
     """An Avro file without its codec: `records` values of the schema (JSON), back to back in `payload`.
 
-    `header` is the file's own metadata (texts), without the two keys of Avro itself.
+    `head` is the file up to its sync marker, `header` the file's own metadata (texts), without the two keys of Avro
+    itself.
     """
 
+    head: bytes
+    sync: bytes
     schema_text: str
     header: Mapping[str, str]
     codec: str
@@ -37,34 +40,28 @@ class Container:
 
     @property
     def schema(self) -> Any:
-        """The schema as parsed JSON. Shared by all files that spell it alike: not to be changed."""
+        """The schema as parsed JSON. All files that spell it alike share it: do not change it."""
         return _parsed(self.schema_text)
 
-    def plain(self, schema: Any) -> bytes:
-        """The same records as one uncompressed container file of one block, under `schema`.
+    def with_header(self, key: str, value: str) -> Container:
+        """The same file with another value under `key` of its header; all other bytes of the head stay."""
+        pairs, _ = _read_pairs(self.head)
+        return replace(self, head=_head({**pairs, key.encode(): value.encode()}))
 
-        `schema` must lay its values out as the file's own does; names and annotations may differ.
-        """
-        encoded = json.dumps(schema).encode()
-        head = (
-            _MAGIC
-            + encoded_long(2)
-            + _bytes(b"avro.schema")
-            + _bytes(encoded)
-            + _bytes(b"avro.codec")
-            + _bytes(b"null")
-        )
-        head += encoded_long(0) + _SYNC
-        if not self.records:
-            return head
-        return b"".join((head, encoded_long(self.records), encoded_long(len(self.payload)), self.payload, _SYNC))
+    def rewritten(self, blocks: Iterable[tuple[int, bytes]]) -> bytes:
+        """A file with this head, codec and sync marker, and `blocks`: the number of records and their bytes."""
+        out = [self.head, self.sync]
+        for count, block in blocks:
+            packed = _compress(self.codec, block)
+            out.extend((_long(count), _long(len(packed)), packed, self.sync))
+        return b"".join(out)
 
 
 def open_container(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Container:
     """Take `data`, the whole file at `path`, apart.
 
-    Raises UnreadableMetadata when it is no Avro file, ends inside a block, has a broken sync marker, a codec that is
-    not known, or a block that its codec cannot undo; TooLarge, another, where it comes to more than `limits` allow.
+    Raises UnreadableMetadata when it is not an Avro file, ends inside a block, has a broken sync marker, an unknown
+    codec, or a block that its codec cannot undo; TooLarge, another, where it comes to more than `limits` allow.
     """
     with _naming(path):
         return _open(data, limits.allowance(path, len(data)))
@@ -83,12 +80,7 @@ def _naming(path: str) -> Iterator[None]:
     try:
         yield
     except _Broken as error:
-        raise UnreadableMetadata(
-            f"The Avro file is cut or broken: {error}",
-            path=path,
-            untouched="the table and all its files",
-            do="restore the file; nothing of this table is planned or deleted until it reads",
-        ) from error
+        raise unreadable(f"The Avro file is cut or broken: {error}", path) from error
 
 
 class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
@@ -99,7 +91,7 @@ def _open(data: bytes, allowance: Allowance) -> Container:
     if data[:4] != _MAGIC:
         raise _Broken("it does not begin as an Avro file" if data else "it is empty")
     head = _Head.of(data)
-    position = head.size
+    position = len(head.raw)
     sync = data[position : position + 16]
     if len(sync) != 16:
         raise _Broken("it ends inside its header")
@@ -122,7 +114,7 @@ def _open(data: bytes, allowance: Allowance) -> Container:
         records += count
         position = end + 16
     payload = blocks[0] if len(blocks) == 1 else b"".join(blocks)
-    return Container(head.schema_text, head.texts, head.codec, records, payload)
+    return Container(head.raw, sync, head.schema_text, head.texts, head.codec, records, payload)
 
 
 @lru_cache(maxsize=64)
@@ -134,7 +126,7 @@ _SCHEMA_LEVELS = 200
 
 
 def _require_shallow(schema: Any) -> None:
-    """Whoever goes through a schema goes down as far as it nests: further than this leads no writer's."""
+    """Readers recurse as deep as a schema nests; no writer's schema nests deeper than this."""
     level = [schema]
     for _ in range(_SCHEMA_LEVELS):
         level = [
@@ -149,9 +141,9 @@ def _require_shallow(schema: Any) -> None:
 
 @dataclass(frozen=True)
 class _Head:
-    """The first `size` bytes of a file, up to its sync marker, and what they say."""
+    """The first bytes of a file, up to its sync marker, and what they say."""
 
-    size: int
+    raw: bytes
     schema_text: str
     codec: str
     texts: Mapping[str, str]
@@ -160,40 +152,49 @@ class _Head:
     def of(cls, data: bytes) -> _Head:
         # A table's files begin alike to the last byte, and there are tens of thousands: a head is read once.
         global _heads
-        for raw, known in _heads:
-            if data.startswith(raw):
+        for known in _heads:
+            if data.startswith(known.raw):
                 return known
         head = cls._read(data)
-        # A new tuple, for threads that are at the old one.
-        _heads = ((data[: head.size], head), *_heads[: _HEADS_KEPT - 1])
+        # A new tuple, because other threads iterate over the old one.
+        _heads = (head, *_heads[: _HEADS_KEPT - 1])
         return head
 
     @classmethod
     def _read(cls, data: bytes) -> _Head:
-        position = len(_MAGIC)
-        header: dict[str, bytes] = {}
-        while True:
-            count, position = _read_long(data, position)
-            if count == 0:
-                break
-            if count < 0:
-                _, position = _read_long(data, position)
-                count = -count
-            for _ in range(count):
-                key, position = _read_bytes(data, position)
-                value, position = _read_bytes(data, position)
-                header[key.decode("utf-8", "replace")] = value
-        codec = header.pop("avro.codec", b"null").decode("utf-8", "replace")
+        pairs, size = _read_pairs(data)
+        codec = pairs.pop(b"avro.codec", b"null").decode("utf-8", "replace")
         try:
-            schema_text = header.pop("avro.schema", b"").decode("utf-8")
+            schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
             _require_shallow(_parsed(schema_text))
         except (ValueError, RecursionError) as error:
             raise _Broken(f"its header holds no schema ({error})") from error
-        texts = {key: value.decode("utf-8", "replace") for key, value in header.items()}
-        return cls(position, schema_text, codec, texts)
+        texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}
+        return cls(data[:size], schema_text, codec, texts)
 
 
-_heads: tuple[tuple[bytes, _Head], ...] = ()
+def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
+    """The header's keys and values in their order, and where they end."""
+    position = len(_MAGIC)
+    pairs: dict[bytes, bytes] = {}
+    while True:
+        count, position = _read_long(data, position)
+        if count == 0:
+            return pairs, position
+        if count < 0:
+            _, position = _read_long(data, position)
+            count = -count
+        for _ in range(count):
+            key, position = _read_bytes(data, position)
+            pairs[key], position = _read_bytes(data, position)
+
+
+def _head(pairs: Mapping[bytes, bytes]) -> bytes:
+    packed = b"".join(_long(len(item)) + item for pair in pairs.items() for item in pair)
+    return _MAGIC + _long(len(pairs)) + packed + _long(0)
+
+
+_heads: tuple[_Head, ...] = ()
 _HEADS_KEPT = 8
 
 
@@ -212,6 +213,17 @@ def _decompress(codec: str, block: bytes, allowance: Allowance) -> bytes:
     if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
         raise _Broken("a snappy block does not have its checksum")
     return raw
+
+
+def _compress(codec: str, block: bytes) -> bytes:
+    if codec == "null":
+        return block
+    if codec == "deflate":
+        deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+        return deflate.compress(block) + deflate.flush()
+    if codec == "snappy":
+        return bytes(pa.compress(block, "snappy", asbytes=True)) + zlib.crc32(block).to_bytes(4, "big")
+    return bytes(pa.compress(block, "zstd", asbytes=True))
 
 
 def _read_unsigned(data: bytes, position: int) -> tuple[int, int]:
@@ -241,7 +253,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
     return data[position : position + size], position + size
 
 
-def encoded_long(value: int) -> bytes:
+def _long(value: int) -> bytes:
     """As Avro writes a long: zigzag, seven bits a byte."""
     unsigned = (value << 1) ^ (value >> 63)
     out = bytearray()
@@ -250,7 +262,3 @@ def encoded_long(value: int) -> bytes:
         unsigned >>= 7
     out.append(unsigned)
     return bytes(out)
-
-
-def _bytes(value: bytes) -> bytes:
-    return encoded_long(len(value)) + value

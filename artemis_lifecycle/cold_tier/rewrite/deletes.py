@@ -1,0 +1,85 @@
+"""What the formats of delete files share: what manifests must say of a rewritten file, field ids, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from artemis_lifecycle.errors import HandoffFailed
+
+Mapped = Callable[[str], str]
+"""The cold path of a live path."""
+
+DELETE_FILE_PATH = 2147483546
+DELETE_POS = 2147483545
+"""Field ids that the spec reserves for the columns of position-delete files."""
+
+
+@dataclass(frozen=True)
+class RewrittenDelete:
+    """What manifests must say of a rewritten delete file. Paths are the least and greatest that its rows name.
+
+    `split_offsets` None means that the manifest's own, if any, no longer apply; `column_sizes` are bytes by field id.
+    """
+
+    size_in_bytes: int
+    lower_path: str | None = None
+    upper_path: str | None = None
+    split_offsets: tuple[int, ...] | None = None
+    column_sizes: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "size": self.size_in_bytes,
+                "lower": self.lower_path,
+                "upper": self.upper_path,
+                "splits": self.split_offsets,
+                "columns": [[key, size] for key, size in sorted(self.column_sizes.items())],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> RewrittenDelete:
+        values = json.loads(text)
+        splits = values["splits"]
+        return cls(
+            values["size"],
+            values["lower"],
+            values["upper"],
+            None if splits is None else tuple(splits),
+            dict(values["columns"]),
+        )
+
+
+def order_changes(paths: Mapping[str, str]) -> bool:
+    """Return True if rows in the order of these live paths are not in the order of the cold ones."""
+    ordered = [cold for _, cold in sorted(paths.items())]
+    return ordered != sorted(set(ordered))
+
+
+def require_text(schema: pa.Schema, index: int, path: str) -> None:
+    found = schema.field(index).type
+    if not pa.types.is_string(found) and not pa.types.is_large_string(found):
+        raise unreadable_deletes(path, ValueError(f"its paths are {found}"))
+
+
+def unreadable_deletes(path: str, error: Exception) -> HandoffFailed:
+    return HandoffFailed(
+        f"A position-delete file cannot be read whole: {error}",
+        path=path,
+        untouched="the table and all its files",
+        do="restore the file, then run the handoff again",
+    )
+
+
+def not_copied(what: str, path: str) -> HandoffFailed:
+    return HandoffFailed(
+        f"{what} that is to be named in the cold tier was not copied",
+        path=path,
+        untouched="the table and all its files",
+        do="run the handoff again, which copies what is missing",
+    )

@@ -1,0 +1,44 @@
+"""Rewriting manifest lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
+from artemis_lifecycle.cold_tier.rewrite.deletes import Mapped, not_copied
+from artemis_lifecycle.metadata.avro.container import open_container
+from artemis_lifecycle.metadata.avro.records import decoding, read_records, with_records
+from artemis_lifecycle.metadata.manifest_lists import list_names
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
+
+
+def rewrite_manifest_list(
+    data: bytes,
+    path: str,
+    mapped: Mapped,
+    lengths: Mapping[str, int],
+    ids: Ids = SAME_IDS,
+    limits: ReadLimits = DEFAULT_LIMITS,
+) -> bytes:
+    """Map the paths of the manifest list at `path`; `lengths` are those of the cold manifests, by cold path. `ids` say
+    which partition specs have another id there.
+
+    Raises HandoffFailed for a manifest without a length, UnreadableMetadata for bytes that are not a manifest list.
+    """
+    with decoding(path):
+        container = open_container(data, path, limits)
+        names = list_names(container.schema, path)
+        path_name, length_name = names["manifest_path"], names["manifest_length"]
+        spec_name = names.get("partition_spec_id")
+
+        def changed(record: dict[str, Any]) -> dict[str, Any]:
+            cold = mapped(record[path_name])
+            if cold not in lengths:
+                raise not_copied("A manifest", record[path_name])
+            record[path_name], record[length_name] = cold, lengths[cold]
+            if spec_name is not None:
+                record[spec_name] = ids.specs.get(record[spec_name], record[spec_name])
+            return record
+
+        return with_records(container, map(changed, read_records(container, path)), path)

@@ -1,0 +1,120 @@
+"""Rewriting manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
+from artemis_lifecycle.cold_tier.rewrite.deletes import DELETE_FILE_PATH, Mapped, RewrittenDelete, not_copied
+from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.metadata.avro.container import Container, open_container
+from artemis_lifecycle.metadata.avro.records import decoding, read_records, with_records
+from artemis_lifecycle.metadata.manifests import entry_names, file_names
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
+
+_SPEC_ID = "partition-spec-id"
+
+
+def rewrite_manifest(
+    data: bytes,
+    path: str,
+    mapped: Mapped,
+    deletes: Mapping[str, RewrittenDelete],
+    ids: Ids = SAME_IDS,
+    limits: ReadLimits = DEFAULT_LIMITS,
+) -> bytes:
+    """Map the paths of the manifest at `path`; `deletes` are the rewritten delete files, by cold path. `ids` say which
+    partition specs and sort orders have another id there.
+
+    Raises HandoffFailed for a live delete file that `deletes` lacks, UnreadableMetadata for bytes that are not a
+    manifest.
+    """
+    with decoding(path):
+        container = open_container(data, path, limits)
+        entry = entry_names(container.schema, path)
+        names = file_names(container.schema, entry, path)
+        status, data_file, order = entry["status"], entry["data_file"], names.get("sort_order_id")
+
+        def changed(record: dict[str, Any]) -> dict[str, Any]:
+            file = record[data_file]
+            _map_entry(file, names, mapped, deletes, live=record[status] != 2)
+            if order is not None and file[order] is not None:
+                file[order] = ids.orders.get(file[order], file[order])
+            return record
+
+        return with_records(_with_spec(container, ids), map(changed, read_records(container, path)), path)
+
+
+def _with_spec(container: Container, ids: Ids) -> Container:
+    """The manifest, saying in its header which spec it is of by the other tier's id."""
+    try:
+        number = int(container.header.get(_SPEC_ID, ""))
+    except ValueError:
+        return container  # Then only the list says it.
+    other = ids.specs.get(number, number)
+    return container if other == number else container.with_header(_SPEC_ID, str(other))
+
+
+def _map_entry(
+    file: dict[str, Any],
+    names: Mapping[str, str],
+    mapped: Mapped,
+    deletes: Mapping[str, RewrittenDelete],
+    *,
+    live: bool,
+) -> None:
+    path_name, referenced_name = names["file_path"], names.get("referenced_data_file")
+    live_path = file[path_name]
+    file[path_name] = mapped(live_path)
+    if referenced_name is not None and file[referenced_name] is not None:
+        file[referenced_name] = mapped(file[referenced_name])
+    if "content" not in names or file[names["content"]] != 1:
+        return
+    rewritten = deletes.get(file[path_name])
+    if rewritten is None:
+        if live:
+            raise not_copied("A delete file", live_path)
+        # An entry that says "deleted" names a file that nobody reads: its bounds only must not name a live path.
+        _map_bounds(file, names, *_single_path(file, names, mapped))
+        return
+    file[names["file_size_in_bytes"]] = rewritten.size_in_bytes
+    if str(file[names["file_format"]]).lower() == "puffin":
+        referenced = None if referenced_name is None else file[referenced_name]
+        _map_bounds(file, names, referenced, referenced)
+        return
+    splits, columns = names.get("split_offsets"), names.get("column_sizes")
+    if splits is not None and file[splits] is not None:
+        file[splits] = None if rewritten.split_offsets is None else list(rewritten.split_offsets)
+    if columns is not None and file[columns] is not None:
+        for pair in file[columns]:
+            pair["value"] = rewritten.column_sizes.get(pair["key"], pair["value"])
+    _map_bounds(file, names, rewritten.lower_path, rewritten.upper_path)
+
+
+def _map_bounds(file: dict[str, Any], names: Mapping[str, str], lower: str | None, upper: str | None) -> None:
+    """Bounds of the column `file_path` where there are any; both are removed where the true ones are unknown."""
+    for name, bound in ((names.get("lower_bounds"), lower), (names.get("upper_bounds"), upper)):
+        if name is None or file[name] is None:
+            continue
+        pairs = []
+        for pair in file[name]:
+            if pair["key"] != DELETE_FILE_PATH:
+                pairs.append(pair)
+            elif lower is not None and upper is not None and bound is not None:
+                pairs.append({**pair, "value": bound.encode()})
+        file[name] = pairs
+
+
+def _single_path(file: dict[str, Any], names: Mapping[str, str], mapped: Mapped) -> tuple[str | None, str | None]:
+    found = []
+    for name in (names.get("lower_bounds"), names.get("upper_bounds")):
+        pairs = (file[name] or []) if name is not None else []
+        found.append(next((bytes(pair["value"]) for pair in pairs if pair["key"] == DELETE_FILE_PATH), None))
+    if found[0] is None or found[0] != found[1]:
+        return None, None
+    try:
+        path = mapped(found[0].decode())
+    except (UnicodeDecodeError, HandoffFailed):
+        return None, None
+    return path, path

@@ -1,0 +1,324 @@
+"""Manifest lists. Source: format/spec.md, "Manifest Lists"; Iceberg's ManifestFile and V1Metadata to V3Metadata for
+what writers really wrote.
+
+Fields are found by their Avro `field-id`, and by name where a writer left ids out: names changed between versions
+(`added_data_files_count` became `added_files_count`), ids did not. A list is checked against its snapshot's summary,
+because a file cut at an Avro block boundary still parses, only shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.metadata.avro.container import open_container
+from artemis_lifecycle.metadata.avro.records import read_records
+from artemis_lifecycle.metadata.avro.scan import Scan, scan_container
+from artemis_lifecycle.metadata.avro.schema import field_names
+from artemis_lifecycle.metadata.types import (
+    UNKNOWN_LENGTH,
+    UNKNOWN_SNAPSHOT,
+    ManifestList,
+    ManifestListEntry,
+    PartitionSummary,
+    Snapshot,
+)
+from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
+from artemis_lifecycle.storage.bounded import within_memory
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.storage.stores import Stores
+
+_MANIFEST_FILE = {
+    500: "manifest_path",
+    501: "manifest_length",
+    502: "partition_spec_id",
+    517: "content",
+    515: "sequence_number",
+    516: "min_sequence_number",
+    503: "added_snapshot_id",
+    504: "added_files_count",
+    505: "existing_files_count",
+    506: "deleted_files_count",
+    512: "added_rows_count",
+    513: "existing_rows_count",
+    514: "deleted_rows_count",
+    507: "partitions",
+    519: "key_metadata",
+    520: "first_row_id",
+}
+_LISTED = (
+    "manifest_path",
+    "manifest_length",
+    "partition_spec_id",
+    "content",
+    "added_snapshot_id",
+    "added_files_count",
+    "existing_files_count",
+    "deleted_files_count",
+    "key_metadata",
+)
+_TEXTS = frozenset({"manifest_path", "key_metadata"})
+_OLD_NAMES = {
+    "added_data_files_count": "added_files_count",
+    "existing_data_files_count": "existing_files_count",
+    "deleted_data_files_count": "deleted_files_count",
+}
+"""Names that writers used for the same field before the spec settled; consulted only where ids are missing."""
+
+
+def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None = None) -> ManifestList:
+    """Read the manifest list at `path`. `expected` is the snapshot that names it.
+
+    Raises UnreadableMetadata when the file is missing, broken, lacks a required field, or lists fewer live data or
+    delete files than the snapshot's summary counts; EncryptedTable when a manifest is encrypted.
+    """
+    with within_memory(path):
+        data = read_file(stores, path)
+        container = open_container(data, path, stores.limits)
+        names = list_names(container.schema, path)
+        entries = tuple(_list_entry(record, names, path) for record in read_records(container, path))
+        found = ManifestList(path, len(data), entries)
+        if expected is not None:
+            _check_listed(_listed_slowly(found), expected)
+        return found
+
+
+@dataclass(frozen=True)
+class ListedManifests:
+    """The entries of one manifest list, as columns; paths stay bytes in `data` until wanted.
+
+    `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer left out are -1, an unknown
+    length is UNKNOWN_LENGTH, an adding snapshot that is not named UNKNOWN_SNAPSHOT.
+    """
+
+    path: str | None
+    size_in_bytes: int
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    contents: NDArray[np.int64]
+    added_by: NDArray[np.int64]
+    added: NDArray[np.int64]
+    existing: NDArray[np.int64]
+    deleted: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
+    """What reachability needs of `manifests_of`, with the same checks and errors, without building an entry."""
+    if snapshot.key_id is not None:
+        raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
+    path = snapshot.manifest_list
+    if path is None:
+        return _listed_slowly(manifests_of(stores, snapshot))
+    with within_memory(path):
+        return _listed(stores, snapshot, path)
+
+
+def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
+    data = read_file(stores, path)
+    container = open_container(data, path, stores.limits)
+    scan = scan_container(container, _ways, _LISTED, _TEXTS, path)
+    if scan is None:
+        return _listed_slowly(read_manifest_list(stores, path, expected=snapshot))
+    for name in ("manifest_path", "manifest_length", "partition_spec_id"):
+        if not scan.has(name) or not scan.is_set(name).all():
+            raise unreadable(f"An entry of the manifest list has no {name}", path)
+    if (scan.longs["manifest_length"] < 0).any():
+        raise _negative("manifest_length", path)
+    try:
+        scan.texts("manifest_path")
+    except pa.ArrowInvalid as error:
+        raise unreadable("The manifest_path of an entry of the manifest list is not text", path) from error
+    if "key_metadata" in scan.sizes and scan.is_set("key_metadata").any():
+        raise encrypted("A manifest of the list", path)
+
+    def column(name: str, absent: int) -> NDArray[np.int64]:
+        if name not in scan.longs:
+            return np.full(scan.rows, absent, np.int64)
+        present = scan.is_set(name)
+        if (scan.longs[name][present] < 0).any():
+            raise _negative(name, path)
+        return np.where(present, scan.longs[name], absent)
+
+    listed = ListedManifests(
+        path,
+        len(data),
+        scan.data,
+        scan.starts["manifest_path"],
+        scan.sizes["manifest_path"],
+        scan.longs["manifest_length"],
+        column("content", 0),
+        _added_by(scan),
+        column("added_files_count", -1),
+        column("existing_files_count", -1),
+        column("deleted_files_count", -1),
+    )
+    strange = listed.contents[(listed.contents != 0) & (listed.contents != 1)]
+    if len(strange):
+        raise unreadable(f"The manifest list calls the content of a manifest {strange[0]}, not 0 or 1", path)
+    _check_listed(listed, snapshot)
+    return listed
+
+
+def _added_by(scan: Scan) -> NDArray[np.int64]:
+    if "added_snapshot_id" not in scan.longs:
+        return np.full(scan.rows, UNKNOWN_SNAPSHOT, np.int64)
+    ids = scan.longs["added_snapshot_id"]
+    return np.where(scan.is_set("added_snapshot_id"), ids, UNKNOWN_SNAPSHOT)
+
+
+def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
+    summary = snapshot.summary
+    totals = ((0, "data files", summary.total_data_files), (1, "delete files", summary.total_delete_files))
+    for content, what, recorded in totals:
+        chosen = listed.contents == content
+        added, existing = listed.added[chosen], listed.existing[chosen]
+        if recorded is None or (added < 0).any() or (existing < 0).any():
+            # An old v1 list has nothing to add up.
+            continue
+        live = int(added.sum() + existing.sum())
+        if live < recorded:
+            raise unreadable(
+                f"The manifest list of snapshot {snapshot.snapshot_id} is cut: it lists {live} live {what}, and the "
+                f"snapshot's summary counts {recorded}",
+                str(listed.path),
+            )
+
+
+def _listed_slowly(found: ManifestList) -> ListedManifests:
+    entries = found.entries
+    paths = [entry.manifest_path.encode("utf-8", "surrogatepass") for entry in entries]
+    sizes = np.array([len(path) for path in paths], np.int64)
+
+    def column(name: str) -> NDArray[np.int64]:
+        values: list[int | None] = [getattr(entry, name) for entry in entries]
+        if any(value is not None and value < 0 for value in values):
+            raise _negative(name, str(found.path))
+        return np.array([-1 if value is None else value for value in values], np.int64)
+
+    return ListedManifests(
+        found.path,
+        found.size_in_bytes,
+        np.frombuffer(b"".join(paths), np.uint8),
+        np.cumsum(sizes) - sizes,
+        sizes,
+        np.array([entry.manifest_length for entry in entries], np.int64),
+        np.array([entry.content for entry in entries], np.int64),
+        np.array(
+            [UNKNOWN_SNAPSHOT if entry.added_snapshot_id is None else entry.added_snapshot_id for entry in entries],
+            np.int64,
+        ),
+        column("added_files_count"),
+        column("existing_files_count"),
+        column("deleted_files_count"),
+    )
+
+
+def _negative(name: str, path: str) -> UnreadableMetadata:
+    # -1 stands for "not recorded" from here on: what a list records must not pass for that.
+    return unreadable(f"The manifest list has an entry whose {name} is negative", path)
+
+
+def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
+    """The manifests of `snapshot`: its manifest list's, or the paths that a v1 snapshot holds inline.
+
+    Inline manifests come without lengths and counts, for nothing records them. Raises as `read_manifest_list` does.
+    """
+    if snapshot.key_id is not None:
+        raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
+    if snapshot.manifest_list is not None:
+        return read_manifest_list(stores, snapshot.manifest_list, expected=snapshot)
+    return ManifestList(None, 0, tuple(map(_inline_entry, snapshot.manifests)))
+
+
+def _inline_entry(path: str) -> ManifestListEntry:
+    return ManifestListEntry(
+        manifest_path=path,
+        manifest_length=UNKNOWN_LENGTH,
+        partition_spec_id=0,
+        content=0,
+        sequence_number=0,
+        min_sequence_number=0,
+        added_snapshot_id=None,
+        added_files_count=None,
+        existing_files_count=None,
+        deleted_files_count=None,
+    )
+
+
+def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) -> ManifestListEntry:
+    def value(name: str) -> Any:
+        return record.get(names[name]) if name in names else None
+
+    def required(name: str, kind: type) -> Any:
+        found = value(name)
+        if type(found) is not kind:
+            raise unreadable(f"An entry of the manifest list has no {name}", path)
+        return found
+
+    def number(name: str) -> int | None:
+        found = value(name)
+        if found is not None and type(found) is not int:
+            raise unreadable(f"{name} is not a number", path)
+        return found
+
+    manifest_path = required("manifest_path", str)
+    if value("key_metadata") is not None:
+        raise encrypted("The manifest", manifest_path)
+    content = number("content") or 0
+    if content not in (0, 1):
+        raise unreadable(f"The manifest list calls the content of {manifest_path} {content}, not 0 or 1", path)
+    length = required("manifest_length", int)
+    if length < 0:
+        raise _negative("manifest_length", path)
+    partitions = value("partitions") or ()
+    if not isinstance(partitions, list | tuple) or not all(isinstance(each, dict) for each in partitions):
+        raise unreadable("An entry of the manifest list has partitions that are not a list of records", path)
+    return ManifestListEntry(
+        manifest_path=manifest_path,
+        manifest_length=length,
+        partition_spec_id=required("partition_spec_id", int),
+        content=content,
+        sequence_number=number("sequence_number") or 0,
+        min_sequence_number=number("min_sequence_number") or 0,
+        added_snapshot_id=number("added_snapshot_id"),
+        added_files_count=number("added_files_count"),
+        existing_files_count=number("existing_files_count"),
+        deleted_files_count=number("deleted_files_count"),
+        added_rows_count=number("added_rows_count"),
+        existing_rows_count=number("existing_rows_count"),
+        deleted_rows_count=number("deleted_rows_count"),
+        partitions=tuple(map(_partition_summary, partitions)),
+        first_row_id=number("first_row_id"),
+    )
+
+
+def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
+    # These names have never changed. A summary without the required one says nothing about nulls.
+    return PartitionSummary(
+        contains_null=record.get("contains_null", True),
+        contains_nan=record.get("contains_nan"),
+        lower_bound=record.get("lower_bound"),
+        upper_bound=record.get("upper_bound"),
+    )
+
+
+def list_names(schema: Any, path: str) -> Mapping[str, str]:
+    """Our name of each field of a manifest list -> its name in the file. Raises UnreadableMetadata."""
+    return field_names(schema, _MANIFEST_FILE, frozenset({"manifest_path"}), path, _OLD_NAMES)
+
+
+def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple[str, ...]]:
+    names = list_names(schema, path)
+    return {name: (names[name],) for name in wanted if name in names}

@@ -1,0 +1,337 @@
+"""Manifests. Source: format/spec.md, "Manifests"; Iceberg's DataFile and V1Metadata to V3Metadata for what writers
+really wrote.
+
+`decode_entries`, `live_entries` and `live_files` give the few columns that the reachable set needs, by a scan that
+skips the rest; fastavro reads what the scan cannot follow, and both give the same. Everything that is read is checked
+against what the manifest list records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from artemis_lifecycle.metadata.avro.container import Container, open_container
+from artemis_lifecycle.metadata.avro.records import read_records
+from artemis_lifecycle.metadata.avro.scan import Scan, scan_container
+from artemis_lifecycle.metadata.avro.schema import field_names, field_type
+from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, EntryStatus, ManifestListEntry
+from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
+from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
+from artemis_lifecycle.storage.location_hash import text_buffers
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.storage.stores import Stores
+
+_ENTRY = {0: "status", 1: "snapshot_id", 2: "data_file"}
+_DATA_FILE = {
+    134: "content",
+    100: "file_path",
+    101: "file_format",
+    103: "record_count",
+    104: "file_size_in_bytes",
+    108: "column_sizes",
+    125: "lower_bounds",
+    128: "upper_bounds",
+    131: "key_metadata",
+    132: "split_offsets",
+    140: "sort_order_id",
+    143: "referenced_data_file",
+}
+_OF_ENTRY = ("status", "snapshot_id")
+_REACHING = ("content", "file_path", "file_format", "file_size_in_bytes")
+_TEXTS = frozenset({"file_path", "file_format", "referenced_data_file", "key_metadata"})
+_COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record_count", "referenced_data_file")
+
+
+def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
+    """The live (existing and added) entries of the manifest that `entry` names, as `decode_entries` gives them.
+
+    Raises UnreadableMetadata when the manifest is missing, broken, not of the recorded length, its entries are not
+    those that the list counts, or another snapshot added them than the list says; EncryptedTable when one of its files
+    is encrypted.
+    """
+    with within_memory(entry.manifest_path):
+        return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
+
+
+def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
+    """The live ones of a manifest's entries, after checking all of them against what the list records."""
+    status = batch.column("status")
+    tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
+    _check_counts([tally.get(number, 0) for number in range(3)], entry)
+    _check_contents(set(pc.unique(batch.column("content")).to_pylist()), entry)
+    if tally.get(EntryStatus.ADDED):
+        added = batch.column("snapshot_id").filter(pc.equal(status, int(EntryStatus.ADDED)))
+        _check_added_by(pc.unique(added).to_pylist(), entry)
+    return batch if not tally.get(2) else batch.filter(pc.not_equal(status, 2))
+
+
+def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEFAULT_LIMITS) -> pa.RecordBatch:
+    """All entries of a manifest's bytes, in the file's order.
+
+    Columns: status int8 (EntryStatus), content int8, file_path string, file_format string in lower case,
+    file_size_in_bytes int64, record_count int64, referenced_data_file string and snapshot_id int64 (nullable, as is
+    nothing else).
+    Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
+    """
+    with within_memory(path):
+        return _decode(open_container(data, path, limits), path)
+
+
+def _decode(container: Container, path: str) -> pa.RecordBatch:
+    batch = decode_by_scan(container, path)
+    if batch is None:
+        batch = decode_with_fastavro(container, path)
+    if batch.num_rows != container.records:
+        raise unreadable(f"The Avro file holds {container.records} entries, and {batch.num_rows} came out", path)
+    for name in ("status", "content", "file_path", "file_format", "file_size_in_bytes", "record_count"):
+        if batch.column(name).null_count:
+            raise unreadable(f"A manifest entry has no {name}", path)
+    bounds = pc.min_max(batch.column("status")).as_py()
+    if batch.num_rows and not 0 <= bounds["min"] <= bounds["max"] <= 2:
+        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    return batch
+
+
+@dataclass(frozen=True)
+class LiveFiles:
+    """The live (existing and added) entries of one manifest, as columns; paths stay bytes in `data` until wanted.
+
+    `kinds` are indexes into ENTRY_KINDS; `starts` and `lengths` say where each path stands in `data` (UTF-8).
+    """
+
+    data: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    kinds: NDArray[np.int8]
+    counts: tuple[int, int, int]
+    """Entries by status: existing, added, deleted."""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+ENTRY_KINDS: Final = (DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS)
+
+
+def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
+    """What reachability needs of the manifest that `entry` names. Raises as `live_entries` does."""
+    with within_memory(entry.manifest_path):
+        return _live_files(stores, entry)
+
+
+def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
+    path = entry.manifest_path
+    container = _manifest(stores, entry)
+    scan = _scan_entries(container, path, _REACHING)
+    if scan is None:
+        return _live_slowly(container, entry)
+    status, content = scan.longs["status"], scan.longs.get("content")
+    content = np.zeros(scan.rows, np.int64) if content is None else np.where(scan.is_set("content"), content, 0)
+    for name in ("status", "file_path", "file_format", "file_size_in_bytes"):
+        if not scan.is_set(name).all():
+            raise unreadable(f"A manifest entry has no {name}", path)
+    if scan.rows and not 0 <= int(status.min()) <= int(status.max()) <= 2:
+        raise unreadable("A manifest entry has a status that is not 0, 1 or 2", path)
+    existing, added, deleted = np.bincount(status, minlength=3).tolist()
+    _check_counts((existing, added, deleted), entry)
+    _check_contents(set(np.unique(content).tolist()), entry)
+    if added and entry.added_snapshot_id is not None and scan.has("snapshot_id"):
+        _check_added_by(_named(scan, status == EntryStatus.ADDED), entry)
+    live = np.flatnonzero(status != 2)
+    kinds = content[live].astype(np.int8)
+    vectors = np.flatnonzero((content[live] == 1) & (scan.sizes["file_format"][live] == len("puffin")))
+    for row in vectors.tolist():
+        start = int(scan.starts["file_format"][live[row]])
+        if container.payload[start : start + len("puffin")].lower() == b"puffin":
+            kinds[row] = ENTRY_KINDS.index(DELETION_VECTORS)
+    return LiveFiles(
+        scan.data,
+        scan.starts["file_path"][live],
+        scan.sizes["file_path"][live],
+        scan.longs["file_size_in_bytes"][live],
+        kinds,
+        (existing, added, deleted),
+    )
+
+
+def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:
+    """The snapshots that these entries name: nearly always one, which two bounds tell."""
+    ids = scan.longs["snapshot_id"][rows & scan.is_set("snapshot_id")]
+    return {int(ids.min()), int(ids.max())} if len(ids) else set()
+
+
+def _live_slowly(container: Container, entry: ManifestListEntry) -> LiveFiles:
+    whole = _decode(container, entry.manifest_path)
+    existing, added, deleted = np.bincount(whole.column("status").to_numpy(), minlength=3).tolist()
+    batch = _checked(whole, entry)
+    content = batch.column("content").to_pylist()
+    formats = batch.column("file_format").to_pylist()
+    kinds = [ENTRY_KINDS.index(kind_of(*pair)) for pair in zip(content, formats, strict=True)]
+    offsets, data = text_buffers(batch.column("file_path"))
+    sizes = batch.column("file_size_in_bytes").to_numpy()
+    return LiveFiles(data, offsets[:-1], np.diff(offsets), sizes, np.array(kinds, np.int8), (existing, added, deleted))
+
+
+def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
+    data = read_file(stores, entry.manifest_path)
+    _check_length(data, entry)
+    container = open_container(data, entry.manifest_path, stores.limits)
+    _check_content(container, entry)
+    return container
+
+
+def entry_names(schema: Any, path: str) -> Mapping[str, str]:
+    """Our name of each field of a manifest entry -> its name in the file. Raises UnreadableMetadata."""
+    return field_names(schema, _ENTRY, frozenset({"status", "data_file"}), path)
+
+
+def file_names(schema: Any, entry: Mapping[str, str], path: str) -> Mapping[str, str]:
+    """The same for `data_file` of a schema whose `entry_names` are `entry`."""
+    data_file = field_type(schema, entry["data_file"], path)
+    return field_names(data_file, _DATA_FILE, frozenset({"file_path", "file_format", "file_size_in_bytes"}), path)
+
+
+def _ways(schema: Any, wanted: tuple[str, ...], path: str) -> Mapping[str, tuple[str, ...]]:
+    entry = entry_names(schema, path)
+    inner, files = entry["data_file"], file_names(schema, entry, path)
+    ways: dict[str, tuple[str, ...]] = {name: (entry[name],) for name in _OF_ENTRY if name in entry}
+    return ways | {name: (inner, files[name]) for name in (*wanted, "key_metadata") if name in files}
+
+
+def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> Scan | None:
+    scan = scan_container(container, _ways, wanted, _TEXTS, path)
+    if scan is not None and scan.has("key_metadata") and scan.is_set("key_metadata").any():
+        raise encrypted("A file of the manifest", path)
+    return scan
+
+
+def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
+    """As `decode_entries`; None where the scan cannot follow the file's schema."""
+    scan = _scan_entries(container, path, _COLUMNS)
+    if scan is None:
+        return None
+    return _batch({name: _scanned(scan, name, path) for name in (*_OF_ENTRY, *_COLUMNS)}, scan.rows, path)
+
+
+def _scanned(scan: Scan, name: str, path: str) -> Any:
+    if name in scan.longs:
+        values, present = scan.longs[name], scan.is_set(name)
+        return pa.array(values) if present.all() else pa.array(values, mask=~present)
+    if name not in scan.sizes:
+        return None
+    try:
+        return scan.texts(name)
+    except pa.ArrowInvalid as error:
+        raise unreadable(f"The {name} of a manifest entry is not text", path) from error
+
+
+def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
+    """The same, slowly, for any schema."""
+    names = entry_names(container.schema, path)
+    inner = file_names(container.schema, names, path)
+    columns: dict[str, Any] = {name: [] for name in (*_OF_ENTRY, *_COLUMNS)}
+    key = inner.get("key_metadata")
+    for record in read_records(container, path):
+        data_file = record[names["data_file"]]
+        if not isinstance(data_file, dict):
+            raise unreadable("A manifest entry has no data_file", path)
+        if key is not None and data_file.get(key) is not None:
+            raise encrypted("A file of the manifest", path)
+        for name in _OF_ENTRY:
+            columns[name].append(record[names[name]] if name in names else None)
+        for name in _COLUMNS:
+            stored = inner.get(name)
+            columns[name].append(None if stored is None else data_file.get(stored))
+    return _batch(columns, len(columns["status"]), path)
+
+
+def _batch(columns: Mapping[str, Any], rows: int, path: str) -> pa.RecordBatch:
+    types = {
+        "status": pa.int8(),
+        "content": pa.int8(),
+        "file_path": pa.string(),
+        "file_format": pa.string(),
+        "file_size_in_bytes": pa.int64(),
+        "record_count": pa.int64(),
+        "referenced_data_file": pa.string(),
+        "snapshot_id": pa.int64(),
+    }
+    try:
+        arrays = [_column(columns[name], kind, rows) for name, kind in types.items()]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise unreadable(f"A manifest entry holds a value of the wrong kind ({error})", path) from error
+    # Format version 1 has no content field: all its files are data files.
+    arrays[1] = pc.fill_null(arrays[1], pa.scalar(0, pa.int8()))
+    arrays[3] = pc.utf8_lower(arrays[3])
+    return pa.RecordBatch.from_arrays(arrays, names=list(types))
+
+
+def _column(values: Any, kind: Any, rows: int) -> Any:
+    if values is None:
+        return pa.nulls(rows, kind)
+    if isinstance(values, list) and pa.types.is_integer(kind) and any(type(v) not in (int, type(None)) for v in values):
+        # Arrow would make 1 of 1.5.
+        raise pa.ArrowInvalid("not a whole number")
+    return pa.array(values, kind) if isinstance(values, list) else values.cast(kind)
+
+
+# --- checks against the level above ---------------------------------------------------------------------------------
+
+
+def _check_length(data: bytes, entry: ManifestListEntry) -> None:
+    if entry.manifest_length not in (UNKNOWN_LENGTH, len(data)):
+        raise unreadable(
+            f"The manifest has {len(data)} bytes, and its manifest list records {entry.manifest_length}",
+            entry.manifest_path,
+        )
+
+
+def _check_content(container: Container, entry: ManifestListEntry) -> None:
+    named = container.header.get("content")
+    if named is not None and named != ("data", "deletes")[entry.content]:
+        raise unreadable(
+            f"The manifest says that it holds {named}, and its manifest list records content {entry.content}",
+            entry.manifest_path,
+        )
+
+
+def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
+    recorded = (entry.existing_files_count, entry.added_files_count, entry.deleted_files_count)
+    for status, count, expected in zip(("existing", "added", "deleted"), counts, recorded, strict=True):
+        if expected is not None and expected != count:
+            raise unreadable(
+                f"The manifest has {count} {status} entries, and its manifest list records {expected}",
+                entry.manifest_path,
+            )
+
+
+def _check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> None:
+    """The snapshot that adds a manifest is the one that adds its added files (spec, "Snapshot ID inheritance": an entry
+    without one takes the manifest's). Another table's manifest, of the same length and counts, differs here."""
+    by = entry.added_snapshot_id
+    others = [] if by is None else [each for each in named if each is not None and each != by]
+    if others:
+        raise unreadable(
+            f"The manifest has entries that snapshot {others[0]} added, and its manifest list says that snapshot {by} "
+            "added it: another table's, or another commit's, may stand in its place",
+            entry.manifest_path,
+        )
+
+
+def _check_contents(contents: set[int], entry: ManifestListEntry) -> None:
+    wrong = contents - ({0} if entry.content == 0 else {1, 2})
+    if wrong:
+        raise unreadable(
+            f"The manifest has entries of content {sorted(wrong)}, and its manifest list says content {entry.content}",
+            entry.manifest_path,
+        )

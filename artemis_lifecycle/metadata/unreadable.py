@@ -1,0 +1,39 @@
+"""Errors for metadata that cannot be read, and the one read that raises them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.errors import EncryptedTable, StorageError, TooLarge, UnreadableMetadata
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.storage.stores import Stores
+
+
+def read_file(stores: Stores, path: str) -> bytes:
+    """Read a metadata file. Raises UnreadableMetadata when the store cannot; TooLarge beyond the read limits."""
+    try:
+        return stores.read(path)
+    except TooLarge:
+        raise
+    except StorageError as error:
+        raise unreadable(f"The file cannot be read: {error.what}", path) from error
+
+
+def unreadable(what: str, path: str) -> UnreadableMetadata:
+    return UnreadableMetadata(
+        what,
+        path=path,
+        untouched="the table and all its files",
+        do="restore the file; nothing of this table is planned or deleted until it can be read",
+    )
+
+
+def encrypted(what: str, path: str | None, table: str | None = None) -> EncryptedTable:
+    return EncryptedTable(
+        f"{what} is encrypted and cannot be read exactly without the table's keys",
+        table=table,
+        path=path,
+        untouched="the table and all its files",
+        do="leave this table out of lifecycle.yaml",
+    )

@@ -1,0 +1,87 @@
+"""Functions that run in a process of their own. Belongs here: calling one, and what happens when the process dies.
+
+A library in C++ may end the process on a file that is damaged. The work, its leases and its other threads must not end
+with it: only the child does, and the caller gets an error that names the file. One child per process, started at the
+first call and reused; it ends with its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from typing import ParamSpec, TypeVar
+
+from artemis_lifecycle.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Child:
+    """A running child. It knows the parent that started it: a fork must not share it."""
+
+    def __init__(self) -> None:
+        ours, theirs = Pipe()
+        self.parent = os.getpid()
+        self.connection = ours
+        code = f"from artemis_lifecycle.storage.isolated import serve; serve({theirs.fileno()})"
+        # The parent may have found the package by a path that no environment variable names.
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code], env=env, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            )
+
+    def end(self) -> int:
+        """Close the connection, which ends a child that still runs, and return its exit status."""
+        self.connection.close()
+        return self.process.wait()
+
+
+_lock = threading.Lock()
+_child: _Child | None = None
+
+
+def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function`, which is importable by name, in the child; `path` is the file that it reads.
+
+    Returns what it returns and raises what it raises. Raises StorageError when the child dies. One call at a time.
+    """
+    global _child
+    with _lock:
+        if _child is None or _child.parent != os.getpid():
+            _child = _Child()
+        try:
+            _child.connection.send((function, args, kwargs))
+            succeeded, value = _child.connection.recv()
+        except (EOFError, ConnectionError) as error:
+            status = _child.end()
+            _child = None
+            raise StorageError(
+                f"The process that read the file died (exit status {status}): the file is damaged, or memory is short",
+                path=path,
+                do="check what wrote the file; restore it or write it again, then rerun",
+                untouched="everything",
+            ) from error
+    if succeeded:
+        return value  # type: ignore[no-any-return]
+    raise value
+
+
+def serve(descriptor: int) -> None:
+    """Answer calls until the parent closes the connection."""
+    connection: Connection = Connection(descriptor)
+    while True:
+        try:
+            function, args, kwargs = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, function(*args, **kwargs))
+        except Exception as error:
+            answer = (False, error)
+        connection.send(answer)
