@@ -32,7 +32,7 @@ help:  ## This list.
 
 .PHONY: setup
 setup: $(VENV)/.project  ## The environment, Spark's jars and the embedded Postgres. Quick when it is all there.
-	@$(PY) -m artemis_lifecycle.local setup
+	@$(PY) -m artemis_lifecycle.embedded setup
 
 $(VENV)/.dependencies: requirements.lock
 	@$(FIND_PYTHON); \
@@ -62,7 +62,7 @@ demo: setup  ## The whole walk on three tables with 400 days of history, through
 
 .PHONY: ui
 ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
-	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.local env) && eval "$$exports" && \
+	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.embedded env) && eval "$$exports" && \
 	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && cd "$$DAGSTER_HOME" && \
 	export PYTHONWARNINGS="ignore:Function \`dev_command\` is superseded" && \
 	exec "$(CURDIR)/$(VENV)/bin/dagster" dev --workspace "$(CURDIR)/workspace.yaml" --host 127.0.0.1 \
@@ -120,9 +120,9 @@ bench: setup  ## Iceberg's own expire action and this project's planner, side by
 
 .PHONY: stop
 stop:  ## Stop the embedded Postgres.
-	@if [ -x $(PY) ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.local stop; fi
+	@if [ -x $(PY) ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.embedded stop; fi
 
 .PHONY: clean
 clean:  ## Delete all that make made: environment, jars, Postgres and its data, the demo's tables.
-	@if [ -x $(VENV)/bin/artemis ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.local remove; fi
+	@if [ -x $(VENV)/bin/artemis ]; then $(USE_CONFIG); $(PY) -m artemis_lifecycle.embedded remove; fi
 	rm -rf $(VENV) $(HOME_FOLDER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

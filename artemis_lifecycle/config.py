@@ -683,8 +683,7 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
         raise ConfigError(
             f"{document.name}{count} {'; '.join(problems)}",
             problems=problems,
-            untouched="everything",
-            do=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
+            hint=f"correct {'each' if count else 'it'}; docs/configuration.md has the keys and their defaults",
         ) from error
 
 
@@ -729,8 +728,7 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
         raise ConfigError(
             f"The configuration cannot be read: {error}",
             path=str(file),
-            untouched="everything",
-            do="name a readable lifecycle.yaml with --config or ARTEMIS_CONFIG",
+            hint="name a readable lifecycle.yaml with --config or ARTEMIS_CONFIG",
         ) from error
     try:
         if len(text) > _MOST_TEXT:
@@ -742,19 +740,16 @@ def _read(path: str | Path | None, env: Mapping[str, str]) -> _Document:
         raise ConfigError(
             f"The configuration cannot be read: {error}",
             path=str(file),
-            untouched="everything",
-            do="see docs/configuration.md for the keys and their values",
+            hint="see docs/configuration.md for the keys and their values",
         ) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
         raise ConfigError(
-            f"{file}{line} is not YAML: {getattr(error, 'problem', error)}", untouched="everything", do="mend that line"
+            f"{file}{line} is not YAML: {getattr(error, 'problem', error)}", hint="mend that line"
         ) from error
     if raw is not None and not isinstance(raw, dict):
-        raise ConfigError(
-            f"{file} line 1: expected a mapping of sections", untouched="everything", do="see docs/configuration.md"
-        )
+        raise ConfigError(f"{file} line 1: expected a mapping of sections", hint="see docs/configuration.md")
     absent = None if raw else f"{file} is empty"
     return _Document(str(file), file.resolve().parent, _with_environment(raw or {}, env), node, absent)
 

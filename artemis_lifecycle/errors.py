@@ -14,7 +14,7 @@ from artemis_lifecycle.escaping import terminal
 class LifecycleError(Exception):
     """Base of every error of this project.
 
-    `what` happened; to which `table` and `path`; what was left `untouched`; what to `do` next.
+    `what` happened; to which `table` and `path`; what was left `untouched`, by default everything; and a `hint` what to do next.
     `exit_code` is what the `artemis` command exits with.
     """
 
@@ -26,14 +26,14 @@ class LifecycleError(Exception):
         *,
         table: str | None = None,
         path: str | None = None,
-        untouched: str | None = None,
-        do: str | None = None,
+        untouched: str | None = "everything",
+        hint: str | None = None,
     ) -> None:
         self.what = what
         self.table = table
         self.path = path
         self.untouched = untouched
-        self.do = do
+        self.hint = hint
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -41,12 +41,12 @@ class LifecycleError(Exception):
             f" [{label} {value}]" for label, value in (("table", self.table), ("path", self.path)) if value is not None
         )
         untouched = f" Left untouched: {self.untouched}." if self.untouched else ""
-        do = f" Next: {self.do}." if self.do else ""
-        return terminal(f"{self.what.rstrip('.')}{where}.{untouched}{do}")
+        hint = f" Next: {self.hint}." if self.hint else ""
+        return terminal(f"{self.what.rstrip('.')}{where}.{untouched}{hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross from Spark's Python workers to the driver by pickle; keyword-only arguments need help.
-        return (_rebuild, (type(self), self.what, self.table, self.path, self.untouched, self.do))
+        return (_rebuild, (type(self), self.what, self.table, self.path, self.untouched, self.hint))
 
 
 def _rebuild(
@@ -55,9 +55,9 @@ def _rebuild(
     table: str | None,
     path: str | None,
     untouched: str | None,
-    do: str | None,
+    hint: str | None,
 ) -> LifecycleError:
-    return kind(what, table=table, path=path, untouched=untouched, do=do)
+    return kind(what, table=table, path=path, untouched=untouched, hint=hint)
 
 
 # --- bad input: nothing was touched --------------------------------------------------------------------------------
@@ -81,11 +81,11 @@ class ConfigError(BadInput):
         *,
         table: str | None = None,
         path: str | None = None,
-        untouched: str | None = None,
-        do: str | None = None,
+        untouched: str | None = "everything",
+        hint: str | None = None,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__(what, table=table, path=path, untouched=untouched, do=do)
+        super().__init__(what, table=table, path=path, untouched=untouched, hint=hint)
         self.problems = tuple(problems)
 
 

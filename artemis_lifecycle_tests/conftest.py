@@ -30,7 +30,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle_tests import guardian, told
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ _LONG = (
     "integration/test_crash_matrix.py",
     "integration/test_short_storm.py",
     "defs/test_walk.py",
-    "local/test_postgres.py",
+    "embedded/test_postgres.py",
     "integration/test_browser.py",
     "reachability/test_exactness.py",
     "integration/test_two_machines.py",
@@ -136,7 +136,7 @@ def postgres_uri(postgres: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session. Its jars are resolved once, into the repository's own .artemis."""
-    from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
+    from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
     from artemis_lifecycle.spark.session import open_session, session_conf
 
     home = Path(tempfile.mkdtemp(prefix=_PREFIX))

@@ -40,8 +40,8 @@ import psutil
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.jars import resolve
-from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
+from artemis_lifecycle.embedded.jars import resolve
+from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.given import given_listing
 from artemis_lifecycle.orphans.listing import Listing

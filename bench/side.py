@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.metadata import Stage, Table
@@ -253,7 +253,7 @@ class _Peer(_Side):
 
 class _Ours(_Side):
     def __init__(self, spark: SparkSession, job: Job) -> None:
-        from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
+        from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
         from artemis_lifecycle.operations.database import Operations
         from artemis_lifecycle.storage.stores import Stores
 

@@ -32,7 +32,7 @@ def publish(
             table=table,
             path=new_location,
             untouched="the catalog",
-            do="use a shorter warehouse path",
+            hint="use a shorter warehouse path",
         )
     connection.execute(
         upsert(iceberg_namespace_properties)
@@ -71,6 +71,6 @@ def publish(
             table=table,
             path=new_location,
             untouched="the catalog's row",
-            do="run the handoff again: it starts from what the catalog says now",
+            hint="run the handoff again: it starts from what the catalog says now",
         )
     return CatalogEntry(catalog, identifier, new_location, expected_location)

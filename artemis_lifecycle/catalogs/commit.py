@@ -147,7 +147,7 @@ def no_whole_compare(catalog_name: str, table: str) -> Refused:
         "dropped unseen",
         table=table,
         untouched="the table",
-        do="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
+        hint="expire its snapshots where the catalog runs, or keep the table in a SQL, Hive or Glue catalog",
     )
 
 
@@ -228,13 +228,13 @@ class _Committer:
                 table=self._table,
                 path=self._tries[-1].base_location,
                 untouched="all data files",
-                do="see that the catalog answers, then run the step again: it starts from what the table says now",
+                hint="see that the catalog answers, then run the step again: it starts from what the table says now",
             )
         return CommitConflict(
             f"Other commits were faster in each of {self._tried} attempts: {why}",
             table=self._table,
             untouched="the table",
-            do="run the step again when the table is less busy",
+            hint="run the step again when the table is less busy",
         )
 
     def _build(self, base: Any, location: str, change: Change) -> Any | None:
@@ -250,7 +250,7 @@ class _Committer:
                 table=self._table,
                 path=location,
                 untouched="the table",
-                do="plan again, or remove the refs first",
+                hint="plan again, or remove the refs first",
             )
         if _MAIN in change.remove_refs:
             raise Refused(
@@ -258,7 +258,7 @@ class _Committer:
                 table=self._table,
                 path=location,
                 untouched="the table",
-                do="plan again",
+                hint="plan again",
             )
         if (doomed or change.remove_refs) and not self._compares_whole_metadata():
             raise no_whole_compare(self._catalog_name, self._table)
@@ -272,7 +272,7 @@ class _Committer:
                 table=self._table,
                 path=location,
                 untouched="the table",
-                do="look at the table's metadata file: it contradicts itself, or the change does",
+                hint="look at the table's metadata file: it contradicts itself, or the change does",
             ) from error
         # Iceberg gives the base back when nothing changed.
         return None if updated.equals(base) else updated
@@ -297,7 +297,7 @@ class _Committer:
                     table=self._table,
                     path=location,
                     untouched="the table",
-                    do="name one that its history lists",
+                    hint="name one that its history lists",
                 )
             existing = refs.get(target.name)
             if existing is not None and existing[1] is not is_branch:
@@ -305,7 +305,7 @@ class _Committer:
                     f"{target.name} is a {'branch' if existing[1] else 'tag'} already",
                     table=self._table,
                     untouched="the table",
-                    do="use another name",
+                    hint="use another name",
                 )
             if isinstance(target, BranchChange):
                 old = base.refs().get(target.name)
@@ -352,7 +352,7 @@ class _Committer:
                     table=self._table,
                     path=this.base_location,
                     untouched="all data files",
-                    do="run the step again: it starts from what the table says now",
+                    hint="run the step again: it starts from what the table says now",
                 ) from error
             self._tries.remove(this)
         elif where != this.base_location:
@@ -369,7 +369,7 @@ class _Committer:
             table=self._table,
             path=this.base_location,
             untouched="the table",
-            do="mend what the message names, and run the step again",
+            hint="mend what the message names, and run the step again",
         ) from error
 
     def _look_up(self, this: _Try, error: Exception) -> Any:
@@ -397,7 +397,7 @@ class _Committer:
                 table=self._table,
                 path=this.base_location,
                 untouched="all data files",
-                do="see that the catalog answers, then run the step again: it starts from what the table says now",
+                hint="see that the catalog answers, then run the step again: it starts from what the table says now",
             ) from error
         raise AssertionError("tenacity either returns or raises")
 
@@ -439,7 +439,7 @@ class _Committer:
                         table=self._table,
                         path=follower,
                         untouched="all data files",
-                        do="run the step again: it starts from what the table says now",
+                        hint="run the step again: it starts from what the table says now",
                     ) from error
             if _same_metadata(metadata, this.updated):
                 return _Made(follower, this.base_location)
@@ -483,13 +483,12 @@ class _Committer:
         return NoSuchTable(
             f"Catalog {self._catalog_name} has no such table",
             table=self._table,
-            untouched="everything",
-            do="list the tables that it has with: artemis tables",
+            hint="list the tables that it has with: artemis tables",
         )
 
     def _another_table(self) -> NoSuchTable:
         return NoSuchTable(
-            "The name now belongs to another table", table=self._table, untouched="both tables", do="plan again"
+            "The name now belongs to another table", table=self._table, untouched="both tables", hint="plan again"
         )
 
     @contextmanager
@@ -509,21 +508,18 @@ class _Committer:
                 raise UnreadableMetadata(
                     f"The table's metadata cannot be read: {text}",
                     table=self._table,
-                    untouched="everything",
-                    do="see that the warehouse is there and readable",
+                    hint="see that the warehouse is there and readable",
                 ) from error
             if "Cannot find catalog plugin class" in text or "CatalogNotFoundException" in str(kinds):
                 raise EnvironmentMissing(
                     f"The Spark session has no Iceberg catalog named {self._catalog_name}: {text}",
                     table=self._table,
-                    untouched="everything",
-                    do="open the session with this project's settings, or without one of your own",
+                    hint="open the session with this project's settings, or without one of your own",
                 ) from error
             raise StorageError(
                 f"The catalog or the table's metadata cannot be read: {text}",
                 table=self._table,
-                untouched="everything",
-                do="see that the catalog and the warehouse answer, and run the step again",
+                hint="see that the catalog and the warehouse answer, and run the step again",
             ) from error
 
 
@@ -537,8 +533,7 @@ def _jvm(spark: SparkSession) -> Any:
     if jvm is None or getattr(spark, "_jsparkSession", None) is None:
         raise EnvironmentMissing(
             "The Spark session has no JVM of its own (Spark Connect)",
-            untouched="everything",
-            do="give a classic session: commits go through Iceberg's core in its driver",
+            hint="give a classic session: commits go through Iceberg's core in its driver",
         )
     return jvm
 

@@ -126,8 +126,7 @@ class DeploymentsInSql:
             raise Refused(
                 f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "
                 f"{self._catalog} belongs to: {str(error.orig).splitlines()[0]}",
-                untouched="everything",
-                do=f"GRANT it {needed}; where the table is there, GRANT artemis_lifecycle (artemis_ingest to what only "
+                hint=f"GRANT it {needed}; where the table is there, GRANT artemis_lifecycle (artemis_ingest to what only "
                 "writes tables) is enough (docs/roles.md)",
             ) from None
 
@@ -198,8 +197,7 @@ def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
         raise UnreadableMetadata(
             f"The record of which deployment the catalog belongs to cannot be read: {type(error).__name__}",
             path=path,
-            untouched="everything",
-            do="restore the file, or find out which deployment works on the catalog and remove it",
+            hint="restore the file, or find out which deployment works on the catalog and remove it",
         ) from error
 
 
@@ -224,8 +222,7 @@ def require_deployment(
                 f"({each.deployment.operations_id}) with root {each.deployment.root}, on record since "
                 f"{each.recorded_at:%Y-%m-%d %H:%M:%S} UTC by {each.who} ({each.why}). This one works with "
                 f"{ours.address} ({ours.operations_id}): {difference}",
-                untouched="everything",
-                do="set operations.uri and operations.root to that deployment's. If it no longer works on this catalog "
+                hint="set operations.uri and operations.root to that deployment's. If it no longer works on this catalog "
                 "(its holds, plans and heartbeats count for nothing then): artemis take-over --who … --why …",
             )
 

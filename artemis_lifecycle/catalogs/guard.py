@@ -275,7 +275,7 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
             raise Busy(
                 f"The guard of cold catalog {catalog} cannot be restored: its tables are locked by others",
                 untouched="the cold catalog",
-                do="try again, or end the transactions that keep iceberg_tables locked",
+                hint="try again, or end the transactions that keep iceberg_tables locked",
             ) from error
         if code not in _NOT_ALLOWED:
             raise
@@ -285,7 +285,7 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
         raise Refused(
             f"The guard of cold catalog {catalog} is {found.condition}, and this role may not restore it: {found}",
             untouched="the cold catalog, to which any engine may write as it is now",
-            do=f"run any artemis command, such as artemis tables, as {owner}, who owns iceberg_tables, or as a "
+            hint=f"run any artemis command, such as artemis tables, as {owner}, who owns iceberg_tables, or as a "
             "superuser: it restores the guard",
         ) from error
 
@@ -342,7 +342,7 @@ def publish_guarded(
             table=table,
             path=new_location,
             untouched="the cold catalog",
-            do="see who changes its triggers; then run the step again, which restores them first",
+            hint="see who changes its triggers; then run the step again, which restores them first",
         )
     # As the triggers put the columns of a row together.
     as_row = ".".join(parse(table).row)

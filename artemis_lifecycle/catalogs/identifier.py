@@ -33,8 +33,7 @@ class Identifier:
         if not self.namespace:
             raise BadInput(
                 f"{self.name!r} is no table identifier: it has no namespace",
-                untouched="everything",
-                do=f"write namespace.{quoted(self.name)}",
+                hint=f"write namespace.{quoted(self.name)}",
             )
 
     @classmethod
@@ -75,9 +74,7 @@ def parse(text: str) -> Identifier:
     parts = parts_of(text, "table identifier", "write namespace.table")
     found = Identifier.of(parts)
     if str(found) != text:
-        raise BadInput(
-            f"{text!r} is another spelling of a table identifier", untouched="everything", do=f"write it as {found}"
-        )
+        raise BadInput(f"{text!r} is another spelling of a table identifier", hint=f"write it as {found}")
     return found
 
 
@@ -123,7 +120,7 @@ def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
         in_backticks, plain = match.groups()
         at = match.end()
         if plain == "" or text[at : at + 1] not in ("", "."):
-            raise BadInput(f"{text!r} is no {what}", untouched="everything", do=do)
+            raise BadInput(f"{text!r} is no {what}", hint=do)
         parts.append(plain if in_backticks is None else in_backticks.replace("``", "`"))
         if at == len(text):
             return tuple(parts)

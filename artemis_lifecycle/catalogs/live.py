@@ -70,8 +70,7 @@ class CatalogReader:
             raise NoSuchTable(
                 f"Catalog {self.name} has no such table",
                 table=table,
-                untouched="everything",
-                do="list the tables that it has with: artemis tables",
+                hint="list the tables that it has with: artemis tables",
             )
         return found
 
@@ -123,8 +122,7 @@ class CatalogReader:
             raise BadInput(
                 f"Catalog {self.name} lists this table as {found.identifier}",
                 table=table,
-                untouched="everything",
-                do=f"name it {found.identifier}",
+                hint=f"name it {found.identifier}",
             )
         return found
 
@@ -294,8 +292,7 @@ class _Other(_Source):
             raise OperationsUnavailable(
                 f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",
                 table=unloadable[0],
-                untouched="everything",
-                do="see why the catalog cannot load them, or drop them from it",
+                hint="see why the catalog cannot load them, or drop them from it",
             )
         return [entry for entry in found.values() if entry is not None]
 
@@ -310,8 +307,7 @@ class _Other(_Source):
         if self._warehouse is None:
             raise ConfigError(
                 f"Catalog {self._name} has no warehouse, beside which the record of its deployment would stand",
-                untouched="everything",
-                do="set catalogs.live.warehouse in lifecycle.yaml",
+                hint="set catalogs.live.warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
 
@@ -333,8 +329,7 @@ class _Other(_Source):
         except NotInstalledError as error:
             raise EnvironmentMissing(
                 f"Catalog {self._name} needs a package that is not installed: {error}",
-                untouched="everything",
-                do=f"pip install 'pyiceberg[{self._properties['type']}]'",
+                hint=f"pip install 'pyiceberg[{self._properties['type']}]'",
             ) from error
         except Exception as error:
             # By name: neither Thrift nor botocore is loaded, or installed, for a catalog that does without.
@@ -345,6 +340,5 @@ class _Other(_Source):
             said = f": {' '.join(str(error).split())[:300]}" if clients else ""
             raise OperationsUnavailable(
                 f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
-                untouched="everything",
-                do="see that it runs, and that its address and credentials in lifecycle.yaml are right",
+                hint="see that it runs, and that its address and credentials in lifecycle.yaml are right",
             ) from error

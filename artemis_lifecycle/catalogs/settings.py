@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 
 from artemis_lifecycle import config
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.local.jars import GIVEN_CREDENTIALS, PACED_CLIENTS
+from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, PACED_CLIENTS
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
@@ -38,20 +38,17 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
     except (ArgumentError, ValueError):
         raise ConfigError(
             "The address of the catalog cannot be read",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"{shown(url)} is no Postgres; a catalog of type sql must be, for Spark and pyiceberg to share it",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
         )
     if not url.host or url.host.startswith("/") or "host" in url.query:
         raise ConfigError(
             f"{shown(url)} names no TCP host, and Spark's JDBC needs one",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     host = f"[{url.host}]" if ":" in url.host else url.host
     shared = [
@@ -115,8 +112,7 @@ def catalog_conf(
     if build is None:
         raise ConfigError(
             f"Catalog {catalog.name} is of type {catalog.type!r}, which Spark cannot share",
-            untouched="everything",
-            do=f"use one of {', '.join(sorted(_SPARK_TYPES))}",
+            hint=f"use one of {', '.join(sorted(_SPARK_TYPES))}",
         )
     if pace is not None:
         options.update(_paced(options, pace))
@@ -157,8 +153,7 @@ def require_uri(catalog: config.Catalog) -> str:
     if catalog.uri is None:
         raise ConfigError(
             f"Catalog {catalog.name} has no address",
-            untouched="everything",
-            do=f"set catalogs.{catalog.name}.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+            hint=f"set catalogs.{catalog.name}.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     return catalog.uri
 
@@ -190,8 +185,7 @@ def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) ->
     if catalog.warehouse is None:
         raise ConfigError(
             f"Catalog {catalog.name} has no warehouse",
-            untouched="everything",
-            do=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml",
+            hint=f"set catalogs.{catalog.name}.warehouse in lifecycle.yaml",
         )
     found = {
         "type": "jdbc",

@@ -56,6 +56,6 @@ class CatalogsOfDatabase:
                 "database is known",
                 table=min(both),
                 untouched="all files",
-                do="rename one of the two",
+                hint="rename one of the two",
             )
         return [*live, *others]

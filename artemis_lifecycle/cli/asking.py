@@ -34,8 +34,7 @@ def agreed(
             raise Refused(
                 f"Nobody can be asked, and it cannot be undone: {why}",
                 table=name,
-                untouched="everything",
-                do="set a delay in lifecycle.yaml, or confirm with --yes",
+                hint="set a delay in lifecycle.yaml, or confirm with --yes",
             )
         typer.confirm(f"{name}: {why}. This cannot be undone. Go on?", abort=True, err=True)
 

@@ -50,7 +50,7 @@ def approve(
     """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Who, when and why are kept."""
     if not large and not lost:
         raise BadInput(
-            "It is not said what is approved", untouched="the plan", do=f"artemis approve {plan} --large, or --lost"
+            "It is not said what is approved", untouched="the plan", hint=f"artemis approve {plan} --large, or --lost"
         )
     with opened(config, "approving") as lifecycle:
         # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.

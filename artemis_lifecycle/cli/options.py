@@ -35,14 +35,12 @@ def instant(text: str | None) -> datetime | None:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadInput(
-            f"{text!r} is no instant", untouched="everything", do="write it as 2026-01-31T00:00:00Z"
-        ) from error
+        raise BadInput(f"{text!r} is no instant", hint="write it as 2026-01-31T00:00:00Z") from error
     if parsed.tzinfo is None:
-        raise NaiveDatetime(f"{text!r} has no time zone", untouched="everything", do=f"append Z or an offset: {text}Z")
+        raise NaiveDatetime(f"{text!r} has no time zone", hint=f"append Z or an offset: {text}Z")
     return parsed
 
 
 def require_picture(plot: Path | None) -> None:
     if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"{plot} is no .png or .svg", untouched="everything", do="name a picture")
+        raise BadInput(f"{plot} is no .png or .svg", hint="name a picture")

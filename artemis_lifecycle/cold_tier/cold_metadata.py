@@ -63,7 +63,7 @@ def _unreadable(what: str, path: str) -> UnreadableMetadata:
         f"A metadata file cannot be read: {what}",
         path=path,
         untouched="both tiers",
-        do="look at that file and at the catalog's pointer",
+        hint="look at that file and at the catalog's pointer",
     )
 
 
@@ -149,7 +149,7 @@ def _joined(
             f"Cold is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
             table=identity.live_table,
             untouched="both tables",
-            do="plan again, on the table as it is now",
+            hint="plan again, on the table as it is now",
         )
     new = dict(live)
     new["location"] = identity.cold_location

@@ -49,7 +49,7 @@ class ColdTables:
                 f"The cold table's list of closed tables cannot be read: {error}",
                 path=newest.metadata.metadata_location,
                 untouched="both tiers",
-                do="restore that metadata file",
+                hint="restore that metadata file",
             ) from error
 
     @classmethod
@@ -70,7 +70,7 @@ class ColdTables:
                     f"The cold catalog has no table {closed}, which {name} lists",
                     table=name,
                     untouched="both tiers",
-                    do="bring the catalog's row back; the metadata file of the newest table is whole",
+                    hint="bring the catalog's row back; the metadata file of the newest table is whole",
                 ) from error
             return location, cold_stores.read(location)
 

@@ -144,7 +144,7 @@ class Copier:
                 "The place of the copy is the file itself, under another name",
                 path=wanted.source,
                 untouched="the file",
-                do=f"see which link or mount leads {wanted.destination} there, remove it, then rerun",
+                hint=f"see which link or mount leads {wanted.destination} there, remove it, then rerun",
             )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
@@ -221,7 +221,7 @@ class Copier:
                 "Another file stands at the mirrored path, outside the table's own location in the cold tier",
                 path=destination,
                 untouched="both files",
-                do="see whose file that is; move it, or set cold_tier.enabled to false for this table",
+                hint="see whose file that is; move it, or set cold_tier.enabled to false for this table",
             )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
@@ -233,7 +233,7 @@ class Copier:
             f"A rewritten file reads back differently, {self._target.settings.copy_attempts} times",
             path=destination,
             untouched="the file it was made of",
-            do="check that store, then run the step again: finished batches are kept",
+            hint="check that store, then run the step again: finished batches are kept",
         )
 
 

@@ -340,7 +340,7 @@ def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> 
         f"{what}, after {moved} of {files} files had been moved",
         table=context.table,
         untouched="the other files, which stay readable in the cold tier",
-        do="run it again: it goes on with what is neither held nor needed",
+        hint="run it again: it goes on with what is neither held nor needed",
     )
 
 

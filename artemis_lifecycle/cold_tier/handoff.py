@@ -130,7 +130,7 @@ class HandoffContext:
     def root(self) -> str:
         root = self.config.operations.root
         if root is None:
-            raise ConfigError("operations.root has no address", untouched="everything", do="set it in lifecycle.yaml")
+            raise ConfigError("operations.root has no address", hint="set it in lifecycle.yaml")
         return root
 
 
@@ -234,7 +234,7 @@ def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | No
             f"The record of a handoff is damaged: {error}",
             path=path,
             untouched="both tiers",
-            do=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
+            hint=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
         ) from error
 
 
@@ -248,8 +248,7 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
     if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
         raise ConfigError(
             "A catalog has no warehouse",
-            untouched="everything",
-            do="set catalogs.live.warehouse and catalogs.cold.warehouse",
+            hint="set catalogs.live.warehouse and catalogs.cold.warehouse",
         )
     live_warehouse, cold_warehouse = catalogs.live.warehouse, catalogs.cold.warehouse
     rules = LocationRules.from_config(context.config.policy(table).orphans)
@@ -279,7 +278,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {quote(plan.table)}",
+            hint=f"plan again: artemis plan {quote(plan.table)}",
         )
     refuse_encrypted(metadata, plan.table)
     absent = [snapshot for snapshot in plan.snapshot_ids if metadata.snapshot(snapshot) is None]
@@ -289,7 +288,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
-            do=f"plan again: artemis plan {quote(plan.table)}",
+            hint=f"plan again: artemis plan {quote(plan.table)}",
         )
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
     with _cold_catalog(context.config) as catalog:
@@ -333,7 +332,7 @@ class _Watcher:
             table=self.plan.table,
             path=path,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-            do="mend what it says and run the handoff again: finished batches are kept",
+            hint="mend what it says and run the handoff again: finished batches are kept",
         )
 
     def lost(self, problems: Sequence[Problem]) -> HandoffFailed:
@@ -344,7 +343,7 @@ class _Watcher:
             table=self.plan.table,
             path=problems[0].path,
             untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-            do=f"restore the file and run the handoff again; or approve the loss: "
+            hint=f"restore the file and run the handoff again; or approve the loss: "
             f"artemis approve {self.plan.plan_id} --lost",
         )
 
@@ -464,7 +463,7 @@ def _changes(context: HandoffContext, catalog: CatalogReader, what: _Publication
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog",
-            do="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
+            hint="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
         )
     tags = _tags(context, what.base, newest.metadata)
     changes = []
@@ -497,7 +496,7 @@ def _changes(context: HandoffContext, catalog: CatalogReader, what: _Publication
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog; the plan stays open and holds its files",
-            do="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
+            hint="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
             "SELECT), or set cold_tier.enabled to false for it",
         ) from apart
     policy = context.config.policy(plan.table).cold_tier.split
@@ -574,7 +573,7 @@ def _newest(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog",
-            do="drop or rename that entry, which no handoff made, and run the handoff again",
+            hint="drop or rename that entry, which no handoff made, and run the handoff again",
         )
     return newest
 
@@ -590,7 +589,7 @@ def _closed(context: HandoffContext, catalog: CatalogReader, plan: HandoffInput,
             f"The cold catalog has no table {name}, which has the table's past",
             table=plan.table,
             untouched="both tiers",
-            do="bring the catalog's row back, and run the handoff again",
+            hint="bring the catalog's row back, and run the handoff again",
         )
     return current
 
@@ -614,7 +613,7 @@ def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdI
             table=plan.table,
             path=location,
             untouched="the cold catalog",
-            do="check the cold store, then run the handoff again",
+            hint="check the cold store, then run the handoff again",
         )
     return location
 
@@ -634,7 +633,7 @@ def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: H
             table=plan.table,
             path=location,
             untouched="the cold catalog; nothing was written there",
-            do="report this with the live metadata file; the plan stays open and holds its files",
+            hint="report this with the live metadata file; the plan stays open and holds its files",
         ) from error
 
 

@@ -120,7 +120,7 @@ def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
             f"The file is not the {file_format} file that its manifest says: {error}",
             path=path,
             untouched="all files",
-            do="see what wrote it; bring it back from a copy of the store",
+            hint="see what wrote it; bring it back from a copy of the store",
         ) from error
     return True  # Puffin has no columns.
 

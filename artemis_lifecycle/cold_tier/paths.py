@@ -57,7 +57,7 @@ class ColdIdentity:
                 f"The record of a table's place in the cold tier is damaged: {error}",
                 path=path,
                 untouched="both tiers",
-                do="restore the file; the cold table's paths follow from it",
+                hint="restore the file; the cold table's paths follow from it",
             ) from error
 
 
@@ -142,7 +142,7 @@ def _unplaceable(what: str, path: str) -> HandoffFailed:
         f"{what}, so it has no place in the cold tier",
         path=path,
         untouched="the table and all its files",
-        do="rewrite the table's files under plain paths, then plan again",
+        hint="rewrite the table's files under plain paths, then plan again",
     )
 
 
@@ -212,7 +212,7 @@ def no_cold_table(table: str) -> NoSuchTable:
         "The table has no cold table yet",
         table=table,
         untouched="all files",
-        do="its first handoff makes one: artemis hand-off PLAN",
+        hint="its first handoff makes one: artemis hand-off PLAN",
     )
 
 

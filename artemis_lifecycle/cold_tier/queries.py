@@ -118,7 +118,7 @@ class _Rest:
         self.left = left
 
     def error(self, what: str) -> BadInput:
-        return BadInput(f"This is no TAG statement: {what}", untouched="everything", do=f"write it as {TAG_FORM}")
+        return BadInput(f"This is no TAG statement: {what}", hint=f"write it as {TAG_FORM}")
 
     def next_is(self, *words: str) -> bool:
         return bool(self.left) and self.left[0].is_word(*words)
@@ -209,8 +209,7 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     if not cut or not (cut[0].is_word(*_READS) or cut[0].text == "("):
         raise BadInput(
             f"This statement does not begin as a query: {' '.join(token.text for token in cut[:4]) or 'it is empty'}",
-            untouched="everything",
-            do=f"write SELECT … FROM namespace.table FOR TAG 'name', or {TAG_FORM}",
+            hint=f"write SELECT … FROM namespace.table FOR TAG 'name', or {TAG_FORM}",
         )
     mark = _mark(sql)
     text = _with_versions(sql[: cut[-1].end], cut, mark)
@@ -268,16 +267,14 @@ def _parsed(spark: SparkSession, text: str) -> Any:
             said = "it nests too deep"
         raise BadInput(
             f"Spark cannot parse the query: {' '.join(said.split())[:600]}",
-            untouched="everything",
-            do="mend it; a tag is read with FROM namespace.table FOR TAG 'name'",
+            hint="mend it; a tag is read with FROM namespace.table FOR TAG 'name'",
         ) from error
     kinds = [_class(spark, kind) for kind in ("Command", "ParsedStatement")]
     for node in _nodes(spark, plan):
         if any(kind.isInstance(node) for kind in kinds):
             raise BadInput(
                 f"The statement does more than read ({node.getClass().getSimpleName()})",
-                untouched="everything",
-                do="give a query, or run it with Spark",
+                hint="give a query, or run it with Spark",
             )
     return plan
 
@@ -395,8 +392,7 @@ def _expressions(node: Any) -> Iterator[Any]:
 def _not_then(spelled: str, as_of: datetime, why: str) -> BadInput:
     return BadInput(
         f"{spelled} cannot be read as of {as_of.isoformat()}: {why}",
-        untouched="everything",
-        do="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
+        hint="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
         "or TAG of its own, or leave as_of out",
     )
 
@@ -430,8 +426,7 @@ class _Asked:
             if asked:
                 raise BadInput(
                     f"Which table is {spelled}? It has no namespace",
-                    untouched="everything",
-                    do=f"write FROM namespace.{spelled} {self._as_written(clause)}",
+                    hint=f"write FROM namespace.{spelled} {self._as_written(clause)}",
                 )
             if parts[0].lower() in self.common:
                 self._require_no_other(parts[0])
@@ -517,11 +512,8 @@ def _instant(spark: SparkSession, clause: str) -> datetime:
     except PySparkException as error:
         raise BadInput(
             f"{expression} is no instant: {' '.join(str(error).split())[:300]}",
-            untouched="everything",
-            do="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'",
+            hint="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'",
         ) from error
     if row is None or row["at"] is None:
-        raise BadInput(
-            f"{expression} is no instant", untouched="everything", do="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'"
-        )
+        raise BadInput(f"{expression} is no instant", hint="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'")
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row["at"])

@@ -39,14 +39,11 @@ class Selector:
     def __post_init__(self) -> None:
         given = [name for name in ("as_of", "snapshot_id", "tag") if getattr(self, name) is not None]
         if len(given) > 1 and given != ["as_of", "tag"]:
-            raise BadInput(
-                f"Two selectors at once: {' and '.join(given)}", untouched="everything", do="give one of them"
-            )
+            raise BadInput(f"Two selectors at once: {' and '.join(given)}", hint="give one of them")
         if self.as_of is not None and self.as_of.tzinfo is None:
             raise NaiveDatetime(
                 f"as_of={self.as_of} has no time zone",
-                untouched="everything",
-                do="pass a datetime with tzinfo, e.g. UTC",
+                hint="pass a datetime with tzinfo, e.g. UTC",
             )
 
     def __str__(self) -> str:
@@ -99,8 +96,7 @@ def route(
             raise BadInput(
                 f"{selector.tag!r} is a branch: what it had at an instant is not kept",
                 table=table,
-                untouched="everything",
-                do="leave as_of out, or name a snapshot of the branch by its id",
+                hint="leave as_of out, or name a snapshot of the branch by its id",
             )
         if selector.as_of is None and ref is not None:
             return Route("live", live.refs[selector.tag].snapshot_id, ref=selector.tag)
@@ -127,8 +123,7 @@ def route(
     raise NoSuchSnapshot(
         f"Neither tier has {'a' if selector.tag and not known else 'the table'} {selector}{known}",
         table=table,
-        untouched="everything",
-        do=f"see what there is with: artemis history {quote(table)}",
+        hint=f"see what there is with: artemis history {quote(table)}",
     )
 
 

@@ -127,7 +127,7 @@ class RestoreMapping:
             "The cold table names a file outside the cold warehouse",
             path=path,
             untouched="the live table",
-            do="see who wrote that metadata: no handoff did",
+            hint="see who wrote that metadata: no handoff did",
         )
 
     def owns(self, path: str) -> bool:
@@ -158,7 +158,7 @@ def restore(
             f"Neither tier has snapshot {request.snapshot_id}",
             table=request.table,
             untouched="the table",
-            do=f"see what there is with: artemis history {quote(request.table)}",
+            hint=f"see what there is with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
     ids = _live_ids(context, request, source, cold, live)
@@ -209,7 +209,7 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
             "main is what the table's writers write to" if request.branch.strip() else "The branch has no name",
             table=request.table,
             untouched="the table",
-            do="restore to a branch of its own, look at it, and take from there what you need",
+            hint="restore to a branch of its own, look at it, and take from there what you need",
         )
     ref = live.refs.get(request.branch)
     if ref is None or (ref.is_branch and ref.snapshot_id == request.snapshot_id):
@@ -232,7 +232,7 @@ def _taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
         f"The table has a {kind} {request.branch!r} already, on snapshot {snapshot_id}",
         table=request.table,
         untouched="the table",
-        do="name another branch, or drop that one first",
+        hint="name another branch, or drop that one first",
     )
 
 
@@ -248,7 +248,7 @@ def _live_ids(
             table=request.table,
             path=live.metadata_location,
             untouched="the live table",
-            do=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
+            hint=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
             "insert what you need",
         )
 
@@ -372,7 +372,7 @@ def _check_protected(context: RestoreContext, record: RestoreRecord) -> None:
             table=record.table,
             path=record.folder,
             untouched="the table",
-            do="run the restore again: it begins anew",
+            hint="run the restore again: it begins anew",
         )
 
 
@@ -390,7 +390,7 @@ class _Watcher:
             table=self.request.table,
             path=path,
             untouched="the live table's metadata and all files that it had",
-            do="mend what it says and run the restore again: finished batches are kept",
+            hint="mend what it says and run the restore again: finished batches are kept",
         )
 
     def lost(self, problems: Sequence[Problem]) -> RestoreFailed:
@@ -400,7 +400,7 @@ class _Watcher:
             table=self.request.table,
             path=problems[0].path,
             untouched="the live table's metadata and all files that it had",
-            do="bring the file back from a copy of the cold store, and run the restore again",
+            hint="bring the file back from a copy of the cold store, and run the restore again",
         )
 
 
@@ -478,7 +478,7 @@ def _commit(
                 table=request.table,
                 path=base.metadata_location,
                 untouched="the live table",
-                do="run the restore again: it begins anew",
+                hint="run the restore again: it begins anew",
             )
         return Change(
             add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
@@ -568,5 +568,5 @@ def _check_table(request: RestoreRequest, base: BaseState) -> None:
             f"The name now belongs to another table ({base.table_uuid}, not {request.table_uuid})",
             table=request.table,
             untouched="both tables",
-            do="look at the table, and run the restore again if it is the one that you mean",
+            hint="look at the table, and run the restore again if it is the one that you mean",
         )

@@ -43,7 +43,7 @@ def history_of(properties: Mapping[str, str] | None) -> tuple[Meaning, ...]:
         raise UnreadableMetadata(
             f"The cold table's history of tags ({TAGS}) cannot be read: {error}",
             untouched="both tiers",
-            do="restore the cold table's metadata file",
+            hint="restore the cold table's metadata file",
         ) from error
 
 

@@ -137,7 +137,6 @@ class _Looker(FileWork):
             raise StorageError(
                 "An archived file is gone",
                 path=path,
-                untouched="everything",
-                do="see who deleted it: no snapshot that reads it can be thawed",
+                hint="see who deleted it: no snapshot that reads it can be thawed",
             )
         return state.readable, state.thawing, state.readable_until

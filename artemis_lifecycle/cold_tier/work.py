@@ -197,7 +197,7 @@ def load_work(stores: Stores, folder: str) -> Work | None:
             f"The sealed list of files to copy is damaged: {error}",
             path=path,
             untouched="both tiers",
-            do="remove that file and run the step again",
+            hint="remove that file and run the step again",
         ) from error
 
 

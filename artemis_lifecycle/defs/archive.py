@@ -3,10 +3,10 @@ their own."""
 
 from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
-from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses
 from artemis_lifecycle.defs.common import Changes
-from artemis_lifecycle.defs.failures import RETRIES, told_to_dagster
+from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
@@ -21,7 +21,7 @@ ARCHIVED_FILES = {
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Move what only cold snapshots past their retention read, into the archive's storage class."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
@@ -30,9 +30,9 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
     context.add_output_metadata(
         {
             "dry_run": done.dry_run,
-            "dagster/column_schema": shown.column_schema(ARCHIVED_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ARCHIVED_FILES),
             "storage_class": done.storage_class,
-            "cutoff": shown.instant(done.cutoff),
+            "cutoff": ui_metadata.instant(done.cutoff),
             "snapshots_due": len(done.snapshot_ids),
             "snapshots_held": len(done.held_snapshots),
             "files_due": done.due_files,
@@ -42,8 +42,8 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
             "files_still_live": done.still_live,
             "files_needed_elsewhere": done.needed_elsewhere,
             "needed_by": terminal(", ".join(done.needed_by)),
-            "failures": shown.table(["path", "error"], done.failures),
-            **({"sealed_files": shown.place(done.files_location)} if done.files_location else {}),
+            "failures": ui_metadata.table(["path", "error"], done.failures),
+            **({"sealed_files": ui_metadata.place(done.files_location)} if done.files_location else {}),
             "seconds": watch.seconds,
         }
     )
@@ -52,7 +52,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Read the cold files that are due, compare checksums, copy lost ones again while live has them."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
@@ -78,9 +78,9 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
             "repaired": done.repaired,
             "lost": done.lost,
             "open_losses": done.open_losses,
-            "rotation_began": shown.instant(done.began_at),
+            "rotation_began": ui_metadata.instant(done.began_at),
             "share_of_rotation": done.share_done,
-            "problems": shown.table(
+            "problems": ui_metadata.table(
                 ["path", "repaired", "reason"], [(each.path, each.repaired, each.reason) for each in done.problems]
             ),
             "seconds": watch.seconds,
@@ -91,7 +91,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Look how far the table's thaws are: readable, over, or lapsed."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
     columns = ["thaw", "case", "requester", "approved by", "state", "files", "bytes", "readable until"]
@@ -99,13 +99,13 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
         (t.thaw_id, t.case_id, t.requester, t.approved_by, t.state, t.files, t.bytes, t.readable_until)
         for t in followed
     ]
-    context.add_output_metadata({"thaws": shown.table(columns, rows), "seconds": watch.seconds})
+    context.add_output_metadata({"thaws": ui_metadata.table(columns, rows), "seconds": watch.seconds})
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete for good what was in quarantine for longer than its retention."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.dry_run)
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
     context.add_output_metadata(
@@ -114,7 +114,7 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
             "files": sum(each.deleted for each in done),
             "bytes": sum(each.bytes for each in done),
             "failed": sum(each.failed for each in done),
-            "purged": shown.table(["plan or scan", "files", "bytes", "failed"], rows),
+            "purged": ui_metadata.table(["plan or scan", "files", "bytes", "failed"], rows),
             "seconds": watch.seconds,
         }
     )
@@ -123,7 +123,7 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Scan what dropped tables have left whose time is over, and delete what was approved."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         done = lifecycle.get().clear_dropped(dry_run=config.dry_run)
     for each in done:
         if each.problem:
@@ -148,7 +148,7 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
             "dry_run": config.dry_run,
             "dropped_tables": len(done),
             "files_deleted": sum(each.deleted for each in done),
-            "tables": shown.table(columns, rows),
+            "tables": ui_metadata.table(columns, rows),
             "seconds": watch.seconds,
         }
     )
@@ -157,12 +157,12 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})
 def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete the records of what was done longer ago than `records` of lifecycle.yaml says."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         done = lifecycle.get().forget_records(dry_run=config.dry_run)
     context.add_output_metadata(
         {
             "dry_run": config.dry_run,
-            "forgotten": shown.table(["records", "rows or frames"], done.counts.items()),
+            "forgotten": ui_metadata.table(["records", "rows or frames"], done.counts.items()),
             "files": done.files,
             "bytes": done.bytes,
             "seconds": watch.seconds,

@@ -22,9 +22,9 @@ from dagster import (
 )
 
 from artemis_lifecycle.catalogs.guard import GuardState
-from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
@@ -67,7 +67,7 @@ def _result(
         description=terminal(description),
         metadata={
             **numbers,
-            **({"offenders": shown.table(["offender"], [(offender,) for offender in named])} if named else {}),
+            **({"offenders": ui_metadata.table(["offender"], [(offender,) for offender in named])} if named else {}),
         },
     )
 
@@ -75,7 +75,7 @@ def _result(
 @_check("snapshot_history")
 def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The history that was materialised last is of the table's current metadata file, or was so less than a day ago."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         history, now = steps.snapshot_history(table), steps.operations.clock.now()
     newest = context.instance.fetch_materializations(
@@ -86,7 +86,7 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
     pinned = newest[0].asset_materialization
     seen = pinned.metadata["metadata_location"] if pinned is not None else None
     age = now - datetime.fromtimestamp(newest[0].timestamp, tz=UTC)
-    current = seen == shown.place(history.metadata_location)
+    current = seen == ui_metadata.place(history.metadata_location)
     return _result(
         current or age <= MAX_METADATA_AGE,
         "It is the current metadata file." if current else f"The table has moved on; the history was read {age} ago.",
@@ -98,7 +98,7 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
 @_check("expiration_plan", blocking=True)
 def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No branch or tag that the plan leaves in place points to a snapshot that it removes, as the table is now."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         plan, history = steps.uncommitted_plan(table), steps.snapshot_history(table)
     return judge_refs(plan, history)
@@ -107,7 +107,7 @@ def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: Lifecyc
 @_check("expiration_plan", blocking=True)
 def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Each snapshot that was current at any instant of the window stays, the one at its edge included."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
     return judge_window_edge(plan)
@@ -116,7 +116,7 @@ def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: Lifec
 @_check("cold_tier_snapshots", blocking=True)
 def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The plan's snapshots are in the cold table, walk through cold storage alone, and their copies read back right."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
         if plan is None or not plan.expired_snapshots:
@@ -142,7 +142,7 @@ def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: Lifecycle
 @_check("cold_tier_snapshots")
 def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No cold file of the table is lost: each that a scrub found gone or damaged is as recorded again."""
-    with told_to_dagster():
+    with as_dagster_failure():
         return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
@@ -150,7 +150,7 @@ def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: L
 def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The cold catalog's triggers stand as they were made, so that nobody but a handoff writes to it or drops from it;
     a warning for a day after they were found broken and restored."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps = lifecycle.get()
         return judge_guard(steps.cold_guard(), steps.operations.clock.now())
 
@@ -193,7 +193,7 @@ def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckRes
 
 
 def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    with told_to_dagster():
+    with as_dagster_failure():
         found = reachable_presence(lifecycle.get(), table_of(context.partition_key))
     return _result(
         not found.absent_files,
@@ -204,7 +204,7 @@ def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource)
         files=found.reachable_files,
         files_absent=found.absent_files,
         files_looked_at=found.looked_at,
-        metadata_location=shown.place(found.metadata_location),
+        metadata_location=ui_metadata.place(found.metadata_location),
     )
 
 
@@ -282,7 +282,7 @@ def judge_window_edge(plan: ExpirationPlan | None) -> AssetCheckResult:
 @_check("orphan_scan")
 def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Orphans are a small part of what is listed; a large part means a wrong location or scheme rather than litter."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         scan = steps.latest_scan(table)
     if scan is None:
@@ -301,7 +301,7 @@ def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle:
 @_check("orphan_scan")
 def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Files skipped as in flight become committed or orphans; many of them in scan after scan mean that they do not."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         found = steps.in_flight(table)
     if found is None:
@@ -321,7 +321,7 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
 @_check("physical_deletion")
 def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No plan that holds its files was planned longer ago than a week and its grace: it would hold them for ever."""
-    with told_to_dagster():
+    with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace
         waiting = [record for record in steps.plans(table) if record.status in HOLDING]

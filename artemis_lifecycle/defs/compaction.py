@@ -3,7 +3,7 @@
 from dagster import AssetExecutionContext, asset
 
 from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 
@@ -13,7 +13,7 @@ GROUP = "compaction"
 @asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
 def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The table's manifests: many small ones rewritten into few, where their average size asks for it."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         done = steps.compact_manifests(table, dry_run=config.dry_run)
     return Materialized(
@@ -32,7 +32,7 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
 @asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
 def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The table's data files: small ones rewritten into larger ones, deletes applied, within the bandwidth budget."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         done = steps.compact_data_files(table, dry_run=config.dry_run)
     return Materialized(

@@ -2,9 +2,9 @@
 
 from dagster import AssetExecutionContext, asset
 
-from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
@@ -18,7 +18,7 @@ GROUP = "expiration"
 @asset(**declared(GROUP, {"iceberg", "python"}))
 def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Snapshots, refs and snapshot log of the table, pinned to the metadata file that the catalog names."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         history = steps.snapshot_history(table)
         frame = history.to_pandas()
@@ -27,14 +27,14 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
     return Materialized(
         metadata={
             "dagster/row_count": len(frame),
-            "dagster/column_schema": shown.frame_schema(frame),
+            "dagster/column_schema": ui_metadata.frame_schema(frame),
             "snapshots": len(history.snapshots),
             "refs": len(history.refs),
             "log_entries": len(history.log),
             "table_uuid": history.table_uuid,
-            "metadata_location": shown.place(history.metadata_location),
-            "read_at": shown.instant(history.read_at),
-            "newest_snapshots": shown.table(list(preview.columns), preview.itertuples(index=False)),
+            "metadata_location": ui_metadata.place(history.metadata_location),
+            "read_at": ui_metadata.instant(history.read_at),
+            "newest_snapshots": ui_metadata.table(list(preview.columns), preview.itertuples(index=False)),
             "seconds": watch.seconds,
         }
     )
@@ -43,19 +43,19 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
 @asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
 def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file that the snapshots kept by the table's policy reach: data, deletes, manifests, lists, statistics."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         reachable = steps.reachable_set(table)
     files = sum(reachable.counts.values())
     return Materialized(
         metadata={
             "dagster/row_count": files,
-            "dagster/column_schema": shown.column_schema(shown.REACHABLE_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.REACHABLE_FILES),
             "snapshots_kept": len(reachable.snapshot_ids),
             "files": files,
             "bytes": reachable.size_in_bytes,
-            "metadata_location": shown.place(reachable.metadata_location),
-            "by_kind": shown.table(["kind", "files"], reachable.counts.items()),
+            "metadata_location": ui_metadata.place(reachable.metadata_location),
+            "by_kind": ui_metadata.table(["kind", "files"], reachable.counts.items()),
             "seconds": watch.seconds,
         }
     )
@@ -64,28 +64,28 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",)))
 def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """What an expiration would remove, sealed: snapshots, refs, each file with its size and reason. Changes nothing."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = steps.plan_expiration(table)
     summary = plan.summary
     return Materialized(
         metadata={
             "dagster/row_count": summary.files,
-            "dagster/column_schema": shown.column_schema(shown.PLAN_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.PLAN_FILES),
             "plan_id": plan.plan_id,
             "snapshots_kept": summary.snapshots_kept,
             "snapshots_expired": summary.snapshots_expired,
             "refs_expired": summary.refs_expired,
             "files": summary.files,
             "bytes": summary.size_in_bytes,
-            "cutoff": shown.instant(plan.cutoff),
-            "base_metadata_location": shown.place(plan.base_metadata_location),
-            "sealed_files": shown.place(plan.files_location),
-            "query": shown.query(steps.config.catalogs.live.name, "plan_files", f"plan_id = '{plan.plan_id}'"),
-            "by_kind": shown.table(
+            "cutoff": ui_metadata.instant(plan.cutoff),
+            "base_metadata_location": ui_metadata.place(plan.base_metadata_location),
+            "sealed_files": ui_metadata.place(plan.files_location),
+            "query": ui_metadata.query(steps.config.catalogs.live.name, "plan_files", f"plan_id = '{plan.plan_id}'"),
+            "by_kind": ui_metadata.table(
                 ["kind", "files", "bytes"], [(kind.kind, kind.files, kind.size_in_bytes) for kind in summary.by_kind]
             ),
-            "why_kept": shown.table(
+            "why_kept": ui_metadata.table(
                 ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
             ),
             "seconds": watch.seconds,
@@ -96,7 +96,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",)))
 def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
         done = steps.hand_off(plan.plan_id)
@@ -119,9 +119,13 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
             "bytes_copied": done.copied_bytes,
             "files_reused": done.reused_files,
             "files_verified": done.verified_files,
-            "oldest_snapshot": shown.epoch(min(times, default=None)),
-            "newest_snapshot": shown.epoch(max(times, default=None)),
-            **({"metadata_location": shown.place(cold.newest.metadata.metadata_location)} if cold is not None else {}),
+            "oldest_snapshot": ui_metadata.epoch(min(times, default=None)),
+            "newest_snapshot": ui_metadata.epoch(max(times, default=None)),
+            **(
+                {"metadata_location": ui_metadata.place(cold.newest.metadata.metadata_location)}
+                if cold is not None
+                else {}
+            ),
             "attempts": done.attempts,
             "seconds": watch.seconds,
         }
@@ -131,7 +135,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",)))
 def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         done = steps.commit_expiration(newest_plan(steps, table).plan_id, dry_run=config.dry_run)
     return Materialized(
@@ -142,8 +146,8 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
             "refs_expired": done.refs_removed,
             "snapshots_overtaken": len(done.overtaken),
             "attempts": done.attempts,
-            "metadata_location": shown.place(done.metadata_location),
-            "files_due_at": shown.instant(done.due_at),
+            "metadata_location": ui_metadata.place(done.metadata_location),
+            "files_due_at": ui_metadata.instant(done.due_at),
             "seconds": watch.seconds,
         }
     )
@@ -155,7 +159,7 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
 
     A dry run looks at the uncommitted plan too, and tells what of it would go today.
     """
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plans = [record.plan_id for record in steps.due_plans(table)]
         if config.dry_run:
@@ -165,14 +169,14 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
     return Materialized(
         metadata={
             "dry_run": config.dry_run,
-            "dagster/column_schema": shown.column_schema(shown.DELETED_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "plans": len(reports),
-            **shown.deletion(reports),
-            "plans_in_grace": shown.table(
+            **ui_metadata.deletion(reports),
+            "plans_in_grace": ui_metadata.table(
                 ["plan", "files", "bytes", "due at"],
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],
             ),
-            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
+            "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
             "seconds": watch.seconds,
         }
     )
@@ -184,5 +188,5 @@ def newest_plan(lifecycle: Lifecycle, table: str) -> PlanRecord:
         if record.status not in (PlanStatus.SUPERSEDED, PlanStatus.CLOSED):
             return record
     raise NoSuchPlan(
-        "The table has no plan", table=table, untouched="the table", do="materialise expiration_plan for it first"
+        "The table has no plan", table=table, untouched="the table", hint="materialise expiration_plan for it first"
     )

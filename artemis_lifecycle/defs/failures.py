@@ -36,7 +36,7 @@ class Watch:
 
 
 @contextmanager
-def told_to_dagster() -> Iterator[Watch]:
+def as_dagster_failure() -> Iterator[Watch]:
     """Time the block, and turn an error inside it into a Failure that says the same.
 
     Only what may pass by itself is tried again in the run. A table whose lease is taken fails at once, to be tried
@@ -45,7 +45,7 @@ def told_to_dagster() -> Iterator[Watch]:
     try:
         yield Watch()
     except LifecycleError as error:
-        parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.do}
+        parts = {"table": error.table, "path": error.path, "left_untouched": error.untouched, "next": error.hint}
         raise Failure(
             description=str(error),
             metadata={

@@ -2,9 +2,9 @@
 
 from dagster import AssetExecutionContext, asset
 
-from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, declared, opened
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.lineage.ledger import COLUMNS as LEDGER_COLUMNS
 from artemis_lifecycle.lineage.ledger import LEDGER
@@ -15,18 +15,18 @@ GROUP = "observation"
 @asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
 def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Who wrote each snapshot that the table ever had, when and why: its commits' summaries, kept after they expire."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         update = steps.record_lineage(table)
     return Materialized(
         metadata={
             "dagster/row_count": update.recorded,
-            "dagster/column_schema": shown.ddl_schema(LEDGER_COLUMNS),
+            "dagster/column_schema": ui_metadata.ddl_schema(LEDGER_COLUMNS),
             "snapshots": update.recorded,
             "snapshots_added": update.added,
             "snapshots_incomplete": update.incomplete,
-            "metadata_location": shown.place(update.metadata_location),
-            "query": shown.query(steps.config.catalogs.live.name, LEDGER, f"table_uuid = '{update.table_uuid}'"),
+            "metadata_location": ui_metadata.place(update.metadata_location),
+            "query": ui_metadata.query(steps.config.catalogs.live.name, LEDGER, f"table_uuid = '{update.table_uuid}'"),
             "seconds": watch.seconds,
         }
     )
@@ -35,17 +35,17 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 @asset(**declared(GROUP, {"iceberg", "python"}, ("snapshot_history",)))
 def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The schemas that the table has had, what each changed, and the snapshots that used it."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         history = steps.schema_history(table)
         frame = history.to_pandas()
     return Materialized(
         metadata={
             "dagster/row_count": len(frame),
-            "dagster/column_schema": shown.frame_schema(frame),
+            "dagster/column_schema": ui_metadata.frame_schema(frame),
             "schemas": len(history.versions),
-            "metadata_location": shown.place(history.metadata_location),
-            "versions": shown.table(list(frame.columns), frame.itertuples(index=False)),
+            "metadata_location": ui_metadata.place(history.metadata_location),
+            "versions": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,
         }
     )
@@ -54,7 +54,7 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 @asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
 def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Small files, deletes, manifests and metadata: what makes reading the table slow."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
         frame = health.to_pandas()
@@ -72,22 +72,22 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "delete_files": health.delete_files,
             "manifests": health.manifests,
             "metadata_bytes": health.metadata_bytes,
-            "metadata_location": shown.place(health.metadata_location),
+            "metadata_location": ui_metadata.place(health.metadata_location),
             "bytes_held_by_policy": policy.size_in_bytes,
             "files_held_by_policy": policy.files,
-            "retention_curve": shown.picture(curve.plot(), f"Held by window, and by ref, of {table}"),
-            "held_by_ref": shown.table(
+            "retention_curve": ui_metadata.picture(curve.plot(), f"Held by window, and by ref, of {table}"),
+            "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
                 [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
             ),
             **{f"bytes_{tier.tier.replace('-', '_')}": tier.size_in_bytes for tier in costs.tiers},
             **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
-            "costs": shown.picture(costs.plot(), f"Held by tier and by tag, of {table}"),
-            "held_by_tier": shown.table(
+            "costs": ui_metadata.picture(costs.plot(), f"Held by tier and by tag, of {table}"),
+            "held_by_tier": ui_metadata.table(
                 ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
                 [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],
             ),
-            "figures": shown.table(list(frame.columns), frame.itertuples(index=False)),
+            "figures": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,
         }
     )

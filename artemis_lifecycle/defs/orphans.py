@@ -2,9 +2,9 @@
 
 from dagster import AssetExecutionContext, asset
 
-from artemis_lifecycle.defs import shown
+from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.operations.heartbeats import SHOWN
@@ -16,20 +16,20 @@ GROUP = "orphans"
 @asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",)))
 def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as the store shows them, sealed with the times it was taken between."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         listing = steps.list_objects(table)
     return Materialized(
         metadata={
             "dagster/row_count": listing.files,
-            "dagster/column_schema": shown.column_schema(shown.LISTED_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.LISTED_FILES),
             "listing_id": listing.listing_id,
             "files": listing.files,
             "bytes": listing.bytes,
-            "listed_from": shown.instant(listing.started_at),
-            "listed_until": shown.instant(listing.finished_at),
-            "locations": shown.table(["location"], [(location,) for location in listing.locations]),
-            "sealed_files": shown.place(listing.files_location),
+            "listed_from": ui_metadata.instant(listing.started_at),
+            "listed_until": ui_metadata.instant(listing.finished_at),
+            "locations": ui_metadata.table(["location"], [(location,) for location in listing.locations]),
+            "sealed_files": ui_metadata.place(listing.files_location),
             "seconds": watch.seconds,
         }
     )
@@ -38,7 +38,7 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",)))
 def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Listed, and neither reachable by metadata read after the listing, nor young, a live writer's or in a plan."""
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.scan_orphans(table, listing=steps.latest_listing(table))
         trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
@@ -46,7 +46,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
     return Materialized(
         metadata={
             "dagster/row_count": summary.orphan_files,
-            "dagster/column_schema": shown.column_schema(shown.ORPHAN_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.ORPHAN_FILES),
             "scan_id": scan.scan_id,
             "orphans": summary.orphan_files,
             "bytes": summary.orphan_bytes,
@@ -54,19 +54,19 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
             "orphan_share": round(summary.orphan_share, 6),
             "skipped_in_flight": scan.skipped_in_flight,
             "skipped_young": summary.too_young,
-            "listed_at": shown.instant(scan.listed_at),
-            "metadata_read_at": shown.instant(scan.metadata_read_at),
-            "metadata_location": shown.place(scan.metadata_location),
-            "sealed_files": shown.place(scan.files_location),
-            "why_files_stay": shown.table(
+            "listed_at": ui_metadata.instant(scan.listed_at),
+            "metadata_read_at": ui_metadata.instant(scan.metadata_read_at),
+            "metadata_location": ui_metadata.place(scan.metadata_location),
+            "sealed_files": ui_metadata.place(scan.files_location),
+            "why_files_stay": ui_metadata.table(
                 ["reason", "files", "bytes"],
                 [(why, files, summary.bytes_by_reason.get(why, 0)) for why, files in summary.files_by_reason.items()],
             ),
-            "by_origin": shown.table(["origin", "orphans"], summary.orphans_by_origin.items()),
+            "by_origin": ui_metadata.table(["origin", "orphans"], summary.orphans_by_origin.items()),
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
-            "next_scan_at": shown.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
-            "over_time": shown.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
-            "live_writers": shown.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
+            "next_scan_at": ui_metadata.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
+            "over_time": ui_metadata.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
+            "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
             "seconds": watch.seconds,
         }
     )
@@ -78,22 +78,22 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
 
     Deletions of older scans that were interrupted are finished first: no newer scan names their files.
     """
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.latest_scan(table)
         if scan is None:
             raise NoSuchPlan(
-                "The table has no scan", table=table, untouched="all files", do="materialise orphan_scan first"
+                "The table has no scan", table=table, untouched="all files", hint="materialise orphan_scan first"
             )
         begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
         reports = [steps.delete_orphans(scan_id, dry_run=config.dry_run) for scan_id in [*begun, scan.scan_id]]
     return Materialized(
         metadata={
             "dry_run": config.dry_run,
-            "dagster/column_schema": shown.column_schema(shown.DELETED_FILES),
+            "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "scan_id": scan.scan_id,
-            **shown.deletion(reports),
-            "query": shown.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
+            **ui_metadata.deletion(reports),
+            "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
             "seconds": watch.seconds,
         }
     )

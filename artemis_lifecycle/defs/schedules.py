@@ -68,7 +68,7 @@ def step_requests(
     return SkipReason(terminal("; ".join(f"{table.table}: {verdict.why}" for table, verdict in verdicts[:20])))
 
 
-def upkeep_requests(
+def maintenance_requests(
     job: str, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, *, by_day: bool = False
 ) -> list[RunRequest] | SkipReason:
     """One request of `job` per governed table with none under way; `by_day` leaves out those in their quiet window."""
@@ -120,19 +120,19 @@ def _nightly(step: Step) -> ScheduleDefinition:
     )
 
 
-def _upkeep(name: str, cron: str, job: Any, description: str, *, by_day: bool = False) -> ScheduleDefinition:
+def _maintenance(name: str, cron: str, job: Any, description: str, *, by_day: bool = False) -> ScheduleDefinition:
     return _schedule(
         name,
         cron,
         job,
         description,
-        lambda lifecycle, instance, now: upkeep_requests(job.name, lifecycle, instance, now, by_day=by_day),
+        lambda lifecycle, instance, now: maintenance_requests(job.name, lifecycle, instance, now, by_day=by_day),
     )
 
 
 def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
     """Only tables with a cold tier whose policy has its files read again."""
-    found = upkeep_requests("cold_scrub", lifecycle, instance, now, by_day=True)
+    found = maintenance_requests("cold_scrub", lifecycle, instance, now, by_day=True)
     if isinstance(found, SkipReason):
         return found
 
@@ -149,7 +149,7 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
     due = {record.table for record in lifecycle.operations.quarantines.due()}
     if not due:
         return SkipReason("nothing in quarantine is past its retention")
-    found = upkeep_requests("quarantine_purge", lifecycle, instance, now)
+    found = maintenance_requests("quarantine_purge", lifecycle, instance, now)
     if isinstance(found, SkipReason):
         return found
     return [request for request in found if table_of(request.partition_key or "") in due] or SkipReason(
@@ -177,15 +177,15 @@ def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
 
 ALL = (
     *(_nightly(step) for step in Step),
-    _upkeep(
+    _maintenance(
         "daily_data_compaction",
         "30 8-20/4 * * *",
         jobs.data_compaction,
         "Four times by day, outside each table's quiet window.",
         by_day=True,
     ),
-    _upkeep("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
-    _upkeep(
+    _maintenance("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
+    _maintenance(
         "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff's hour."
     ),
     _schedule(
@@ -216,5 +216,5 @@ ALL = (
         "On the 2nd of each month: records past their retention.",
         one_run("records"),
     ),
-    _upkeep("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
+    _maintenance("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
 )

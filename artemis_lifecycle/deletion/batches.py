@@ -139,7 +139,7 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
             table=job.table,
             path=seal,
             untouched="all files of the job that were not deleted before",
-            do="plan or scan again",
+            hint="plan or scan again",
         ) from error
     batches = Batches(folder, {part.batch: part for part in found})
     _require_count(job, batches.parts, folder)
@@ -185,7 +185,7 @@ def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
-            do="plan or scan again",
+            hint="plan or scan again",
         )
 
 
@@ -208,7 +208,7 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
             f"The journal names batch {batch}, which was never sealed",
             path=batches.folder,
             untouched="the files of the batch",
-            do="plan or scan again",
+            hint="plan or scan again",
         )
     return _numbered(_read_part(stores, f"{batches.folder}/{part.name}", part.sha256))
 
@@ -371,7 +371,7 @@ def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str
             table=job.table,
             path=folder,
             untouched="all files of the job",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
 
 
@@ -407,7 +407,7 @@ def _read_part(stores: Stores, path: str, sha256: str | None) -> pa.Table:
             "A sealed batch differs from its checksum",
             path=path,
             untouched="the files of the batch",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
     return ParquetReader(data, path, stores.limits).read()
 

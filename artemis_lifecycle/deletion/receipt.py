@@ -178,8 +178,7 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
             f"There is no receipt of {job_id}",
             table=table,
             path=path,
-            untouched="everything",
-            do="a receipt is written when every file has its outcome: let the deletion end",
+            hint="a receipt is written when every file has its outcome: let the deletion end",
         )
     try:
         stored = json.loads(stores.read(path))
@@ -192,8 +191,7 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
             f"The receipt is damaged: {error}",
             table=table,
             path=path,
-            untouched="everything",
-            do=f"what became of each file also stands in the journal: artemis receipt {job_id} writes it anew once the "
+            hint=f"what became of each file also stands in the journal: artemis receipt {job_id} writes it anew once the "
             "damaged file is out of the way",
         ) from error
 

@@ -79,7 +79,7 @@ def _remove(stores: Stores, folder: str, done: _Sum, *, dry_run: bool) -> None:
             f"{len(refused)} files of old records cannot be deleted: {refused[0].error}",
             path=refused[0].path,
             untouched="the rows that name them",
-            do="see what the store refuses, and run this again",
+            hint="see what the store refuses, and run this again",
         )
     _remove_folders(stores, folder, [file.path for file in found])
 

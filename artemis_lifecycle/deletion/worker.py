@@ -186,7 +186,9 @@ def delete_job(
     if dry_run:
         return _dry_run(context, job)
     if lease is None:
-        raise Refused("A deletion needs the table's lease", table=job.table, untouched="all files", do="take the lease")
+        raise Refused(
+            "A deletion needs the table's lease", table=job.table, untouched="all files", hint="take the lease"
+        )
     return _Run(context, job, lease, settings, pause).run()
 
 
@@ -461,7 +463,7 @@ class _Run:
                 f"Reading what protects the files takes longer than the {_LOOK_LASTS:g} s for which it counts",
                 table=self.job.table,
                 untouched="all files of the job that were not deleted before",
-                do="delete again when Postgres and the store answer faster",
+                hint="delete again when Postgres and the store answer faster",
             )
         kept, going = judged.kept, judged.going
         moved: list[int] = []
@@ -659,7 +661,7 @@ def _dry_run(context: DeletionContext, job: DeletionJob) -> DeletionReport:
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
-            do="plan or scan again; the stored list was damaged",
+            hint="plan or scan again; the stored list was damaged",
         )
     totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
     files = Counter({row["outcome"]: row["path_count"] for row in totals})

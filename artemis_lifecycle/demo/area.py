@@ -22,8 +22,8 @@ from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_p
 from artemis_lifecycle.config import LifecycleConfig, load_config
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY
 from artemis_lifecycle.errors import MissingFile, Refused, UnreadableMetadata
-from artemis_lifecycle.local.addresses import fill
-from artemis_lifecycle.local.locks import file_lock
+from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.plans import HOLDING
@@ -100,7 +100,7 @@ def _refuse_foreign_folder(folder: Path) -> None:
             "The demo's folder holds something that the demo did not make",
             path=str(folder),
             untouched="all of it",
-            do="move it away, or name another folder with --home",
+            hint="move it away, or name another folder with --home",
         )
 
 
@@ -118,8 +118,7 @@ def _wipe(config: LifecycleConfig, folder: Path) -> None:
             raise Refused(
                 f"Catalogs {LIVE} and {COLD} of this Postgres have {len(strangers)} tables outside this demo's folder",
                 path=strangers[0],
-                untouched="everything",
-                do="run the demo with the home that made them, or name another Postgres in ARTEMIS_POSTGRES_URI",
+                hint="run the demo with the home that made them, or name another Postgres in ARTEMIS_POSTGRES_URI",
             )
         _close_plans(config, locations)
         with engine.begin() as connection:

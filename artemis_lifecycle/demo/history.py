@@ -30,9 +30,9 @@ from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
 from artemis_lifecycle.spark.sql import literal
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
-from artemis_lifecycle.upkeep.actions import Worker, jvm_table
-from artemis_lifecycle.upkeep.compaction import rewrite_data_files
-from artemis_lifecycle.upkeep.manifests import rewrite_manifests
+from artemis_lifecycle.maintenance.actions import Worker, jvm_table
+from artemis_lifecycle.maintenance.compaction import rewrite_data_files
+from artemis_lifecycle.maintenance.manifests import rewrite_manifests
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from artemis_lifecycle.config import SECRET, Catalog, LifecycleConfig, load_conf
 from artemis_lifecycle.doctor import machine, services
 from artemis_lifecycle.doctor.results import Check, checked
 from artemis_lifecycle.errors import ConfigError, LifecycleError
-from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.roots import require_apart
 
@@ -42,10 +42,10 @@ def _configuration(path: Path | None) -> tuple[list[Check], LifecycleConfig | No
         config = load_config(path)
         filled = fill(config)
     except ConfigError as error:
-        wrong = [Check("configuration", "failed", each, error.do or "") for each in error.problems or (error.what,)]
+        wrong = [Check("configuration", "failed", each, error.hint or "") for each in error.problems or (error.what,)]
         return wrong, load_what_is_right(path) if error.problems else config
     except LifecycleError as error:
-        return [Check("configuration", "failed", error.what, error.do or "")], config
+        return [Check("configuration", "failed", error.what, error.hint or "")], config
     return [Check("configuration", "ok", config.absent or "read, and every address is known")], filled
 
 

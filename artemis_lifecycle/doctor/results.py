@@ -29,7 +29,7 @@ def checked(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except LifecycleError as error:
         where = f" [{error.path}]" if error.path else ""
-        return Check(name, "failed", f"{error.what.rstrip('.')}{where}", error.do or "")
+        return Check(name, "failed", f"{error.what.rstrip('.')}{where}", error.hint or "")
     except DBAPIError as error:
         return Check(name, "failed", str(error.orig).partition("\n")[0], "check the rights of the role")
     except Exception as error:

@@ -59,7 +59,7 @@ def removal(
             f"The name now belongs to another table ({base.table_uuid}, not {plan.table_uuid})",
             table=plan.table,
             untouched="both tables",
-            do=f"close the plan: artemis close {plan.plan_id}",
+            hint=f"close the plan: artemis close {plan.plan_id}",
         )
     refuse_unexpirable(base, plan.table)
     present = {snapshot.snapshot_id for snapshot in base.snapshots}
@@ -90,7 +90,7 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
         table=plan.table,
         path=base.metadata_location,
         untouched="the table's metadata and all files",
-        do=f"plan again: artemis plan {quote(plan.table)}",
+        hint=f"plan again: artemis plan {quote(plan.table)}",
     )
 
 

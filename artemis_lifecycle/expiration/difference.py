@@ -87,7 +87,7 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
         raise BadInput(
             f"Plan {before.plan_id} is of {before.table} and plan {after.plan_id} of {after.table}",
             untouched="both plans",
-            do="name two plans of one table: artemis plans TABLE",
+            hint="name two plans of one table: artemis plans TABLE",
         )
     frames = [plan.files().withColumn("location", normalise_column(F.col("path"), rules)) for plan in (before, after)]
     columns = ("path", "kind", "size_in_bytes", F.lit("removed").alias("change"), "reason")

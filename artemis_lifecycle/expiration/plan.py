@@ -224,7 +224,7 @@ def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
             table=table,
             path=metadata.metadata_location,
             untouched="its metadata and all files",
-            do="set gc.enabled=true if no other table shares its files",
+            hint="set gc.enabled=true if no other table shares its files",
         )
 
 
@@ -240,7 +240,7 @@ def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_
             table=record.table,
             path=path,
             untouched="the table and all files of the plan",
-            do=f"close it (artemis close {plan_id}) and plan again",
+            hint=f"close it (artemis close {plan_id}) and plan again",
         ) from error
 
 
@@ -257,7 +257,7 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
                 table=plan.table,
                 path=plan.base_metadata_location,
                 untouched="both tiers",
-                do=f"close it (artemis close {plan.plan_id}) and plan again: artemis plan {quote(plan.table)}",
+                hint=f"close it (artemis close {plan.plan_id}) and plan again: artemis plan {quote(plan.table)}",
             ) from missing
 
 

@@ -258,5 +258,5 @@ def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnap
         f"The live table has no snapshot {snapshot_id}",
         table=table,
         untouched=untouched,
-        do=f"artemis history {quote(table)} lists the snapshots that it has",
+        hint=f"artemis history {quote(table)} lists the snapshots that it has",
     )

@@ -18,12 +18,12 @@ from artemis_lifecycle.lifecycle.operating import Operating
 from artemis_lifecycle.lifecycle.promises import Tagged
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
-from artemis_lifecycle.lifecycle.upkeep import Upkeep
+from artemis_lifecycle.lifecycle.maintenance import Maintenance
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
 
 
-class Lifecycle(Queries, ColdTier, Explaining, Quarantine, Upkeep, Operating):
+class Lifecycle(Queries, ColdTier, Explaining, Quarantine, Maintenance, Operating):
     """One configuration's catalogs, stores, Postgres and Spark session, and the steps of the walk on its tables.
 
     Open it with `Lifecycle.open` and use it as a context manager, or call `close`. Spark starts when a step first needs

@@ -72,7 +72,7 @@ def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Fo
     raise ClocksDisagree(
         f"Clocks differ by more than {format_duration(most)} (clocks.max_difference): {clocks}",
         untouched="everything that was not done before",
-        do="set the clock that is wrong (NTP), then run this again",
+        hint="set the clock that is wrong (NTP), then run this again",
     )
 
 
@@ -113,7 +113,7 @@ def _store_ahead(folder: Folder) -> timedelta:
             "The store does not say when a file was written, so nothing in it has an age",
             path=folder.path,
             untouched="everything that was not done before",
-            do="use a store that tells modification times",
+            hint="use a store that tells modification times",
         )
     return _ahead(found.last_modified, asked - _RESOLUTION, host_now())
 

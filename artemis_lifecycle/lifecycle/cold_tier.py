@@ -72,7 +72,7 @@ class ColdTier(Expiration):
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
                 table=plan.table,
                 untouched="both tiers",
-                do=f"plan again: artemis plan {quote(plan.table)}",
+                hint=f"plan again: artemis plan {quote(plan.table)}",
             )
         state = self.steps.table_state(plan.table)
         with self.steps.run(state, "handoff") as step:
@@ -221,7 +221,10 @@ class ColdTier(Expiration):
                     cold=cold,
                     ledger=handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
                     live=self.indexes.live(table, live),
-                    holds=lambda: (*self.retention.guards(table_uuid)[0], *thaw_views(self.resources.operations.thaws.list(table_uuid))),
+                    holds=lambda: (
+                        *self.retention.guards(table_uuid)[0],
+                        *thaw_views(self.resources.operations.thaws.list(table_uuid)),
+                    ),
                     who=self.resources.owner,
                     check=step.check,
                 ),
@@ -262,7 +265,7 @@ class ColdTier(Expiration):
                     table=table,
                     path=copies.ledger.folder,
                     untouched="both tiers",
-                    do="restore the folder; until then the cold table's metadata answers for what was promised",
+                    hint="restore the folder; until then the cold table's metadata answers for what was promised",
                 )
 
             def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
@@ -321,9 +324,9 @@ class ColdTier(Expiration):
         require_said(table, case_id=case_id, requester=requester, reason=reason)
         lasting = self.resources.config.deep_archive.days if days is None else days
         if lasting < 1:
-            raise BadInput("A thaw lasts for at least a day", table=table, untouched="everything", do="give --days 1")
+            raise BadInput("A thaw lasts for at least a day", table=table, hint="give --days 1")
         if snapshot_ids and (as_of is not None or tag is not None):
-            raise BadInput("Two selectors at once", table=table, untouched="everything", do="give one of them")
+            raise BadInput("Two selectors at once", table=table, hint="give one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
         table_uuid, cold = live.table_uuid, self.reading.cold_tables(live.table_uuid)
@@ -333,8 +336,7 @@ class ColdTier(Expiration):
             raise BadInput(
                 f"Snapshot {readable.snapshot_id} is in the {readable.tier} tier, and can be read now",
                 table=table,
-                untouched="everything",
-                do=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
+                hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
             )
         assert cold is not None  # the routes led there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
@@ -342,7 +344,12 @@ class ColdTier(Expiration):
         folder = f"{self.resources.root}/thaws/{table_uuid}/{thaw_id}"
         moves = self.resources.operations.deep_moves.of_table(table_uuid)
         files, size = thawing.seal_files(
-            self.resources.spark, self.indexes.cold(table, cold.whole()), wanted, moves, self.resources.live_stores, folder
+            self.resources.spark,
+            self.indexes.cold(table, cold.whole()),
+            wanted,
+            moves,
+            self.resources.live_stores,
+            folder,
         )
         return self.resources.operations.thaws.request(
             thaw_id,
@@ -372,7 +379,12 @@ class ColdTier(Expiration):
             return thaw
         retrieval = self.resources.config.deep_archive.retrieval
         thawing.ask(
-            self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location, days=thaw.days, retrieval=retrieval
+            self.resources.spark,
+            self.resources.cold_stores,
+            self.resources.live_stores,
+            thaw.files_location,
+            days=thaw.days,
+            retrieval=retrieval,
         )
         return self.resources.operations.thaws.asked(thaw.thaw_id)
 
@@ -403,7 +415,9 @@ class ColdTier(Expiration):
         if thaw.state is ThawState.APPROVED:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
-            found = thawing.look(self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location)
+            found = thawing.look(
+                self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location
+            )
             if found.done:
                 # A store that does not tell an end keeps what it was asked for.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
@@ -426,7 +440,11 @@ class ColdTier(Expiration):
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
-        return read_frame(self.resources.spark, self.resources.operations.thaws.get(thaw_id).files_location, self.resources.live_stores)
+        return read_frame(
+            self.resources.spark,
+            self.resources.operations.thaws.get(thaw_id).files_location,
+            self.resources.live_stores,
+        )
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""

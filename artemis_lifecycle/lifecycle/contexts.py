@@ -90,4 +90,3 @@ class Contexts:
     def _archived(self, table_uuid: str) -> frozenset[int]:
         tables = self.reading.cold_tables(table_uuid)
         return frozenset() if tables is None else frozenset(each.snapshot_id for each in tables.whole().snapshots)
-

@@ -73,7 +73,7 @@ class Copies:
                 f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
                 table=plan.table,
                 untouched="the live table and all its files",
-                do=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
+                hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
                 f"{plan.plan_id} publishes them again",
             )
 
@@ -84,7 +84,11 @@ class Copies:
             return 0
         copies = self.of_table(plan.table, plan.table_uuid)
         assert copies is not None  # it said which are absent
-        failed = [each for each in repair(copies, self.resources.live_stores, absent, check=step.check) if each.error is not None]
+        failed = [
+            each
+            for each in repair(copies, self.resources.live_stores, absent, check=step.check)
+            if each.error is not None
+        ]
         if failed:
             raise HandoffFailed(
                 f"{len(absent)} archived copies are lost in cold, and {len(failed)} of them cannot be made again; the "
@@ -92,7 +96,6 @@ class Copies:
                 table=plan.table,
                 path=failed[0].copy.destination,
                 untouched="the live table and all its files",
-                do="restore the file in the cold store, or the live file that it is a copy of, then rerun",
+                hint="restore the file in the cold store, or the live file that it is a copy of, then rerun",
             )
         return len(absent)
-

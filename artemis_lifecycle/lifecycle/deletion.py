@@ -123,20 +123,24 @@ class Deletion:
         if record.status == PlanStatus.DONE:
             if job.files:
                 self.receipts.stored(job)
-            return report_of(self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root)
+            return report_of(
+                self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root
+            )
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",
                 table=plan.table,
                 untouched="all files of the plan",
-                do=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
+                hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
             )
         instant = None if now is None else self.resources.instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, self.resources.operations.clock.now(), instant)
         with self.steps.run(self.steps.table_state(plan.table), "deletion") as step:
             if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
                 self.copies.require_published(plan)
-            self.resources.operations.plans.mark(plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING)
+            self.resources.operations.plans.mark(
+                plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING
+            )
             report = self._delete(
                 job, step.lease, plan.base_metadata_location, pause=lambda: step.pause() or self._closed(plan.plan_id)
             )
@@ -168,7 +172,15 @@ class Deletion:
         )
         if not dry_run:
             catalog = self.resources.config.catalogs.live.name
-            record_outcomes(self.resources.spark, self.resources.operations, catalog, job, report, self.resources.live_stores, self.resources.root)
+            record_outcomes(
+                self.resources.spark,
+                self.resources.operations,
+                catalog,
+                job,
+                report,
+                self.resources.live_stores,
+                self.resources.root,
+            )
         return report
 
     def _closed(self, plan_id: str) -> str | None:
@@ -183,7 +195,10 @@ class Deletion:
             return None
 
         def paths() -> Iterator[Sequence[str]]:
-            return (batch.column("path").to_pylist() for batch in frame_batches(job.files_location, self.resources.live_stores))
+            return (
+                batch.column("path").to_pylist()
+                for batch in frame_batches(job.files_location, self.resources.live_stores)
+            )
 
         return PlannedCopies(copies, job.files, paths).missing
 
@@ -223,10 +238,10 @@ class Deletion:
         policy, place = self.resources.config.policy(table), None
         if policy.deletion.mode == "quarantine":
             if self.resources.config.quarantine.root is None:
-                raise ConfigError(
-                    "quarantine.root has no address", untouched="everything", do="set it in lifecycle.yaml"
-                )
-            place = QuarantinePlace(self.resources.config.quarantine.root, self.resources.config.quarantine.retain, metadata_location)
+                raise ConfigError("quarantine.root has no address", hint="set it in lifecycle.yaml")
+            place = QuarantinePlace(
+                self.resources.config.quarantine.root, self.resources.config.quarantine.retain, metadata_location
+            )
         return DeletionSettings(
             requests_per_second=requests_per_second(policy),
             quarantine=place,

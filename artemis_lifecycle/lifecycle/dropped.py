@@ -63,7 +63,12 @@ class DroppedTables:
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
         # What is missing from now on is due a while after that.
         self.resources.require_clocks()
-        return dropped.observe(self.resources.live_catalog, self.resources.live_stores, self.resources.operations, self.resources.live_catalog.name)
+        return dropped.observe(
+            self.resources.live_catalog,
+            self.resources.live_stores,
+            self.resources.operations,
+            self.resources.live_catalog.name,
+        )
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
@@ -99,14 +104,12 @@ class DroppedTables:
             raise NoSuchTable(
                 "The catalog has lost no such table, as far as is known",
                 table=table,
-                untouched="everything",
-                do="see which tables were dropped: artemis dropped",
+                hint="see which tables were dropped: artemis dropped",
             )
         raise BadInput(
             f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
             table=table,
-            untouched="everything",
-            do="name the one by its uuid",
+            hint="name the one by its uuid",
         )
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
@@ -142,8 +145,7 @@ class DroppedTables:
             raise NoSuchPlan(
                 f"{record.scan_id} is a scan for orphans, not of a dropped table",
                 table=record.table,
-                untouched="everything",
-                do=f"artemis delete-orphans {record.scan_id}",
+                hint=f"artemis delete-orphans {record.scan_id}",
             )
         known = self.resources.operations.known_tables.get(self.resources.live_catalog.name, record.table_uuid)
         job = job_of(record)
@@ -153,14 +155,18 @@ class DroppedTables:
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
                 self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
-            return report_of(self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root)
+            return report_of(
+                self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root
+            )
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:
             for plan in self.resources.operations.plans.holding(known.table_uuid):
-                self.resources.operations.plans.close(plan.plan_id, record.approved_by or self.resources.owner, "its table was dropped")
+                self.resources.operations.plans.close(
+                    plan.plan_id, record.approved_by or self.resources.owner, "its table was dropped"
+                )
             report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)
@@ -217,7 +223,9 @@ class DroppedTables:
         is kept. Raises NoSuchTable, PlanStateError."""
         known = self.missing(table)
         return self._dropped(
-            self.resources.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
+            self.resources.operations.known_tables.unkeep(
+                known.catalog, known.table_uuid, person() if who is None else who
+            )
         )
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
@@ -232,7 +240,9 @@ class DroppedTables:
         """A dropped table as it was last seen, and what looks for it in the catalog."""
         metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
-        absence = dropped.absence_of(self.resources.operations, self.resources.database_catalogs, self.resources.live_stores, known, metadata)
+        absence = dropped.absence_of(
+            self.resources.operations, self.resources.database_catalogs, self.resources.live_stores, known, metadata
+        )
         return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
@@ -242,7 +252,7 @@ class DroppedTables:
                 "The table is in the catalog again",
                 table=known.table,
                 untouched="all files",
-                do="nothing: its files are a living table's again",
+                hint="nothing: its files are a living table's again",
             )
         if _is_of_earlier_drop(record, known.missing_since, known.metadata_location):
             raise StalePlan(
@@ -250,7 +260,7 @@ class DroppedTables:
                 f"{known.missing_since.isoformat()}: the table was in the catalog again in between",
                 table=known.table,
                 untouched="all files",
-                do=f"scan again: artemis scan-dropped {quote(known.table)}",
+                hint=f"scan again: artemis scan-dropped {quote(known.table)}",
             )
         policy = self.resources.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep
@@ -260,7 +270,7 @@ class DroppedTables:
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=known.table,
                 untouched="all files",
-                do=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
+                hint=f"artemis keep-dropped {known.table_uuid} --undo, if that is over",
             )
         if dry_run:
             return
@@ -269,14 +279,14 @@ class DroppedTables:
                 f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
                 untouched="all files",
-                do=f"delete then: artemis delete-dropped {record.scan_id}",
+                hint=f"delete then: artemis delete-dropped {record.scan_id}",
             )
         if policy.dropped.approval == "required" and record.approved_by is None:
             raise ApprovalNeeded(
                 f"{record.files:,} files ({record.bytes:,} bytes) are all that is left of the table",
                 table=known.table,
                 untouched="all files",
-                do=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
+                hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
         self.deletion.require_small_or_approved(record)
 

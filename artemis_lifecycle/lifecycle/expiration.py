@@ -136,7 +136,7 @@ class Expiration:
                 "other plan can archive them",
                 table=state.name,
                 untouched="the table, and all files of the plan",
-                do=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
+                hint=f"artemis hand-off {plan.plan_id}, or close it (artemis close {plan.plan_id}); then plan again",
             )
         return plan if unarchived or (whole and not asked) else None
 
@@ -260,14 +260,14 @@ class Expiration:
                 f"Plan {plan.plan_id} is {record.status}",
                 table=plan.table,
                 untouched="the table and all files",
-                do=f"plan again: artemis plan {quote(plan.table)}",
+                hint=f"plan again: artemis plan {quote(plan.table)}",
             )
         if record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is not handed off to the cold tier",
                 table=plan.table,
                 untouched="the table and all files",
-                do=f"artemis hand-off {plan.plan_id}, then commit",
+                hint=f"artemis hand-off {plan.plan_id}, then commit",
             )
 
 

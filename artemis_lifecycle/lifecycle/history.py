@@ -81,7 +81,11 @@ class History:
         instant = self.resources.instant("now", now)
         holds, tags = self.retention.guards(state.metadata.table_uuid)
         decision = decide(
-            view_of(state.metadata), self.retention.settings(table, instant), milliseconds(instant), holds=holds, tags=tags
+            view_of(state.metadata),
+            self.retention.settings(table, instant),
+            milliseconds(instant),
+            holds=holds,
+            tags=tags,
         )
         folder = f"{self.resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
         view = self.indexes.live(table, state.metadata)
@@ -89,7 +93,9 @@ class History:
             if view.entries_of(decision.kept) <= ROWS_HERE:
                 write_table(view.reachable(list(decision.kept)), folder, self.resources.live_stores)
             else:
-                write_frame(reachable_files(self.resources.spark, view, decision.kept), folder, self.resources.live_stores)
+                write_frame(
+                    reachable_files(self.resources.spark, view, decision.kept), folder, self.resources.live_stores
+                )
         frame = read_frame(self.resources.spark, folder, self.resources.live_stores)
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(

@@ -20,9 +20,22 @@ class Indexes:
     def live(self, table: str, metadata: TableMetadata) -> IndexView:
         """The index of a live table."""
         settings = IndexSettings.from_config(self.resources.config, table)
-        return indexed(self.resources.spark, self.resources.live_stores, metadata, self.resources.rules(table), self.resources.root, settings)
+        return indexed(
+            self.resources.spark,
+            self.resources.live_stores,
+            metadata,
+            self.resources.rules(table),
+            self.resources.root,
+            settings,
+        )
 
     def cold(self, table: str, cold: TableMetadata) -> IndexView:
         """The index of the cold tables of a live one."""
-        return cold_index(self.resources.spark, self.resources.cold_stores, self.resources.live_stores, cold, self.resources.rules(table), self.resources.root)
-
+        return cold_index(
+            self.resources.spark,
+            self.resources.cold_stores,
+            self.resources.live_stores,
+            cold,
+            self.resources.rules(table),
+            self.resources.root,
+        )

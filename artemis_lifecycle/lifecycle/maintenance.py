@@ -1,4 +1,4 @@
-"""Upkeep and lineage: the ledger, schemas, health, compaction, and what a table costs."""
+"""Maintenance and lineage: the ledger, schemas, health, compaction, and what a table costs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from artemis_lifecycle.lineage.requirements import LineageRequirements
 from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.upkeep.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
-from artemis_lifecycle.upkeep.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
-from artemis_lifecycle.upkeep.health import TableHealth
-from artemis_lifecycle.upkeep.health import table_health as health_of
-from artemis_lifecycle.upkeep.manifests import CompactedManifests, compacted_manifests
+from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
+from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
+from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.maintenance.health import table_health as health_of
+from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 
 STANDARD = "STANDARD"
 """The storage class of S3 where none is named."""
@@ -44,7 +44,12 @@ class Maintenance:
         requirements = LineageRequirements.from_config(self.resources.config.policy(table).lineage)
         with self.steps.run(state, "lineage") as step:
             update = append_lineage(
-                self.resources.spark, self.resources.config.catalogs.live.name, table, state.metadata, requirements, state.read_at
+                self.resources.spark,
+                self.resources.config.catalogs.live.name,
+                table,
+                state.metadata,
+                requirements,
+                state.read_at,
             )
             step.counts = {"snapshots_added": update.added}
         return update
@@ -56,7 +61,9 @@ class Maintenance:
         earlier: tuple[SchemaUse, ...] = ()
         # Looking at it would make it; who only reads makes no table.
         if self.resources.live_catalog.exists(f"{NAMESPACE}.{LEDGER}"):
-            earlier = recorded_schema_uses(self.resources.spark, self.resources.config.catalogs.live.name, metadata.table_uuid)
+            earlier = recorded_schema_uses(
+                self.resources.spark, self.resources.config.catalogs.live.name, metadata.table_uuid
+            )
         return schemas_of(table, metadata, earlier)
 
     def table_health(self, table: str) -> TableHealth:
@@ -65,12 +72,16 @@ class Maintenance:
 
     def _health(self, state: TableState) -> TableHealth:
         live = self.resources.config.catalogs.live.name
-        return health_of(self.resources.spark, self.resources.live_stores, live, state.name, state.metadata, state.read_at)
+        return health_of(
+            self.resources.spark, self.resources.live_stores, live, state.name, state.metadata, state.read_at
+        )
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         """Rewrite small data files, where the table's health asks for it, within the bandwidth budget."""
         state = self.steps.table_state(table)
-        settings = CompactionSettings(bandwidth_share=self.resources.config.policy(table).budgets.compaction_bandwidth_share)
+        settings = CompactionSettings(
+            bandwidth_share=self.resources.config.policy(table).budgets.compaction_bandwidth_share
+        )
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             done = compacted_data_files(
                 self.resources.spark,
@@ -119,9 +130,15 @@ class Maintenance:
 
     def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:
         deep: dict[str, int] = {}
-        for batch in archived_files(self.resources.live_stores, self.resources.operations.deep_moves.of_table(cold.table_uuid)):
+        for batch in archived_files(
+            self.resources.live_stores, self.resources.operations.deep_moves.of_table(cold.table_uuid)
+        ):
             deep |= zip(batch.column("path").to_pylist(), batch.column("size_in_bytes").to_pylist(), strict=True)
-        asked = [each for each in self.resources.operations.thaws.list(cold.table_uuid, ended=True) if each.asked_at is not None]
+        asked = [
+            each
+            for each in self.resources.operations.thaws.list(cold.table_uuid, ended=True)
+            if each.asked_at is not None
+        ]
         return ColdHoldings(
             view=self.indexes.cold(table, cold),
             copies=handoff_ledger(self.resources.live_stores, self.resources.root, cold.table_uuid).copies(),

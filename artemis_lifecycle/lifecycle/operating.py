@@ -51,7 +51,9 @@ class Operating:
         oldest first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete what is in it."""
         if about is not None:
             return self.resources.operations.decisions.about(about)
-        return self.resources.operations.decisions.of_table(None if table is None else self.steps.table_state(table).metadata.table_uuid)
+        return self.resources.operations.decisions.of_table(
+            None if table is None else self.steps.table_state(table).metadata.table_uuid
+        )
 
     def pauses(self) -> list[Pause]:
         """The pauses that are in force."""

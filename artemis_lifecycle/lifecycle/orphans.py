@@ -129,7 +129,10 @@ class Orphans:
             listing = self.listings.take(state, None, step)
             # After the listing: what was committed meanwhile is not newer.
             metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
-            named, known_here = metadata_files(listing, self.resources.live_stores), self.resources.operations.table_locations
+            named, known_here = (
+                metadata_files(listing, self.resources.live_stores),
+                self.resources.operations.table_locations,
+            )
             found = evidence(self.resources.live_stores, metadata, named, rules, known_here)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
             known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
@@ -188,11 +191,16 @@ class Orphans:
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
         """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
-        return trend_of(table, self.resources.operations.scans.of_table(self.steps.table_state(table).metadata.table_uuid)[:limit])
+        return trend_of(
+            table, self.resources.operations.scans.of_table(self.steps.table_state(table).metadata.table_uuid)[:limit]
+        )
 
     def in_flight(self, table: str) -> InFlight | None:
         """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
-        table_uuid, policy = self.steps.table_state(table).metadata.table_uuid, self.resources.config.policy(table).orphans
+        table_uuid, policy = (
+            self.steps.table_state(table).metadata.table_uuid,
+            self.resources.config.policy(table).orphans,
+        )
         points = self.scan_trend(table).points
         if not points:
             return None

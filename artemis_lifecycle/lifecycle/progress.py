@@ -37,8 +37,7 @@ class Progress:
             f"is {known}, and lease {recorded} was given out. It was restored from a backup, or is a copy of a server "
             "that goes on elsewhere",
             path=self._path,
-            untouched="everything",
-            do="set operations.uri to the database that goes on. If this is the one from now on, place the holds again "
+            hint="set operations.uri to the database that goes on. If this is the one from now on, place the holds again "
             "that it has lost (artemis holds), then: artemis take-over --who … --why …",
         )
 
@@ -67,6 +66,5 @@ class Progress:
             raise UnreadableMetadata(
                 "How far the operations database had come cannot be read",
                 path=self._path,
-                untouched="everything",
-                do="if that database was not restored from a backup, remove the file",
+                hint="if that database was not restored from a backup, remove the file",
             ) from error

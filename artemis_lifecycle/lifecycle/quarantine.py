@@ -47,7 +47,9 @@ class Quarantine:
 
     def quarantined(self, table: str) -> list[QuarantineRecord]:
         """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
-        return self.resources.operations.quarantines.of_table(self.dropped.state_even_if_dropped(table).metadata.table_uuid)
+        return self.resources.operations.quarantines.of_table(
+            self.dropped.state_even_if_dropped(table).metadata.table_uuid
+        )
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
         """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
@@ -71,7 +73,14 @@ class Quarantine:
                 record = self.resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:
                 self.resources.operations.known_tables.back(self.resources.live_catalog.name, record.table_uuid)
-            done = put_back(self.resources.spark, self.resources.live_stores, self.resources.root, record, self._job(job_id), check=step.check)
+            done = put_back(
+                self.resources.spark,
+                self.resources.live_stores,
+                self.resources.root,
+                record,
+                self._job(job_id),
+                check=step.check,
+            )
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
         return done
@@ -85,7 +94,7 @@ class Quarantine:
             if self.resources.operations.plans.get(job_id).status is PlanStatus.CLOSED:
                 return
             do = f"let it end, or end it: artemis close {job_id}; then undelete"
-        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", do=do)
+        raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back

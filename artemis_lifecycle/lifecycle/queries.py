@@ -44,9 +44,7 @@ class Queries:
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
-                raise BadInput(
-                    "A TAG statement names a snapshot and no instant", untouched="everything", do="leave out as_of"
-                )
+                raise BadInput("A TAG statement names a snapshot and no instant", hint="leave out as_of")
             return self._tag_statement(statement, table)
         return translate_query(
             self.resources.spark,
@@ -67,7 +65,7 @@ class Queries:
             raise BadInput(
                 f"The statement tags {named}, and the call names {table}",
                 untouched="both tables",
-                do="name one of them",
+                hint="name one of them",
             )
         found = named or table or self._table_of(statement.snapshot_id)
         snapshot = self.steps.table_state(found).metadata.snapshot(statement.snapshot_id)
@@ -86,19 +84,23 @@ class Queries:
 
     def _table_of(self, snapshot_id: int) -> str:
         """The one live table that has the snapshot. Reads every table's metadata file."""
-        having = [name for name in self.history.tables() if self.steps.table_state(name).metadata.snapshot(snapshot_id) is not None]
+        having = [
+            name
+            for name in self.history.tables()
+            if self.steps.table_state(name).metadata.snapshot(snapshot_id) is not None
+        ]
         if len(having) == 1:
             return having[0]
         if not having:
             raise NoSuchSnapshot(
                 f"No live table has snapshot {snapshot_id}",
                 untouched="all refs",
-                do="artemis history TABLE lists the snapshots that a table has",
+                hint="artemis history TABLE lists the snapshots that a table has",
             )
         raise BadInput(
             f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
             untouched="all refs",
-            do=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
+            hint=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
         )
 
     def query(
@@ -119,8 +121,7 @@ class Queries:
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",
-                untouched="everything",
-                do="give table and as_of to translate, or the statement as text",
+                hint="give table and as_of to translate, or the statement as text",
             )
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):

@@ -39,7 +39,13 @@ class Reading:
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
         """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
         handoff. Raises UnreadableMetadata."""
-        return ColdTables.open(self.resources.cold_catalog, self.resources.cold_stores, self.resources.live_stores, self.resources.root, table_uuid)
+        return ColdTables.open(
+            self.resources.cold_catalog,
+            self.resources.cold_stores,
+            self.resources.live_stores,
+            self.resources.root,
+            table_uuid,
+        )
 
     def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
         """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
@@ -68,7 +74,7 @@ class Reading:
                 f"The archive of this table-uuid is that of {other}: it is registered under two names",
                 table=table,
                 untouched="both tables and the cold catalog",
-                do=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT), or set "
+                hint=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT), or set "
                 "cold_tier.enabled to false for it",
             )
 
@@ -166,6 +172,5 @@ def require_readable(table: str, found: Route) -> None:
         f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
         f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
         table=table,
-        untouched="everything",
-        do=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
+        hint=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )

@@ -35,8 +35,7 @@ class Receipts:
         if known is None:
             raise NoSuchPlan(
                 f"No deletion {job_id} is in the journal",
-                untouched="everything",
-                do="a receipt is written when a deletion ends: artemis plans TABLE",
+                hint="a receipt is written when a deletion ends: artemis plans TABLE",
             )
         return self.stored(
             DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)
@@ -100,5 +99,3 @@ class Receipts:
 
 def id_of(job: ExpirationPlan | OrphanScanResult) -> str:
     return job.plan_id if isinstance(job, ExpirationPlan) else job.scan_id
-
-

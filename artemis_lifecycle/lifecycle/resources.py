@@ -139,9 +139,7 @@ class Resources:
         """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
         instant = self.clock.now() if given is None else given
         if instant.tzinfo is None or instant.utcoffset() is None:
-            raise NaiveDatetime(
-                f"{name}={given!r} has no time zone", untouched="everything", do="pass a datetime with tzinfo, e.g. UTC"
-            )
+            raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
         return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
 
     @property

@@ -36,7 +36,9 @@ class Retention:
             expire_limit=retention.expire_limit,
             next_timestamp=retention.next_timestamp,
             thinning=thinning_tiers(retention.thin),
-            older_than_ms=None if older_than is None else milliseconds(self.resources.instant("older_than", older_than)),
+            older_than_ms=None
+            if older_than is None
+            else milliseconds(self.resources.instant("older_than", older_than)),
             retain_last=retain_last,
             explicit_ids=tuple(snapshot_ids or ()),
             explicit_window=self.resources.config.explicit_window(table) is not None,

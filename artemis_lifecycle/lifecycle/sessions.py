@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
-from artemis_lifecycle.local.jars import needed, resolve
+from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_w
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
-from artemis_lifecycle.upkeep.actions import Worker
+from artemis_lifecycle.maintenance.actions import Worker
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that judge files of the cold warehouse by age."""

@@ -74,7 +74,10 @@ class TagsAndHolds:
         snapshot = state.metadata.snapshot(snapshot_id)
         if snapshot is None:
             raise no_such_snapshot(table, snapshot_id, "its refs")
-        with self.steps.run(state, "tag", pausable=False), table_lock(self.resources.operations.engine, state.metadata.table_uuid):
+        with (
+            self.steps.run(state, "tag", pausable=False),
+            table_lock(self.resources.operations.engine, state.metadata.table_uuid),
+        ):
             created_at = self.resources.instant("now", None)
             age = max_ref_age_ms(kept, created_at, snapshot.timestamp_ms)
 
@@ -85,7 +88,7 @@ class TagsAndHolds:
                         f"Tag {name!r} is on snapshot {found.snapshotId()} already",
                         table=table,
                         untouched="its refs",
-                        do="choose another name, or move the tag with --replace (replace=True)",
+                        hint="choose another name, or move the tag with --replace (replace=True)",
                     )
                 return Change(set_tags=(TagChange(name, snapshot_id, age),))
 
@@ -126,7 +129,7 @@ class TagsAndHolds:
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                do=f"artemis tags {quote(table)} lists the refs that it has",
+                hint=f"artemis tags {quote(table)} lists the refs that it has",
             )
 
         def change(base: BaseState) -> Change | None:
@@ -136,7 +139,7 @@ class TagsAndHolds:
                     f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
                     table=table,
                     untouched="its refs",
-                    do=f"look again (artemis tags {quote(table)}), then remove it",
+                    hint=f"look again (artemis tags {quote(table)}), then remove it",
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 
@@ -216,7 +219,9 @@ class TagsAndHolds:
             # Placing waited for commits under way; what they removed, no hold brings back.
             self._require_snapshots(self.steps.table_state(table), snapshot_ids, kind)
         except BadInput:
-            self.resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
+            self.resources.operations.holds.release(
+                placed.hold_id, person(), "its snapshot expired while it was placed"
+            )
             raise
         return placed
 
@@ -232,7 +237,11 @@ class TagsAndHolds:
     def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
         """The table's holds in force, oldest first; with `ended`, those that were, too."""
         table_uuid = self.steps.table_state(table).metadata.table_uuid
-        found = self.resources.operations.holds.of_table(table_uuid) if ended else self.resources.operations.holds.active(table_uuid)
+        found = (
+            self.resources.operations.holds.of_table(table_uuid)
+            if ended
+            else self.resources.operations.holds.active(table_uuid)
+        )
         return list(found)
 
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
@@ -254,7 +263,7 @@ class TagsAndHolds:
                     f"The name now belongs to another table ({state.metadata.table_uuid}, not {hold.table_uuid})",
                     table=hold.table,
                     untouched="the hold",
-                    do=f"release the hold: artemis release {hold_id}",
+                    hint=f"release the hold: artemis release {hold_id}",
                 )
             self._require_snapshots(state, [snapshot_id])
             return self.resources.operations.holds.advance(hold_id, snapshot_id)
@@ -266,7 +275,9 @@ class TagsAndHolds:
 
     def writers(self, table: str | None = None) -> list[Heartbeat]:
         """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
-        return self.resources.operations.heartbeats.live(None if table is None else self.steps.table_state(table).metadata.table_uuid)
+        return self.resources.operations.heartbeats.live(
+            None if table is None else self.steps.table_state(table).metadata.table_uuid
+        )
 
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
@@ -296,7 +307,7 @@ def _duration(name: str, given: str | timedelta) -> timedelta:
     try:
         duration = parse_duration(given)
     except ValueError as error:
-        raise BadInput(f"{name}: {error}", untouched="everything", do="write it as 90d or 12h") from error
+        raise BadInput(f"{name}: {error}", hint="write it as 90d or 12h") from error
     if duration < timedelta(milliseconds=1):
-        raise BadInput(f"{name} is no time at all: {given}", untouched="everything", do="write it as 90d or 12h")
+        raise BadInput(f"{name} is no time at all: {given}", hint="write it as 90d or 12h")
     return duration

@@ -142,5 +142,5 @@ def validate_lineage(
             f"The commit's lineage is incomplete: {'; '.join(problems)}",
             table=table,
             untouched="the table",
-            do="set the missing summary keys (Spark: write options `snapshot-property.<key>`) and commit again",
+            hint="set the missing summary keys (Spark: write options `snapshot-property.<key>`) and commit again",
         )

@@ -60,7 +60,7 @@ def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
             table=table,
             path=metadata.metadata_location,
             untouched="the table and all its files",
-            do="leave this table out of lifecycle.yaml",
+            hint="leave this table out of lifecycle.yaml",
         )
 
 
@@ -108,7 +108,7 @@ def _unreadable(what: str, path: str) -> UnreadableMetadata:
         what,
         path=path,
         untouched="the table and all its files",
-        do="look at the file and at the catalog's pointer; nothing of this table is planned or deleted until it reads",
+        hint="look at the file and at the catalog's pointer; nothing of this table is planned or deleted until it reads",
     )
 
 

@@ -25,7 +25,7 @@ def unreadable(what: str, path: str) -> UnreadableMetadata:
         what,
         path=path,
         untouched="the table and all its files",
-        do="restore the file; nothing of this table is planned or deleted until it can be read",
+        hint="restore the file; nothing of this table is planned or deleted until it can be read",
     )
 
 
@@ -35,5 +35,5 @@ def encrypted(what: str, path: str | None, table: str | None = None) -> Encrypte
         table=table,
         path=path,
         untouched="the table and all its files",
-        do="leave this table out of lifecycle.yaml",
+        hint="leave this table out of lifecycle.yaml",
     )

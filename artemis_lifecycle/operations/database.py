@@ -83,7 +83,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
             raise BadInput(
                 "A name or a text has a character that Postgres cannot hold",
                 untouched="what it was to be written to or looked up in",
-                do="leave out NUL characters and unpaired surrogates",
+                hint="leave out NUL characters and unpaired surrogates",
             ) from None
 
     try:
@@ -130,7 +130,7 @@ def migrate(engine: Engine) -> None:
                 f"Schema {SCHEMA} of {shown(engine.url)} is at revision {_revision(connection)}, which this "
                 "version does not know",
                 untouched="the database",
-                do="use the version of artemis-lifecycle that made it, or a newer one",
+                hint="use the version of artemis-lifecycle that made it, or a newer one",
             ) from error
 
 
@@ -192,8 +192,7 @@ class Operations:
                 raise
             raise Refused(
                 f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}: {str(error.orig).splitlines()[0]}",
-                untouched="everything",
-                do="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
+                hint="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
             ) from None
         except BaseException:
             engine.dispose()
@@ -217,14 +216,12 @@ def _url(uri: str) -> URL:
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
             f"The address of Postgres cannot be used ({type(error).__name__})",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"{shown(url)} is no Postgres",
-            untouched="everything",
-            do="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     return url
 
@@ -241,5 +238,5 @@ def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
     return OperationsUnavailable(
         f"Postgres at {shown(url)} cannot be reached: {reason}",
         untouched="everything that was not yet written",
-        do="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
+        hint="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
     )

@@ -290,7 +290,7 @@ class Thaws:
                 f"{who.strip()} asked for this thaw (as {thaw.requester}), and cannot approve it",
                 table=thaw.table,
                 untouched="the thaw, and all files",
-                do="let a second person run: artemis approve-thaw",
+                hint="let a second person run: artemis approve-thaw",
             )
         open_to_approval = (thaws.c.approved_at.is_(None), thaws.c.lapses_at > func.clock_timestamp())
         try:
@@ -312,7 +312,7 @@ class Thaws:
                 f"{thaw.requested_login or 'unknown'} of Postgres) cannot approve it, whatever the name",
                 table=thaw.table,
                 untouched="the thaw, and all files",
-                do="let a second person approve from an account of their own: CREATE ROLE … LOGIN PASSWORD '…' "
+                hint="let a second person approve from an account of their own: CREATE ROLE … LOGIN PASSWORD '…' "
                 f"IN ROLE {LIFECYCLE}, {APPROVER}, and that login in their operations.uri (docs/security.md)",
             ) from None
         if done is not None:
@@ -324,7 +324,7 @@ class Thaws:
                 f"The thaw for case {thaw.case_id} has ended: {ended}",
                 table=thaw.table,
                 untouched="all files",
-                do="ask for it anew: artemis thaw",
+                hint="ask for it anew: artemis thaw",
             )
         return thaw
 
@@ -370,8 +370,7 @@ def _known(wanted: str, found: Found | None) -> Found:
     if found is None:
         raise NoSuchPlan(
             f"No move or thaw {wanted} is stored",
-            untouched="everything",
-            do="artemis thaws lists the thaws that there are",
+            hint="artemis thaws lists the thaws that there are",
         )
     return found
 

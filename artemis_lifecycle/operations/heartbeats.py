@@ -204,7 +204,7 @@ class Writing:
                 f"The heartbeat of writer {self.writer_id} had a gap: {self._gap}",
                 table=self.table,
                 untouched="the table's metadata",
-                do="do not commit the files written so far; write them again",
+                hint="do not commit the files written so far; write them again",
             )
 
     def _beat(self) -> None:
@@ -275,7 +275,7 @@ def _refusing(writer_id: str, table: str) -> Iterator[None]:
             f"Postgres refuses the heartbeat of writer {writer_id}: {str(error.orig).splitlines()[0]}",
             table=table,
             untouched="the heartbeat of another login, if one is live under this id",
-            do=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
+            hint=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
         ) from None
 
 

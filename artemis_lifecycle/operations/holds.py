@@ -76,8 +76,7 @@ class Holds:
             raise NaiveDatetime(
                 f"until={until.isoformat()} has no time zone",
                 table=table,
-                untouched="everything",
-                do="pass an aware one",
+                hint="pass an aware one",
             )
         with (
             around("holds.place"),
@@ -102,8 +101,7 @@ class Holds:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",
                     table=table,
-                    untouched="everything",
-                    do="name a later instant, or none",
+                    hint="name a later instant, or none",
                 )
         return hold
 
@@ -143,22 +141,20 @@ class Holds:
                 f"Hold {hold_id} is of kind {hold.kind}, not {kind}",
                 table=hold.table,
                 untouched="the hold",
-                do=f"see what there is with: artemis holds {quote(hold.table)}",
+                hint=f"see what there is with: artemis holds {quote(hold.table)}",
             )
         raise Refused(
             f"Hold {hold_id} of {hold.owner} has ended: {refusal}",
             table=hold.table,
             untouched="the hold",
-            do="place a new one, on snapshots that the table still has",
+            hint="place a new one, on snapshots that the table still has",
         )
 
     def get(self, hold_id: str) -> Hold:
         """Raises NoSuchPlan."""
         found = one(self._engine, Hold, holds.c.hold_id == hold_id)
         if found is None:
-            raise NoSuchPlan(
-                f"No hold {hold_id} is stored", untouched="everything", do="list holds with: artemis holds TABLE"
-            )
+            raise NoSuchPlan(f"No hold {hold_id} is stored", hint="list holds with: artemis holds TABLE")
         return found
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
@@ -192,4 +188,4 @@ def _require_sense(
     elif kind == "consumer" and len(snapshot_ids) != 1:
         problem = ("A consumer has one position", "name the one snapshot that it reads next")
     if problem is not None:
-        raise BadInput(problem[0], table=table, untouched="everything", do=problem[1])
+        raise BadInput(problem[0], table=table, hint=problem[1])

@@ -161,7 +161,7 @@ class Journal:
                     table=job.table,
                     path=job.files_location,
                     untouched="the journal and all files",
-                    do="compare the sealed list with the journal before anything of it is deleted",
+                    hint="compare the sealed list with the journal before anything of it is deleted",
                 )
         return stored
 
@@ -199,7 +199,7 @@ class Journal:
                     f"Batch {batch} of {job_id} is done already, or was never begun",
                     table=job.table,
                     untouched="its files",
-                    do="resume with the batches that the journal calls unfinished",
+                    hint="resume with the batches that the journal calls unfinished",
                 )
         return started
 
@@ -242,7 +242,7 @@ class Journal:
                 raise LeaseLost(
                     f"Batch {batch} of {job_id} is no longer under fencing token {fence}",
                     untouched="the journal's row, which another worker wrote",
-                    do="leave the job to that worker",
+                    hint="leave the job to that worker",
                 )
         return finished
 
@@ -258,7 +258,7 @@ class Journal:
                     f"{left} batches of {job_id} are not done",
                     table=job.table,
                     untouched="the journal",
-                    do="run the deletion again: it resumes with those",
+                    hint="run the deletion again: it resumes with those",
                 )
             now = func.coalesce(jobs.c.finished_at, func.clock_timestamp())
             (finished,) = update_records(connection, JobRecord, jobs.c.job_id == job_id, finished_at=now)
@@ -280,7 +280,7 @@ class Journal:
                 f"Fencing token {fence} is older than {newest}: another worker took the table over",
                 table=job.table,
                 untouched="the files of the batch",
-                do="leave the job to that worker",
+                hint="leave the job to that worker",
             )
         return job
 
@@ -288,7 +288,7 @@ class Journal:
 def _job(connection: Connection, job_id: str) -> JobRecord:
     found = one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
     if found is None:
-        raise NoSuchPlan(f"No deletion job {job_id} is in the journal", untouched="everything", do="begin it first")
+        raise NoSuchPlan(f"No deletion job {job_id} is in the journal", hint="begin it first")
     return found
 
 
@@ -348,7 +348,6 @@ class HandoffBatches:
             if finished is None:
                 raise NoSuchPlan(
                     f"No batch {batch} of the handoff of plan {plan_id} is stored",
-                    untouched="everything",
-                    do="begin the handoff first",
+                    hint="begin the handoff first",
                 )
         return finished

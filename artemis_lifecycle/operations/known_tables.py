@@ -100,8 +100,7 @@ class KnownTables:
         if found is None:
             raise NoSuchTable(
                 f"Catalog {catalog} is not known to have had a table {table_uuid}",
-                untouched="everything",
-                do="see which tables were dropped: artemis dropped",
+                hint="see which tables were dropped: artemis dropped",
             )
         return found
 
@@ -146,8 +145,7 @@ class KnownTables:
             raise PlanStateError(
                 f"Table {table_uuid} {what}",
                 table=found.table,
-                untouched="everything",
-                do="see which tables were dropped: artemis dropped",
+                hint="see which tables were dropped: artemis dropped",
             )
         return changed
 

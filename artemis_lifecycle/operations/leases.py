@@ -125,7 +125,7 @@ class Lease:
                 f"The lease (token {self.token}) is lost: {self._lost}",
                 table=self.table,
                 untouched="whatever this step had not done yet",
-                do="run the step again: it resumes",
+                hint="run the step again: it resumes",
             )
 
     def _lasts(self) -> bool:
@@ -331,6 +331,5 @@ def _taken(holder: LeaseRecord) -> LeaseTaken:
         f"{holder.owner} holds the table for step {holder.step} (token {holder.token}{run}) "
         f"until {holder.expires_at.isoformat()} at least",
         table=holder.table,
-        untouched="everything",
-        do="try again later; a holder that died loses it then, or at once where it can be seen that it died",
+        hint="try again later; a holder that died loses it then, or at once where it can be seen that it died",
     )

@@ -53,7 +53,7 @@ class TableLock:
             "The session that held the table's lock is gone, and the lock with it",
             table=self.table,
             untouched="whatever was not yet begun",
-            do="run the step again: it resumes",
+            hint="run the step again: it resumes",
         )
 
 
@@ -106,8 +106,7 @@ def busy_after(
             f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
             f"a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
             table=table,
-            untouched="everything",
-            do="try again; a session that never ends is ended with: SELECT pg_terminate_backend(PID)",
+            hint="try again; a session that never ends is ended with: SELECT pg_terminate_backend(PID)",
         )
 
     with _within(connection, seconds, busy):
@@ -124,8 +123,7 @@ def starters_lock(connection: Connection, name: str) -> None:
         return Busy(
             f"Another session has had the lock {name} for {STARTERS_WAIT:g} s"
             f"{_holder(connection.engine, condition, key=key)}",
-            untouched="everything",
-            do="wait until it has started, or end it with: SELECT pg_terminate_backend(PID)",
+            hint="wait until it has started, or end it with: SELECT pg_terminate_backend(PID)",
         )
 
     with _within(connection, STARTERS_WAIT, busy):

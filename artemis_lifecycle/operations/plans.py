@@ -191,7 +191,7 @@ class Plans:
                         f"Plan {record.plan_id} is stored already and is {existing.status}",
                         table=existing.table,
                         untouched="the stored plan",
-                        do="seal the new plan under another id",
+                        hint="seal the new plan under another id",
                     )
                 if existing.status in UNCOMMITTED:
                     return existing
@@ -213,9 +213,7 @@ class Plans:
         """Raises NoSuchPlan."""
         found = one(self._engine, PlanRecord, plans.c.plan_id == plan_id)
         if found is None:
-            raise NoSuchPlan(
-                f"No plan {plan_id} is stored", untouched="everything", do="list plans with: artemis plans TABLE"
-            )
+            raise NoSuchPlan(f"No plan {plan_id} is stored", hint="list plans with: artemis plans TABLE")
         return found
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
@@ -338,5 +336,5 @@ class Plans:
             f"Plan {plan_id} {what}: it is {record.status.replace('_', ' ')}{by}, and would have to be {wanted}",
             table=record.table,
             untouched="the plan, the table and all files",
-            do=f"see where it stands with: artemis plans {quote(record.table)}",
+            hint=f"see where it stands with: artemis plans {quote(record.table)}",
         )

@@ -104,8 +104,7 @@ class Quarantines:
         if found is None:
             raise NoSuchPlan(
                 f"Nothing of {job_id} is in quarantine",
-                untouched="everything",
-                do="see what is: artemis quarantine TABLE; a table's deletion.mode decides before its files go",
+                hint="see what is: artemis quarantine TABLE; a table's deletion.mode decides before its files go",
             )
         return found
 
@@ -190,7 +189,7 @@ class Quarantines:
                 f"The quarantine of {job_id} is {found.state}, and that does not allow it",
                 table=found.table,
                 untouched="all files",
-                do=f"see when it is purged, and what was brought back: artemis quarantine {quote(found.table)}",
+                hint=f"see when it is purged, and what was brought back: artemis quarantine {quote(found.table)}",
             )
         return changed
 

@@ -120,5 +120,5 @@ class Restores:
         mine = restores.c.restore_id == restore_id
         changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
         if changed is None:
-            raise NoSuchPlan(f"No restore {restore_id} is stored", untouched="everything", do="begin it first")
+            raise NoSuchPlan(f"No restore {restore_id} is stored", hint="begin it first")
         return changed

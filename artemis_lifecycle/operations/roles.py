@@ -34,7 +34,7 @@ def approving(what: str) -> Iterator[None]:
         raise Refused(
             f"This login of Postgres may not approve {what}: {str(error.orig).splitlines()[0]}",
             untouched="it, and all files",
-            do=f"approve with a login of somebody who may: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
+            hint=f"approve with a login of somebody who may: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
             "(docs/roles.md)",
         ) from None
 

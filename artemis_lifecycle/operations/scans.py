@@ -109,9 +109,7 @@ class Scans:
         """Raises NoSuchPlan."""
         found = one(self._engine, ScanRecord, scans.c.scan_id == scan_id)
         if found is None:
-            raise NoSuchPlan(
-                f"No orphan scan {scan_id} is stored", untouched="everything", do="scan again: artemis orphans TABLE"
-            )
+            raise NoSuchPlan(f"No orphan scan {scan_id} is stored", hint="scan again: artemis orphans TABLE")
         return found
 
     def of_table(
@@ -166,7 +164,7 @@ class Scans:
         """Raises NoSuchPlan."""
         found = one(self._engine, ListingRecord, listings.c.listing_id == listing_id)
         if found is None:
-            raise NoSuchPlan(f"No listing {listing_id} is stored", untouched="everything", do="list the table again")
+            raise NoSuchPlan(f"No listing {listing_id} is stored", hint="list the table again")
         return found
 
     def latest_listing(self, table_uuid: str) -> ListingRecord | None:
@@ -181,5 +179,5 @@ def _refusal(record: ScanRecord, what: str, expected: Collection[ScanState]) -> 
         f"Scan {record.scan_id} {what}: it is {record.state}, and would have to be {' or '.join(sorted(expected))}",
         table=record.table,
         untouched="the scan and all files",
-        do=f"scan again: artemis orphans {quote(record.table)}",
+        hint=f"scan again: artemis orphans {quote(record.table)}",
     )

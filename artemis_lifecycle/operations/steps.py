@@ -106,7 +106,7 @@ class Steps:
             finished_at=func.clock_timestamp(),
         )
         if ended is None:
-            raise NoSuchPlan(f"No step {step_id} was started", untouched="everything", do="start it first")
+            raise NoSuchPlan(f"No step {step_id} was started", hint="start it first")
         return ended
 
     def of_night(self, night: date) -> list[StepRecord]:

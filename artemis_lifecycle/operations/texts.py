@@ -26,6 +26,5 @@ def require_said(table: str, **said: str) -> None:
             raise BadInput(
                 f"This needs {name.replace('_', ' ')}, and none is given",
                 table=table,
-                untouched="everything",
-                do="say it; it is kept on record",
+                hint="say it; it is kept on record",
             )

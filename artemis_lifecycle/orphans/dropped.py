@@ -128,7 +128,7 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
                 table=known.table,
                 path=known.metadata_location,
                 untouched="what is left of the table's files",
-                do="see what is left, and delete it by hand",
+                hint="see what is left, and delete it by hand",
             )
         _require_same(read_table_metadata(stores, known.metadata_location), known)
         with around("dropped.save_metadata"), suppress(ExistingFile):
@@ -150,7 +150,7 @@ def _require_same(metadata: TableMetadata, known: KnownTable) -> None:
             table=known.table,
             path=known.metadata_location,
             untouched="all files",
-            do="find out who replaced it; nothing is deleted meanwhile",
+            hint="find out who replaced it; nothing is deleted meanwhile",
         )
 
 
@@ -223,12 +223,12 @@ def _refuse_young(scan: OrphanScanResult, known: KnownTable, min_age: timedelta)
             f"e.g. {named}: it lives elsewhere",
             table=known.table,
             untouched="all files",
-            do=f"find out who commits there; artemis keep-dropped {known.table_uuid} ends its being asked about",
+            hint=f"find out who commits there; artemis keep-dropped {known.table_uuid} ends its being asked about",
         )
     raise Refused(
         f"{scan.summary.too_young:,} files are younger than orphans.min_age ({format_duration(min_age)}): a writer may "
         "still be at work",
         table=known.table,
         untouched="all files",
-        do="scan again when they are older",
+        hint="scan again when they are older",
     )

@@ -57,17 +57,14 @@ def given_listing(
     from pyspark.sql import functions as F
 
     if taken_at.tzinfo is None or taken_at.utcoffset() is None:
-        raise NaiveDatetime(
-            f"taken_at={taken_at.isoformat()} has no time zone", untouched="everything", do="pass an aware datetime"
-        )
+        raise NaiveDatetime(f"taken_at={taken_at.isoformat()} has no time zone", hint="pass an aware datetime")
     if isinstance(listing, DataFrame):
         _require_columns(listing)
     now = clock()
     if taken_at > now:
         raise BadInput(
             f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
-            untouched="everything",
-            do="pass the time at which the listing was begun, in UTC",
+            hint="pass the time at which the listing was begun, in UTC",
         )
     folders = listing_folders(locations, rules)
     listing_id = f"listing-{uuid.uuid4().hex}"
@@ -147,6 +144,5 @@ def _require_columns(listing: DataFrame) -> None:
             found = types[name].simpleString() if name in types else "nothing"
             raise BadInput(
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
-                untouched="everything",
-                do="name and cast the columns so",
+                hint="name and cast the columns so",
             )

@@ -75,8 +75,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         raise BadInput(
             f"This is no manifest of an S3 inventory: {type(error).__name__} {error}",
             path=manifest,
-            untouched="everything",
-            do="name the manifest.json of an inventory, in the folder of its date",
+            hint="name the manifest.json of an inventory, in the folder of its date",
         ) from error
     if found.file_format not in ("CSV", "ORC", "Parquet"):
         raise _unusable(f"its format {found.file_format!r} is not among CSV, ORC and Parquet", manifest)
@@ -94,8 +93,7 @@ def _unusable(why: str, path: str) -> BadInput:
     return BadInput(
         f"The S3 inventory cannot be a listing: {why}",
         path=path,
-        untouched="everything",
-        do="configure the inventory with Size and LastModifiedDate, and wait for the next report",
+        hint="configure the inventory with Size and LastModifiedDate, and wait for the next report",
     )
 
 
@@ -114,8 +112,7 @@ class _Reader:
             raise StorageError(
                 "A file of the S3 inventory differs from its checksum",
                 path=file.path,
-                untouched="everything",
-                do="take another inventory, or list the table",
+                hint="take another inventory, or list the table",
             )
         try:
             for found in self._batches(data, file.path):
@@ -124,8 +121,7 @@ class _Reader:
             raise StorageError(
                 f"A file of the S3 inventory cannot be read: {error}",
                 path=file.path,
-                untouched="everything",
-                do="take another inventory, or list the table",
+                hint="take another inventory, or list the table",
             ) from error
 
     def _batches(self, data: bytes, path: str) -> Iterator[pa.RecordBatch]:

@@ -275,12 +275,11 @@ def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]
             raise LocationConflict(
                 "A whole file system or bucket cannot be a table's location: all in it would be taken for the table's",
                 path=location,
-                untouched="everything",
-                do="name the table's own folder",
+                hint="name the table's own folder",
             )
         spelled.setdefault(normal, trimmed)
     if not spelled:
-        raise BadInput("There is no location to list", untouched="everything", do="name the table's location")
+        raise BadInput("There is no location to list", hint="name the table's location")
     return [spelled[normal] for normal in outermost(spelled)]
 
 

@@ -75,16 +75,14 @@ def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
         raise BadInput(
             f"This is no listing in Parquet files: {'something else is among them' if other else 'there are none'}",
             path=other[0] if other else location,
-            untouched="everything",
-            do="name a Parquet file, or a folder of Parquet files and nothing else",
+            hint="name a Parquet file, or a folder of Parquet files and nothing else",
         )
     times = [file.last_modified for file in below if file.last_modified is not None]
     if not times:
         raise BadInput(
             "The store does not tell when this listing was written",
             path=location,
-            untouched="everything",
-            do="read it as a DataFrame, and pass that with listed_at",
+            hint="read it as a DataFrame, and pass that with listed_at",
         )
     files = tuple(ListingFile(file.path, file.size_in_bytes) for file in below)
     return ParquetListing(location, min(times), files)
@@ -113,8 +111,7 @@ class _Reader:
             raise StorageError(
                 f"A file of the listing cannot be read: {error}",
                 path=file.path,
-                untouched="everything",
-                do="take another listing, or leave it to this project to list the table",
+                hint="take another listing, or leave it to this project to list the table",
             ) from error
 
 
@@ -134,8 +131,7 @@ def _require_columns(schema: pa.Schema, path: str) -> None:
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is "
                 f"{'not one column' if found is None else found}",
                 path=path,
-                untouched="everything",
-                do="name and cast the columns so",
+                hint="name and cast the columns so",
             )
 
 

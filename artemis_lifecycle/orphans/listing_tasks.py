@@ -91,13 +91,11 @@ class Below:
 
         paths = batch.column("path")
         if paths.null_count:
-            raise BadInput("The listing has a row without a path", untouched="everything", do="leave such rows out")
+            raise BadInput("The listing has a row without a path", hint="leave such rows out")
         try:
             paths.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise BadInput(
-                f"The listing has a path that is no UTF-8: {error}", untouched="everything", do="leave such rows out"
-            ) from error
+            raise BadInput(f"The listing has a path that is no UTF-8: {error}", hint="leave such rows out") from error
         below = self._plainly(paths)
         for row in np.flatnonzero(~below).tolist():
             below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)

@@ -35,7 +35,7 @@ def folders_to_list(
             f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
             table=table,
             untouched="all files",
-            do="name one of them, or a folder in it",
+            hint="name one of them, or a folder in it",
         )
     return [location]
 

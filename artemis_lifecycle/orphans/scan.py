@@ -181,7 +181,7 @@ def scan_orphans(
     try:
         protection.read()
     except StalePlan as error:
-        raise NoSuchTable(error.what, table=table, untouched="all files", do="list and scan the new table") from error
+        raise NoSuchTable(error.what, table=table, untouched="all files", hint="list and scan the new table") from error
     metadata = protection.metadata
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
     view = protection.own_view
@@ -381,7 +381,7 @@ def _mismatch(context: DeletionContext, protection: Protection, judged: str, cou
         f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
         table=context.table,
         untouched="all files",
-        do="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        hint="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
         "if not, set orphans.prefix_mismatch: ignore (or delete)",
     )
 
@@ -436,7 +436,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
             table=record.table,
             path=record.files_location,
             untouched="all files",
-            do=f"scan again: artemis scan-orphans {quote(record.table)}",
+            hint=f"scan again: artemis scan-orphans {quote(record.table)}",
         )
     return _result(record, spark, stores)
 
@@ -449,7 +449,7 @@ def require_after(listing: Listing, read_at: datetime, table: str) -> None:
             f"{listing.finished_at.isoformat()}: files committed in between would look like orphans",
             table=table,
             untouched="all files",
-            do="read the history again and scan with that",
+            hint="read the history again and scan with that",
         )
 
 
@@ -465,7 +465,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
                 f"{name}={value.isoformat()} has no time zone",
                 table=table,
                 untouched="all files",
-                do="pass an aware datetime",
+                hint="pass an aware datetime",
             )
     base = listing.started_at if settings.now is None else min(settings.now, listing.started_at)
     newest = base - settings.min_age_floor
@@ -475,7 +475,7 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
             f"({settings.min_age_floor}) before the listing: files of commits in flight would be taken for orphans",
             table=table,
             untouched="all files",
-            do="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
+            hint="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
         )
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than

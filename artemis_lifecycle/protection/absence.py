@@ -83,7 +83,7 @@ class Absence:
                     table=self._table,
                     path=location,
                     untouched="all files that were not deleted before",
-                    do="mend that table, or drop it from the catalog",
+                    hint="mend that table, or drop it from the catalog",
                 ) from uuid
             self._known[location] = uuid
         for name, pointer in pointers.items():
@@ -92,11 +92,9 @@ class Absence:
                     f"The table that was dropped as {self._table} is in the catalog again, as {name}",
                     table=self._table,
                     untouched="all files that were not deleted before",
-                    do="nothing: its files are a living table's again",
+                    hint="nothing: its files are a living table's again",
                 )
 
     def pointer(self) -> Pointer:
         """What a catalog would say of the table: nothing. Raises NoSuchTable."""
-        raise NoSuchTable(
-            f"Table {self.metadata.table_uuid} was dropped", table=self._table, untouched="everything", do="nothing"
-        )
+        raise NoSuchTable(f"Table {self.metadata.table_uuid} was dropped", table=self._table, hint="nothing")

@@ -115,7 +115,7 @@ def require_no_future(
         table=table,
         path=pointer,
         untouched="all files",
-        do="if one of them is right, register it in the catalog; if the pointer is right, "
+        hint="if one of them is right, register it in the catalog; if the pointer is right, "
         f"artemis settle-metadata {quote(table)} --who … --why …, then scan again",
     )
 

@@ -128,7 +128,7 @@ def _untold(folder: str, error: OSError) -> StorageError:
         f"Whether this folder is another one under a second name cannot be told: {error.strerror or error}",
         path=folder,
         untouched="all files that were not deleted before",
-        do="fix access to the folder, then rerun",
+        hint="fix access to the folder, then rerun",
     )
 
 

@@ -19,7 +19,7 @@ def require_grace_over(
     """
     if now is not None and now.tzinfo is None:
         raise NaiveDatetime(
-            f"now={now.isoformat()} has no time zone", table=table, untouched="all files", do="pass an aware datetime"
+            f"now={now.isoformat()} has no time zone", table=table, untouched="all files", hint="pass an aware datetime"
         )
     instant = clock_now if now is None else min(now, clock_now)
     if instant < due_at:
@@ -27,7 +27,7 @@ def require_grace_over(
             f"The grace of plan {plan_id} runs until {due_at.isoformat()}, and it is {instant.isoformat()}",
             table=table,
             untouched="all files of the plan",
-            do="delete then; what deletes on a schedule finds the plan by itself",
+            hint="delete then; what deletes on a schedule finds the plan by itself",
         )
 
 
@@ -94,7 +94,7 @@ def require_approval(
             f"The deletion {job_id} waits for a person: {'; '.join(reasons)}",
             table=table,
             untouched="all files of the job",
-            do=f"review them, then artemis approve {job_id} --large",
+            hint=f"review them, then artemis approve {job_id} --large",
         )
 
 

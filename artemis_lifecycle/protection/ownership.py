@@ -74,7 +74,7 @@ def require_collectable(metadata: TableMetadata, table: str) -> None:
             table=table,
             path=metadata.metadata_location,
             untouched="all files that were not deleted before",
-            do="set gc.enabled=true if no other table shares its files, then rerun",
+            hint="set gc.enabled=true if no other table shares its files, then rerun",
         )
 
 

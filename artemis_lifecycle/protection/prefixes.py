@@ -37,7 +37,7 @@ def require_prefix(prefix: str, metadata: TableMetadata, table: str, rules: Loca
         f"The prefix {prefix!r} is in no location of the table ({', '.join(spelled_locations(metadata))})",
         table=table,
         untouched="everything: no heartbeat was begun",
-        do="name a folder in one of them, or one relative to them; or leave the prefix out, which protects the whole "
+        hint="name a folder in one of them, or one relative to them; or leave the prefix out, which protects the whole "
         "table",
     )
 

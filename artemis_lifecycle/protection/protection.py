@@ -305,7 +305,7 @@ class Protection:
             "The table changes faster than it can be looked at",
             table=self._deletion.table,
             untouched="all files of the job that were not deleted before",
-            do="delete again at a quieter time",
+            hint="delete again at a quieter time",
         )
 
     def _refreshed(self) -> bool:
@@ -333,7 +333,7 @@ class Protection:
                     f"Hold {hold.hold_id} of {hold.owner} on {what} stops deletion {deletion.job_id}: {hold.reason}",
                     table=deletion.table,
                     untouched="all files of the job that were not deleted before",
-                    do=f"delete again when it is over, or artemis release {hold.hold_id}",
+                    hint=f"delete again when it is over, or artemis release {hold.hold_id}",
                 )
 
     def _is_held(self, hold: Hold) -> bool:
@@ -570,7 +570,7 @@ class Protection:
             table=self._deletion.table,
             path=path,
             untouched="all files that were not deleted before",
-            do=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files",
+            hint=f"repair or drop {name}, or name it under catalogs.live.isolated if it reads no other table's files",
         )
 
     def _other(self, other: Neighbor) -> TableState:

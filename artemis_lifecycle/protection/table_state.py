@@ -211,7 +211,7 @@ class TableState:
             what,
             table=self._deletion.table,
             untouched="all files of the job that were not deleted before",
-            do="find out who changed the catalog; if the table is gone for good, artemis close "
+            hint="find out who changed the catalog; if the table is gone for good, artemis close "
             f"{self._deletion.job_id}",
         )
 
@@ -236,7 +236,7 @@ class DroppedTableState(TableState):
                 f"{known.kept_by} decided that the dropped table's files stay: {known.kept_why}",
                 table=self._deletion.table,
                 untouched="all files that were not deleted before",
-                do=f"artemis keep-dropped {self.table_uuid} --undo, if that is over",
+                hint=f"artemis keep-dropped {self.table_uuid} --undo, if that is over",
             )
         return self._dropped.metadata
 

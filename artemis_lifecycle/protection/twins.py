@@ -171,7 +171,7 @@ class _Prefixes:
                     f"Paths begin in more than {_SPELLINGS} ways: whether they name one store cannot be told",
                     path=split_location(next(iter(self.found), ""))[0],
                     untouched="all files",
-                    do="see which schemes and authorities the table's paths have, and name equal ones under "
+                    hint="see which schemes and authorities the table's paths have, and name equal ones under "
                     "orphans.equal_schemes and equal_authorities",
                 )
             row = int(left[0])

@@ -216,7 +216,7 @@ class _Decider:
                 raise BadInput(
                     f"retain_last must be at least 1, and is {settings.retain_last}",
                     untouched="the table",
-                    do="keep at least the current snapshot",
+                    hint="keep at least the current snapshot",
                 )
             return settings.retain_last
         if settings.min_snapshots > 1 or settings.rule == "paimon":
@@ -378,13 +378,13 @@ class _Decider:
             raise BadInput(
                 f"max_snapshots ({settings.max_snapshots}) must not be less than min_snapshots ({self.minimum})",
                 untouched="the table",
-                do="mend the table's retention",
+                hint="mend the table's retention",
             )
         if settings.expire_limit is not None and settings.expire_limit < 1:
             raise BadInput(
                 f"expire_limit must be at least 1, and is {settings.expire_limit}",
                 untouched="the table",
-                do="mend the table's retention",
+                hint="mend the table's retention",
             )
         for name in sorted(retained):
             ref = retained[name]
@@ -474,14 +474,14 @@ class _Decider:
                 raise ReferencedSnapshot(
                     f"Cannot expire {snapshot_id}. Still referenced by refs: [{few(refs)}]",
                     untouched="the table",
-                    do="remove those refs first, or leave the snapshot out",
+                    hint="remove those refs first, or leave the snapshot out",
                 )
             held = [reason for reason in reasons if reason.kind in ("hold", "lease", "consumer")]
             if held:
                 raise Refused(
                     f"Cannot expire {snapshot_id}: {few(held, '; ')}",
                     untouched="the table",
-                    do=f"release {few([reason.name for reason in held])}, or leave the snapshot out",
+                    hint=f"release {few([reason.name for reason in held])}, or leave the snapshot out",
                 )
             inside = [
                 reason for reason in reasons if reason.kind in ("window", "window_edge", "log_continuity", "log_gap")
@@ -490,14 +490,14 @@ class _Decider:
                 raise Refused(
                     f"Cannot expire {snapshot_id}: {'; '.join(map(str, inside))}",
                     untouched="the table",
-                    do="wait until the window has passed it, or shorten the window",
+                    hint="wait until the window has passed it, or shorten the window",
                 )
             if self.settings.rule != "iceberg" and self.times[position] >= self.cutoff:
                 raise Refused(
                     f"Cannot expire {snapshot_id}: it was committed inside the window that begins "
                     f"{format_instant(self.cutoff)}",
                     untouched="the table",
-                    do="wait until the window has passed it, or shorten the window",
+                    hint="wait until the window has passed it, or shorten the window",
                 )
             removed.add(position)
         return removed
@@ -529,6 +529,6 @@ def _long_property(properties: Mapping[str, str], key: str, default: int) -> int
         raise BadInput(
             f"The table property {key} is {text!r}, which is no number",
             untouched="the table",
-            do=f"set {key} to a whole number, or unset it",
+            hint=f"set {key} to a whole number, or unset it",
         )
     return int(text)

@@ -78,8 +78,7 @@ def lacking_on_executors(what: str) -> EnvironmentMissing:
     """The error for executors that cannot run this project's tasks."""
     return EnvironmentMissing(
         what,
-        untouched="everything",
-        do="install artemis-lifecycle, of this version, for the executors' interpreter, or name one that has it in "
+        hint="install artemis-lifecycle, of this version, for the executors' interpreter, or name one that has it in "
         f"spark.python of lifecycle.yaml; its Python must be {sys.version_info.major}.{sys.version_info.minor} as here",
     )
 

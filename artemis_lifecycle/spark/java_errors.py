@@ -81,7 +81,7 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
         untouched, first = "everything that was not yet written", "see that the store answers, then "
     else:
         return None
-    return ours(f"{what}: {_brief(java)}", table=table, untouched=untouched, do=f"{first}run the step again")
+    return ours(f"{what}: {_brief(java)}", table=table, untouched=untouched, hint=f"{first}run the step again")
 
 
 def _java(error: Exception) -> Any:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config import SECRET, LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.jars import GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
-from artemis_lifecycle.local.java import export_java
+from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
+from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.spark.executors import require_executors, use_python
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def live_session() -> SparkSession | None:
     if os.environ.get("SPARK_REMOTE"):
         raise EnvironmentMissing(
             "SPARK_REMOTE is set, and a Spark Connect session has no JVM for Iceberg's core",
-            untouched="everything",
-            do="unset SPARK_REMOTE, and name a master in spark.master, such as local[*] or spark://HOST:7077",
+            hint="unset SPARK_REMOTE, and name a master in spark.master, such as local[*] or spark://HOST:7077",
         )
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -152,7 +151,7 @@ def open_session(conf: Mapping[str, str]) -> SparkSession:
             spark = builder.getOrCreate()
     except PySparkException as error:
         raise EnvironmentMissing(
-            f"Spark does not start: {error}", path=str(java), do="see what Java says above, and `java -version`"
+            f"Spark does not start: {error}", path=str(java), hint="see what Java says above, and `java -version`"
         ) from error
     try:
         require_iceberg(spark)
@@ -248,7 +247,7 @@ def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str,
         # The default chain in its place may be another account's.
         raise EnvironmentMissing(
             f"This Spark session lacks {GIVEN_CREDENTIALS}, which gives Glue the credentials of lifecycle.yaml",
-            do="add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars; or set "
+            hint="add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars; or set "
             "client.credentials-provider in the catalog's properties",
         )
     asks = [key for key, value in conf.items() if key.endswith(".s3.client-factory-impl") and value == PACED_CLIENTS]
@@ -269,13 +268,13 @@ def require_iceberg(spark: SparkSession) -> None:
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise EnvironmentMissing(
-            "A Spark Connect session has no JVM for Iceberg's core", do="pass a classic session, or none"
+            "A Spark Connect session has no JVM for Iceberg's core", hint="pass a classic session, or none"
         )
     lacking = [_CLASSES[name].coordinates for name in _lacking(spark, _CLASSES)]
     do = "stop that session and let Lifecycle.open start one, or start yours with "
     if lacking:
         raise EnvironmentMissing(
-            f"The Spark session lacks {' and '.join(lacking)}", do=f"{do}spark.jars.packages={','.join(lacking)}"
+            f"The Spark session lacks {' and '.join(lacking)}", hint=f"{do}spark.jars.packages={','.join(lacking)}"
         )
 
 

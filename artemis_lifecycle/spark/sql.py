@@ -79,8 +79,7 @@ def _unclosed(sql: str, at: int, what: str) -> BadInput:
     line, column = sql.count("\n", 0, at) + 1, at - (sql.rfind("\n", 0, at) + 1) + 1
     return BadInput(
         f"The {what} that begins at line {line}, column {column} does not end",
-        untouched="everything",
-        do=f"close the {what}",
+        hint=f"close the {what}",
     )
 
 
@@ -100,8 +99,7 @@ def value_of(token: Token) -> str:
             if character not in ("'", '"', "\\"):
                 raise BadInput(
                     f"{text} has an escape that a name cannot have: \\{character}",
-                    untouched="everything",
-                    do="write the character itself",
+                    hint="write the character itself",
                 )
         elif character == quote:
             next(rest)  # doubled, or the lexer would have ended the string here

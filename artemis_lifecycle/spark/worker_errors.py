@@ -47,4 +47,4 @@ def _restored(kind: type[errors.LifecycleError], message: str) -> errors.Lifecyc
     if match := re.search(r" \[table (.*?)\](?=[. ]|$)", what):
         table = match[1]
         what = what.replace(match[0], "")
-    return kind(what, table=table, path=path, untouched=untouched.rstrip(".") or None, do=do.rstrip(".") or None)
+    return kind(what, table=table, path=path, untouched=untouched.rstrip(".") or None, hint=do.rstrip(".") or None)

@@ -162,6 +162,5 @@ def _too_large(what: str, path: str) -> TooLarge:
     return TooLarge(
         what,
         path=path,
-        untouched="everything",
-        do="see what wrote the file; if it is right, raise reading.* in lifecycle.yaml, or give more memory",
+        hint="see what wrote the file; if it is right, raise reading.* in lifecycle.yaml, or give more memory",
     )

@@ -151,8 +151,7 @@ def naming(kind: str, path: str) -> Iterator[None]:
         raise StorageError(
             f"The {kind} file cannot be read: {error!s:.300}",
             path=path,
-            untouched="everything",
-            do="see what wrote it; restore it, or write it again",
+            hint="see what wrote it; restore it, or write it again",
         ) from error
 
 

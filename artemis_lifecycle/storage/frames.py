@@ -229,7 +229,7 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
             f"The seal of a stored frame is damaged: {error}",
             path=path,
             untouched="all files that it lists",
-            do="plan or scan again, which writes a new one",
+            hint="plan or scan again, which writes a new one",
         ) from error
 
 
@@ -299,8 +299,7 @@ def _require_frame(folder: str, stores: Stores) -> SealedFrame:
         raise StorageError(
             "There is no sealed frame here",
             path=folder,
-            untouched="everything",
-            do="plan or scan again; if operations.root was moved, move it back",
+            hint="plan or scan again; if operations.root was moved, move it back",
         )
     return sealed
 
@@ -395,6 +394,6 @@ def _part_batches(
             "A part of a sealed frame differs from its checksum",
             path=path,
             untouched="all files that it lists",
-            do="plan or scan again, which writes a new one",
+            hint="plan or scan again, which writes a new one",
         )
     yield from ParquetReader(data, path, stores.limits).batches(columns)

@@ -64,8 +64,7 @@ def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwa
             raise StorageError(
                 f"The process that read the file died (exit status {status}): the file is damaged, or memory is short",
                 path=path,
-                do="check what wrote the file; restore it or write it again, then rerun",
-                untouched="everything",
+                hint="check what wrote the file; restore it or write it again, then rerun",
             ) from error
     if succeeded:
         return value  # type: ignore[no-any-return]

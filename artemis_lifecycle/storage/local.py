@@ -126,7 +126,7 @@ class LocalStore:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         file.close()
-        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", do="remove it")
+        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", hint="remove it")
 
     def read(self, path: str, limits: ReadLimits) -> bytes:
         with self.open(path) as file:
@@ -360,7 +360,7 @@ def _archived(path: str, what: str) -> StorageError:
         f"The file is in the archive, so {what}",
         path=path,
         untouched="the file",
-        do="have it thawed: artemis thaw",
+        hint="have it thawed: artemis thaw",
     )
 
 
@@ -500,8 +500,7 @@ def local_path(path: str) -> str:
     raise StorageError(
         "This is no absolute path on this machine",
         path=path,
-        untouched="everything",
-        do="write it as /folder/file or file:///folder/file",
+        hint="write it as /folder/file or file:///folder/file",
     )
 
 
@@ -519,7 +518,7 @@ def through_link(path: str, root: str) -> bool:
 
 def missing(path: str) -> MissingFile:
     return MissingFile(
-        "The file is absent", path=path, untouched="everything else", do="look whether it was deleted or moved"
+        "The file is absent", path=path, untouched="everything else", hint="look whether it was deleted or moved"
     )
 
 
@@ -528,14 +527,17 @@ def existing(path: str) -> ExistingFile:
         "The file exists already",
         path=path,
         untouched="the file that is there",
-        do="read that one, or write under another name",
+        hint="read that one, or write under another name",
     )
 
 
 def _fail(what: str, path: str, error: OSError) -> NoReturn:
     reason = error.strerror or str(error)
     raise StorageError(
-        f"{what}: {reason}", path=path, untouched="whatever was there", do="mend access to that path and run this again"
+        f"{what}: {reason}",
+        path=path,
+        untouched="whatever was there",
+        hint="mend access to that path and run this again",
     ) from error
 
 

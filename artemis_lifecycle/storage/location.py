@@ -49,8 +49,7 @@ def _expand(equal: Mapping[str, str], *, what: str) -> dict[str, str]:
             if target in seen:
                 raise ConfigError(
                     f"The equal {what} go round in a circle at {name!r}",
-                    untouched="everything",
-                    do=f"name one of them as what the others stand for under orphans.equal_{what}",
+                    hint=f"name one of them as what the others stand for under orphans.equal_{what}",
                 )
             seen.add(target)
             target = single[target]
@@ -74,15 +73,12 @@ class LocationRules:
         authorities = _expand(self.equal_authorities, what="authorities")
         for name in [*schemes, *schemes.values()]:
             if re.fullmatch(_SCHEME, name) is None:
-                raise ConfigError(
-                    f"{name!r} is no scheme of a path", untouched="everything", do="see orphans.equal_schemes"
-                )
+                raise ConfigError(f"{name!r} is no scheme of a path", hint="see orphans.equal_schemes")
         for name in [*authorities, *authorities.values()]:
             if "/" in name:
                 raise ConfigError(
                     f"{name!r} is no authority of a path: it has a slash",
-                    untouched="everything",
-                    do="see orphans.equal_authorities",
+                    hint="see orphans.equal_authorities",
                 )
         object.__setattr__(self, "equal_schemes", schemes)
         object.__setattr__(self, "equal_authorities", authorities)

@@ -79,7 +79,7 @@ def _places(key: str, root: str) -> Iterator[Place]:
             f"{key} cannot be compared with the other roots: {error}",
             path=root,
             untouched="all tiers",
-            do="make the folder and those above it readable, then rerun",
+            hint="make the folder and those above it readable, then rerun",
         ) from error
 
 
@@ -92,8 +92,7 @@ def _identity(where: str) -> str | None:
         raise StorageError(
             f"The file system does not say which file this is: {error.strerror}",
             path=where,
-            untouched="everything",
-            do="make the path readable, then rerun",
+            hint="make the path readable, then rerun",
         ) from error
     return f"{status.st_dev}:{status.st_ino}"
 
@@ -127,5 +126,5 @@ def _one_place(key: str, root: str, other_key: str, other: str, how: str) -> Con
         f"{key} and {other_key} are equal or nested {how}: {root}, {other}",
         path=root,
         untouched="all tiers",
-        do="give each a folder of its own, with no link or mount between them",
+        hint="give each a folder of its own, with no link or mount between them",
     )

@@ -217,9 +217,7 @@ class _Address:
 def _address(path: str) -> _Address:
     parts = split(path)
     if not parts.authority:
-        raise StorageError(
-            "The path names no bucket", path=path, untouched="everything", do="write it as s3://bucket/key"
-        )
+        raise StorageError("The path names no bucket", path=path, hint="write it as s3://bucket/key")
     return _Address(path[: len(path) - len(parts.path)], parts.authority, parts.path[1:])
 
 
@@ -347,8 +345,7 @@ class S3Store:
                     raise StorageError(
                         "The server does not list in the order of keys, so that a prefix cannot be listed in pieces",
                         path=file.path,
-                        untouched="everything",
-                        do="name a location with fewer files, or give the scan a listing",
+                        hint="name a location with fewer files, or give the scan a listing",
                     )
                 if until is not None and key > until:
                     return
@@ -402,8 +399,7 @@ class S3Store:
                 raise StorageError(
                     "A listing does not come to an end: the server repeats its page",
                     path=prefix,
-                    untouched="everything",
-                    do="look into the S3 server; no part of this listing was used",
+                    hint="look into the S3 server; no part of this listing was used",
                 )
             request["ContinuationToken"] = page["NextContinuationToken"]
 
@@ -790,7 +786,7 @@ class S3Store:
             "S3 sets the time of an object by itself",
             path=path,
             untouched="the object",
-            do="set times on a local warehouse, or give the listing its times as a DataFrame",
+            hint="set times on a local warehouse, or give the listing its times as a DataFrame",
         )
 
     # --- archive classes
@@ -808,7 +804,7 @@ class S3Store:
                 "The S3 server will not copy the object onto itself, so that it cannot change its storage class",
                 path=path,
                 untouched="the object",
-                do="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
+                hint="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
             )
         now = self._head(path) or {}
         if now.get("StorageClass") != storage_class or now.get("ContentLength") != found["ContentLength"]:
@@ -817,7 +813,7 @@ class S3Store:
                 f"{now.get('ContentLength')} in {now.get('StorageClass', 'STANDARD')}",
                 path=path,
                 untouched="all other objects",
-                do="see whether this server knows storage classes; if not, set cold_tier.then to keep",
+                hint="see whether this server knows storage classes; if not, set cold_tier.then to keep",
             )
         return True
 
@@ -889,7 +885,7 @@ class S3Store:
         elif code == "NoSuchBucket":
             do = "check the bucket's name and the catalog's s3.endpoint"
         shown = any(secret in str(error) for secret in self._settings.secrets())
-        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", do=do) from (
+        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", hint=do) from (
             None if shown else error
         )
 
@@ -1030,8 +1026,7 @@ class _Reader(io.RawIOBase):
                     raise StorageError(
                         "The S3 server ignores the range of a request",
                         path=self._path,
-                        untouched="everything",
-                        do="look into the server, or a proxy in front of it",
+                        hint="look into the server, or a proxy in front of it",
                     )
             data = cast("bytes", self._body.read(min(length, self._size - self._position)))
         except Exception:

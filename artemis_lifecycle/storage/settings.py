@@ -55,18 +55,16 @@ class StoreSettings:
             # Not echoed: what stands before the @ is a credential, and every connection error would print it.
             raise ConfigError(
                 "The S3 endpoint has a user name or password in its address",
-                untouched="everything",
-                do="give s3.access-key-id and s3.secret-access-key as properties of their own",
+                hint="give s3.access-key-id and s3.secret-access-key as properties of their own",
             )
         if self.multipart_bytes < 5 * MIB:
             raise ConfigError(
                 "multipart_bytes is under 5 MiB, the least that S3 takes as a part",
-                untouched="everything",
-                do="give at least 5 MiB",
+                hint="give at least 5 MiB",
             )
         for name in ("attempts", "copy_attempts", "s3_connections"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1", untouched="everything", do="give a positive number")
+                raise ConfigError(f"{name} must be at least 1", hint="give a positive number")
 
     @classmethod
     def from_catalog(
@@ -120,7 +118,6 @@ class _Properties:
         if value.strip().lower() not in ("true", "false"):
             raise ConfigError(
                 f"The catalog property {key} is neither true nor false",
-                untouched="everything",
-                do="write true or false",
+                hint="write true or false",
             )
         return value.strip().lower() == "true"

@@ -207,14 +207,17 @@ class Stores:
         chosen = storage_class or self.settings.storage_class
         if normalise(source) == normalise(destination):
             raise StorageError(
-                "A file cannot be copied onto itself", path=source, untouched="the file", do="name another destination"
+                "A file cannot be copied onto itself",
+                path=source,
+                untouched="the file",
+                hint="name another destination",
             )
         if chosen in ARCHIVE_CLASSES and split(destination).scheme in _S3:
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
                 untouched="source and destination",
-                do="copy to GLACIER_IR or another class that reads at once, and change the class after that",
+                hint="copy to GLACIER_IR or another class that reads at once, and change the class after that",
             )
         found = origin.head(source)
         if found is None:
@@ -236,7 +239,7 @@ class Stores:
             f"A copy reads back differently from its source, {self.settings.copy_attempts} times: {refusal}",
             path=destination,
             untouched=f"the source {source}",
-            do="check both stores' disks and network, then run the step again",
+            hint="check both stores' disks and network, then run the step again",
         )
 
     def remove_empty(self, folder: str, below: str) -> int:
@@ -314,7 +317,7 @@ class Stores:
                 "The time of a file needs a time zone",
                 path=path,
                 untouched="the file",
-                do="give datetime(…, tzinfo=UTC)",
+                hint="give datetime(…, tzinfo=UTC)",
             )
         self._store(path).touch(path, last_modified)
 
@@ -330,7 +333,7 @@ class Stores:
                 f"{storage_class} is no archive class",
                 path=path,
                 untouched="the file",
-                do=f"name one of {', '.join(sorted(ARCHIVE_CLASSES))}",
+                hint=f"name one of {', '.join(sorted(ARCHIVE_CLASSES))}",
             )
         return self._store(path).archive(path, storage_class)
 
@@ -356,8 +359,7 @@ class Stores:
         raise StorageError(
             f"No store here answers to {scheme}:",
             path=path,
-            untouched="everything",
-            do="use file:, s3:, s3a: or s3n: paths",
+            hint="use file:, s3:, s3a: or s3n: paths",
         )
 
     def _s3_store(self) -> S3Store:
@@ -409,7 +411,7 @@ def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
                     f"A file cannot be read to its end: {error.strerror or error}",
                     path=path,
                     untouched="the file",
-                    do="check the store, then run this again",
+                    hint="check the store, then run this again",
                 ) from error
             if not chunk:
                 return

@@ -31,8 +31,8 @@ from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.defs.checks import judge_guard
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.placement import binaries
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.placement import binaries
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.operations.database import connect, migrate
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable

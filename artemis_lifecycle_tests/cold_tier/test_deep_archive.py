@@ -304,7 +304,7 @@ def test_what_the_store_will_not_archive_stays_readable_and_is_tried_again(
     def refuse_the_second(self: LocalStore, path: str, storage_class: str) -> bool:
         tried.append(path)
         if len(tried) == 2:
-            raise StorageError("The store has had enough", path=path, untouched="the file", do="wait")
+            raise StorageError("The store has had enough", path=path, untouched="the file", hint="wait")
         return put_away(self, path, storage_class)
 
     monkeypatch.setattr(deep_archive, "_FILES_PER_BATCH", 1)

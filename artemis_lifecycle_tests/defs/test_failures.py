@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from dagster import Failure
 
-from artemis_lifecycle.defs.failures import told_to_dagster
+from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -20,13 +20,13 @@ from artemis_lifecycle.errors import (
 
 
 def told(error: Exception) -> Failure:
-    with pytest.raises(Failure) as raised, told_to_dagster():
+    with pytest.raises(Failure) as raised, as_dagster_failure():
         raise error
     return raised.value
 
 
 def test_a_failure_says_what_the_error_says_and_keeps_its_parts() -> None:
-    error = StorageError("The store refused", table="a.b", path="s3://x/y", untouched="all files", do="try again")
+    error = StorageError("The store refused", table="a.b", path="s3://x/y", untouched="all files", hint="try again")
     failure = told(error)
     assert failure.description == str(error)
     assert {key: value.value for key, value in failure.metadata.items()} == {
@@ -59,6 +59,6 @@ def test_an_error_that_nobody_foresaw_is_shown_and_not_tried_again() -> None:
 
 
 def test_a_block_without_an_error_is_timed() -> None:
-    with told_to_dagster() as watch:
+    with as_dagster_failure() as watch:
         pass
     assert 0 <= watch.seconds < 1

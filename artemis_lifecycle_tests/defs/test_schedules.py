@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.defs import jobs, schedules
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG
-from artemis_lifecycle.defs.schedules import step_requests, upkeep_requests
+from artemis_lifecycle.defs.schedules import step_requests, maintenance_requests
 from artemis_lifecycle.defs.sensors import CLOCK_FIRST, late_requests
 from artemis_lifecycle.scheduling.night import Step
 
@@ -231,11 +231,11 @@ def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callab
 
 def test_upkeep_keeps_out_of_the_quiet_window_and_out_of_its_own_way(fleet: Fleet) -> None:
     job = jobs.data_compaction.name
-    assert asked(upkeep_requests(job, fleet.lifecycle, fleet.instance, fleet.at(4), by_day=True)) == set()
+    assert asked(maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(4), by_day=True)) == set()
     fleet.instance.add_run(
         DagsterRun(job, str(uuid.uuid4()), status=DagsterRunStatus.STARTED, tags={"dagster/partition": ONE})
     )
-    found = upkeep_requests(job, fleet.lifecycle, fleet.instance, fleet.at(12), by_day=True)
+    found = maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(12), by_day=True)
     assert asked(found) == {TWO}
     assert isinstance(found, list)
     assert found[0].run_config == {"ops": {"compacted_data_files": {"config": {"dry_run": False}}}}

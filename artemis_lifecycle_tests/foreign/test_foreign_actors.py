@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse

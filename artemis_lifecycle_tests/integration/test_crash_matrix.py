@@ -31,7 +31,7 @@ from artemis_lifecycle.deletion.quarantine import place_of
 from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.storage.local import LocalStore
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.operations.database import connect
 
 _numbers = itertools.count(1)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from artemis_lifecycle.catalogs.settings import spark_conf
-from artemis_lifecycle.local.jars import needed, resolve
+from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle_tests.soak import place, rows

@@ -25,7 +25,7 @@ import psycopg2
 import pytest
 
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY
-from artemis_lifecycle.local.postgres import CATALOGS, EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
 from artemis_lifecycle_tests.conftest import REPOSITORY

@@ -30,10 +30,10 @@ from artemis_lifecycle.demo.run import STAYS
 from artemis_lifecycle.demo.run import _environment as point_dagster_at
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.addresses import fill
+from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.upkeep.actions import jvm_table
+from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle_tests.soak.dying import Death
 from artemis_lifecycle_tests.soak.state import read_state
 

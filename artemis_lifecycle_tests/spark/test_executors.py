@@ -29,7 +29,7 @@ import os, sys, time
 from pathlib import Path
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.spark.executors import require_executors
 from artemis_lifecycle.spark.session import live_session, open_session, session_conf
 

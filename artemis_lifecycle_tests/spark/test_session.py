@@ -120,7 +120,7 @@ def test_a_session_without_the_paced_clients_opens_its_catalogs_all_the_same(
 
 
 def _jar() -> object:
-    from artemis_lifecycle.local.jars import Jar
+    from artemis_lifecycle.embedded.jars import Jar
 
     return Jar("org.example", "missing", "1", "0" * 64)
 
@@ -140,7 +140,7 @@ def test_another_threads_session_is_seen_and_left_running(spark: SparkSession, m
 _WITH_SECRETS = """
 import logging, os, subprocess, sys
 from pathlib import Path
-from artemis_lifecycle.local.jars import resolve
+from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.spark.session import add_catalogs, open_session
 
 logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
 from artemis_lifecycle.config import Budgets, Catalog, TablePolicy
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.local.jars import PACED_CLIENTS
+from artemis_lifecycle.embedded.jars import PACED_CLIENTS
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, requests_per_second
 from artemis_lifecycle.storage.settings import StoreSettings

@@ -72,7 +72,7 @@ def unreadable_deletes(path: str, error: Exception) -> HandoffFailed:
         f"A position-delete file cannot be read whole: {error}",
         path=path,
         untouched="the table and all its files",
-        do="restore the file, then run the handoff again",
+        hint="restore the file, then run the handoff again",
     )
 
 
@@ -81,5 +81,5 @@ def not_copied(what: str, path: str) -> HandoffFailed:
         f"{what} that is to be named in the cold tier was not copied",
         path=path,
         untouched="the table and all its files",
-        do="run the handoff again, which copies what is missing",
+        hint="run the handoff again, which copies what is missing",
     )

@@ -33,7 +33,7 @@ def rewrite_deletion_vectors(
             f"A file of deletion vectors cannot be read whole: {error!r:.200}",
             path=path,
             untouched="the table and all its files",
-            do="restore the file, then run the handoff again",
+            hint="restore the file, then run the handoff again",
         ) from error
     payload = json.dumps(footer, separators=(",", ":"), ensure_ascii=False).encode()
     tail = _PUFFIN + payload + len(payload).to_bytes(4, "little") + bytes(4) + _PUFFIN

@@ -26,6 +26,6 @@ def rewrite_position_deletes(
         f"Position-delete files in {file_format.upper()} cannot be rewritten",
         path=path,
         untouched="the table and all its files",
-        do="rewrite the position deletes as Parquet (write.delete.format.default, rewrite_position_delete_files), "
+        hint="rewrite the position deletes as Parquet (write.delete.format.default, rewrite_position_delete_files), "
         "let the snapshots before that expire without a cold tier; or set cold_tier.enabled to false for this table",
     )

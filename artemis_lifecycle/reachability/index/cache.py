@@ -48,15 +48,13 @@ def _client(address: str) -> tuple[Any, type[Exception]]:
     except ImportError as error:
         raise ConfigError(
             "reachability.cache names a Redis, and its client is not installed",
-            untouched="everything",
-            do="pip install 'artemis-lifecycle[redis]', or take the key out",
+            hint="pip install 'artemis-lifecycle[redis]', or take the key out",
         ) from error
     try:
         client = redis.Redis.from_url(address, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS)
     except ValueError as error:
         raise ConfigError(
             f"reachability.cache is no address of a Redis: {error}",
-            untouched="everything",
-            do="write it as redis://host:6379/0",
+            hint="write it as redis://host:6379/0",
         ) from error
     return client, redis.RedisError

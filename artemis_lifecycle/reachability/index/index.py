@@ -412,7 +412,7 @@ class IndexView:
                 f"The metadata has no snapshot {', '.join(map(str, absent[:5].tolist()))}",
                 path=self.metadata.metadata_location,
                 untouched="all files",
-                do="read the table's history again",
+                hint="read the table's history again",
             )
         return mask
 

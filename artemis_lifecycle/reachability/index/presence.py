@@ -73,5 +73,5 @@ def _absent(path: str, what: str) -> UnreadableMetadata:
         f"A metadata file that the table needs {what}",
         path=path,
         untouched="the table and all its files",
-        do="restore the file; nothing of this table is planned or deleted until it is there",
+        hint="restore the file; nothing of this table is planned or deleted until it is there",
     )

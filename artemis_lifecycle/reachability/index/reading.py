@@ -243,7 +243,7 @@ def _disagreement(path: str) -> UnreadableMetadata:
         "Two manifest lists do not agree on what a manifest holds",
         path=path,
         untouched="the table and all its files",
-        do="find out which list is damaged; nothing of this table is planned or deleted until they agree",
+        hint="find out which list is damaged; nothing of this table is planned or deleted until they agree",
     )
 
 
@@ -350,7 +350,7 @@ def _block(live: LiveFiles, path: str) -> bytes:
             "A path of the manifest is no text",
             path=path,
             untouched="the table and all its files",
-            do="restore the file; nothing of this table is planned or deleted until it reads",
+            hint="restore the file; nothing of this table is planned or deleted until it reads",
         ) from error
     raw = b"".join(
         (

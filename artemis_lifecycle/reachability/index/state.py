@@ -146,7 +146,7 @@ class IndexState:
                     f"{recorded[wrong[0]]}",
                     path=found.path(row),
                     untouched="the table and all its files",
-                    do="find out which list is damaged; nothing of this table is planned or deleted until they agree",
+                    hint="find out which list is damaged; nothing of this table is planned or deleted until they agree",
                 )
 
     def empty_unread(self) -> NDArray[np.int64]:

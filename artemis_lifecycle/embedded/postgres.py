@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from artemis_lifecycle.errors import EnvironmentMissing, OperationsUnavailable
-from artemis_lifecycle.local.folders import open_folder
-from artemis_lifecycle.local.locks import file_lock
-from artemis_lifecycle.local.placement import (
+from artemis_lifecycle.embedded.folders import open_folder
+from artemis_lifecycle.embedded.locks import file_lock
+from artemis_lifecycle.embedded.placement import (
     binaries,
     choose_place,
     claim,
@@ -185,7 +185,7 @@ class EmbeddedPostgres:
                 f"The embedded Postgres has data in {place}, but the note of its password is gone",
                 path=str(self._folder / "server.json"),
                 untouched="the data",
-                do="put the note back (from a backup, or from where the home was moved to); if nobody needs the "
+                hint="put the note back (from a backup, or from where the home was moved to); if nobody needs the "
                 f"catalogs, holds and plans in the data, remove {self._folder if inside else place} to start anew",
             )
         return self._keep(_State(place.name if inside else str(place), 0, secrets.token_hex(16)))
@@ -210,7 +210,7 @@ class EmbeddedPostgres:
                     f"User {user.pw_name}, who runs the embedded Postgres for root, can no longer reach its data",
                     path=str(place),
                     untouched="the data",
-                    do="move the folder back to where it was, or run as its owner",
+                    hint="move the folder back to where it was, or run as its owner",
                 )
         return state
 
@@ -263,7 +263,7 @@ class EmbeddedPostgres:
                     time.sleep(0.3)  # After a kill of the postmaster its children take a moment to notice and leave.
                 else:
                     last = " | ".join(said.strip().splitlines()[-4:])
-                    raise EnvironmentMissing(f"{error.what}: {last}", path=str(log), do=error.do) from error
+                    raise EnvironmentMissing(f"{error.what}: {last}", path=str(log), hint=error.hint) from error
         return self._keep(replace(state, port=_recorded_port(data) or state.port))
 
     def _make_databases(self, state: _State) -> None:
@@ -281,7 +281,7 @@ class EmbeddedPostgres:
                     raise OperationsUnavailable(
                         f"The embedded Postgres runs but takes no connection: {' '.join(str(error).split())}",
                         path=str(self._place(state) / "log"),
-                        do="see its log, or stop it with `python -m artemis_lifecycle.local stop`",
+                        hint="see its log, or stop it with `python -m artemis_lifecycle.embedded stop`",
                     ) from error
                 time.sleep(0.1)
         try:
@@ -329,7 +329,7 @@ class EmbeddedPostgres:
             if port and port not in taken and _is_free(port):
                 return port
         raise EnvironmentMissing(
-            "No free port on 127.0.0.1 for the embedded Postgres", do="free some port between 20000 and 32000"
+            "No free port on 127.0.0.1 for the embedded Postgres", hint="free some port between 20000 and 32000"
         )
 
     # --- server.json ------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ class EmbeddedPostgres:
                 f"The note of where the embedded Postgres stands names a folder that is none of its places: {place}",
                 path=str(self._folder / "server.json"),
                 untouched="that folder",
-                do=f"put the note back from a backup, or remove {self._folder} to start anew",
+                hint=f"put the note back from a backup, or remove {self._folder} to start anew",
             )
         return place
 
@@ -357,14 +357,14 @@ class EmbeddedPostgres:
             raise EnvironmentMissing(
                 f"The embedded Postgres of this home belongs to user {owner}",
                 path=str(file),
-                do=f"run as {owner}, or name another folder in ARTEMIS_HOME",
+                hint=f"run as {owner}, or name another folder in ARTEMIS_HOME",
             ) from error
         except (ValueError, TypeError) as error:
             raise EnvironmentMissing(
                 f"The note of where the embedded Postgres stands cannot be read: {error}",
                 path=str(file),
                 untouched="its data",
-                do=f"mend the note, or remove {self._folder} to start anew",
+                hint=f"mend the note, or remove {self._folder} to start anew",
             ) from error
 
     def _keep(self, state: _State) -> _State:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.upkeep.actions import Worker, jvm_table, spark_actions, with_summary
-from artemis_lifecycle.upkeep.health import TableHealth
+from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
+from artemis_lifecycle.maintenance.health import TableHealth
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,8 +10,8 @@ import pytest
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local import jars as jars_module
-from artemis_lifecycle.local.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle.embedded import jars as jars_module
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
 CONTENT = b"a jar, as far as resolution is concerned"

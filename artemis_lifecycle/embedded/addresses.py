@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from artemis_lifecycle.config import Catalogs, LifecycleConfig, Operations
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.local.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
+from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
 
 EMBEDDED_VARIABLE = "ARTEMIS_EMBEDDED"
 """`never` forbids the embedded Postgres, whoever asks for it."""
@@ -65,8 +65,7 @@ def fill(config: LifecycleConfig, *, set_up: bool = False) -> LifecycleConfig:
     except ValidationError as error:
         raise ConfigError(
             str(error.errors()[0]["msg"]).removeprefix("Value error, "),
-            untouched="everything",
-            do="name the warehouses, operations.root and quarantine.root in lifecycle.yaml, apart from each other",
+            hint="name the warehouses, operations.root and quarantine.root in lifecycle.yaml, apart from each other",
         ) from error
 
 
@@ -84,20 +83,16 @@ def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> Embed
     """
     embedded = os.environ.get(EMBEDDED_VARIABLE, "")
     if embedded not in ("", "never"):
-        raise ConfigError(
-            f"{EMBEDDED_VARIABLE} is {embedded!r}", untouched="everything", do="set it to never, or unset it"
-        )
+        raise ConfigError(f"{EMBEDDED_VARIABLE} is {embedded!r}", hint="set it to never, or unset it")
     if embedded:
         raise ConfigError(
             f"An address of Postgres is missing, and {EMBEDDED_VARIABLE}=never forbids the embedded one",
-            untouched="everything",
-            do="set catalogs.live.uri, catalogs.cold.uri and operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+            hint="set catalogs.live.uri, catalogs.cold.uri and operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     if config.absent is not None and not set_up:
         raise ConfigError(
             f"{config.absent}, so no catalog is named",
-            untouched="everything",
-            do="run this in the folder of your lifecycle.yaml, or name it with --config or ARTEMIS_CONFIG; for the "
+            hint="run this in the folder of your lifecycle.yaml, or name it with --config or ARTEMIS_CONFIG; for the "
             "embedded Postgres write `home: .artemis` into it",
         )
     return EmbeddedPostgres(config.home)
@@ -138,7 +133,7 @@ def _in_schema(uri: str, schema: str) -> str:
         raise OperationsUnavailable(
             f"No schema for Dagster's storage can be made at {address.render_as_string(hide_password=True)}: "
             f"{getattr(error, 'orig', None) or type(error).__name__}",
-            do=f"give the role CREATE on that database, or name another address in {DAGSTER_VARIABLE}",
+            hint=f"give the role CREATE on that database, or name another address in {DAGSTER_VARIABLE}",
         ) from error
     finally:
         engine.dispose()
@@ -161,7 +156,6 @@ def _beside(warehouse: str, suffix: str) -> str:
     if not path.strip("/"):
         raise ConfigError(
             f"catalogs.live.warehouse {warehouse} is a whole bucket, so nothing can stand beside it",
-            untouched="everything",
-            do="name catalogs.cold.warehouse, operations.root and quarantine.root in lifecycle.yaml as well",
+            hint="name catalogs.cold.warehouse, operations.root and quarantine.root in lifecycle.yaml as well",
         )
     return f"{warehouse}-{suffix}"

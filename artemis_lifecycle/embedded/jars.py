@@ -21,8 +21,8 @@ from zipfile import ZipFile, ZipInfo
 
 from artemis_lifecycle.config import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.java import export_java
-from artemis_lifecycle.local.locks import file_lock
+from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.embedded.locks import file_lock
 
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that holds the jars already; nothing is resolved then."""
@@ -117,7 +117,7 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
             raise EnvironmentMissing(
                 f"{JARS_VARIABLE} names a folder without {jar.artifact}",
                 path=str(folder),
-                do=f"put {jar.coordinates} there, or unset {JARS_VARIABLE}",
+                hint=f"put {jar.coordinates} there, or unset {JARS_VARIABLE}",
             )
     return files
 
@@ -125,7 +125,7 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
 def _spark_home() -> str:
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise EnvironmentMissing("pyspark is not installed", do="`pip install pyspark`, or `make setup`")
+        raise EnvironmentMissing("pyspark is not installed", hint="`pip install pyspark`, or `make setup`")
     return spec.submodule_search_locations[0]
 
 
@@ -170,8 +170,7 @@ def _compile(jar: Path, libraries: Sequence[Path]) -> None:
             raise EnvironmentMissing(
                 f"The project's own Java does not compile: {_reason(done.stdout)}",
                 path=str(_JAVA[0].parent),
-                untouched="everything",
-                do="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
+                hint="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
             )
         packed = Path(work) / jar.name
         with ZipFile(packed, "w") as archive:
@@ -237,7 +236,6 @@ def _reason(output: str) -> str:
 def _unresolved(wanted: str, reason: str) -> EnvironmentMissing:
     return EnvironmentMissing(
         f"Spark cannot resolve {wanted}: {reason}",
-        untouched="everything",
-        do="check the network (a proxy goes into spark-defaults.conf) and try again, or "
+        hint="check the network (a proxy goes into spark-defaults.conf) and try again, or "
         f"put the jars in a folder and name it in {JARS_VARIABLE}",
     )

@@ -42,13 +42,13 @@ def require_java() -> Path:
         java = Path(java_home) / "bin" / "java"
         if not os.access(java, os.X_OK):
             raise EnvironmentMissing(
-                "JAVA_HOME names a folder without bin/java", path=java_home, do=f"unset JAVA_HOME, or {INSTALL_JAVA}"
+                "JAVA_HOME names a folder without bin/java", path=java_home, hint=f"unset JAVA_HOME, or {INSTALL_JAVA}"
             )
         return _fitting(java)
     on_path = shutil.which("java")
     try:
         if on_path is None:
-            raise EnvironmentMissing("Spark needs Java 17 and there is no java on the path", do=INSTALL_JAVA)
+            raise EnvironmentMissing("Spark needs Java 17 and there is no java on the path", hint=INSTALL_JAVA)
         return _fitting(Path(on_path))
     except EnvironmentMissing:
         for java in _installed():
@@ -82,7 +82,7 @@ def _fitting(java: Path) -> Path:
     if version not in FITTING:
         which = f"is {version}" if version else "does not run"
         raise EnvironmentMissing(
-            f"Spark needs Java {FITTING[0]} to {FITTING[-1]}, and this one {which}", path=str(java), do=INSTALL_JAVA
+            f"Spark needs Java {FITTING[0]} to {FITTING[-1]}, and this one {which}", path=str(java), hint=INSTALL_JAVA
         )
     return java
 

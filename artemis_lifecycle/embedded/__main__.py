@@ -1,4 +1,4 @@
-"""`python -m artemis_lifecycle.local`: the embedded stack from a terminal. Belongs here: what `make` needs of it."""
+"""`python -m artemis_lifecycle.embedded`: the embedded stack from a terminal. Belongs here: what `make` needs of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from artemis_lifecycle.config import LifecycleConfig, load_config
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.local.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
-from artemis_lifecycle.local.jars import needed, resolve
-from artemis_lifecycle.local.java import require_java
-from artemis_lifecycle.local.postgres import EmbeddedPostgres
+from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
+from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.embedded.java import require_java
+from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 
 COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",
@@ -30,7 +30,7 @@ COMPILED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code of the error it met, or 0."""
-    parser = argparse.ArgumentParser(prog="python -m artemis_lifecycle.local", description="The embedded stack.")
+    parser = argparse.ArgumentParser(prog="python -m artemis_lifecycle.embedded", description="The embedded stack.")
     parser.add_argument("--config", help="lifecycle.yaml; default $ARTEMIS_CONFIG, then ./lifecycle.yaml")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("setup", help="check Java, fetch Spark's jars, set up and start Postgres")

@@ -30,7 +30,7 @@ def file_lock(path: Path, *, timeout: float, folder: int | None = None) -> Itera
         raise EnvironmentMissing(
             f"The embedded stack's folder cannot be written: {error}",
             path=str(path.parent),
-            do="run as the user who owns it, or name another folder in ARTEMIS_HOME",
+            hint="run as the user who owns it, or name another folder in ARTEMIS_HOME",
         ) from error
     try:
         deadline = time.monotonic() + timeout
@@ -43,7 +43,7 @@ def file_lock(path: Path, *, timeout: float, folder: int | None = None) -> Itera
                     raise Busy(
                         f"Another process has been starting or stopping the embedded stack for {timeout:.0f} s",
                         path=str(path),
-                        do="try again, or end that process",
+                        hint="try again, or end that process",
                     ) from None
                 time.sleep(0.05)
         yield

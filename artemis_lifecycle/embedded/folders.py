@@ -68,7 +68,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[Folder]:
         raise EnvironmentMissing(
             f"The embedded stack's folder cannot be written: {error}",
             path=str(path),
-            do="run as the user who owns it, or name another folder in ARTEMIS_HOME",
+            hint="run as the user who owns it, or name another folder in ARTEMIS_HOME",
         ) from error
     try:
         yield Folder(handle, next(iter(others), 0))
@@ -138,5 +138,5 @@ def _refused(path: Path, what: str) -> EnvironmentMissing:
         f"Root does not write there: {path} {what}, who could lead it elsewhere",
         path=str(path),
         untouched="that folder and what is in it",
-        do="run as the user whose folder it is, or name a folder of root's own in ARTEMIS_HOME",
+        hint="run as the user whose folder it is, or name a folder of root's own in ARTEMIS_HOME",
     )

