@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.config import LifecycleConfig as LifecycleConfig
+    from artemis_lifecycle.config.models import LifecycleConfig as LifecycleConfig
     from artemis_lifecycle.errors import LifecycleError as LifecycleError
     from artemis_lifecycle.lifecycle import Lifecycle as Lifecycle
 
@@ -16,7 +16,7 @@ __all__ = ["Lifecycle", "LifecycleConfig", "LifecycleError"]
 
 _HOMES = {
     "Lifecycle": "artemis_lifecycle.lifecycle",
-    "LifecycleConfig": "artemis_lifecycle.config",
+    "LifecycleConfig": "artemis_lifecycle.config.models",
     "LifecycleError": "artemis_lifecycle.errors",
 }
 

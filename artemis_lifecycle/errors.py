@@ -14,7 +14,8 @@ from artemis_lifecycle.escaping import terminal
 class LifecycleError(Exception):
     """Base of every error of this project.
 
-    `what` happened; to which `table` and `path`; what was left `untouched`, by default everything; and a `hint` what to do next.
+    `what` happened; to which `table` and `path`; what was left `untouched` (everything, by default); and a `hint`: what
+    to do next.
     `exit_code` is what the `artemis` command exits with.
     """
 

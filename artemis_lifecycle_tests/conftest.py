@@ -29,7 +29,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle_tests import guardian, told
 

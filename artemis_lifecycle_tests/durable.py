@@ -24,7 +24,9 @@ from pyspark.sql.readwriter import DataFrameWriterV2
 from sqlalchemy import Connection
 
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.storage import local
+from artemis_lifecycle.storage.local import simulated_archive
+from artemis_lifecycle.storage.local.folders import OpenFolder
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.deaths import Killed
 
 When = Literal["before", "inside", "after"]
@@ -33,7 +35,6 @@ STORE = {
     "write": "write",
     "put_stream": "copy",
     "second_name": "link",
-    "_link": "link",
     "archive": "archive",
     "end_thaw": "archive",
     "remove_empty": "remove folder",
@@ -152,8 +153,10 @@ class Writes:
 
     def _patches(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
         for name, kind in STORE.items():
-            yield local.LocalStore, name, self._method(getattr(local.LocalStore, name), kind)
-        yield local._Folder, "delete", self._method(local._Folder.delete, "delete")
+            yield LocalStore, name, self._method(getattr(LocalStore, name), kind)
+        yield OpenFolder, "delete", self._method(OpenFolder.delete, "delete")
+        link = simulated_archive.link
+        yield simulated_archive, "link", lambda path, aside: self.one("link", path, lambda: link(path, aside))
         # Below it a death would be taken for a broken connection.
         yield Connection, "_commit_impl", self._commit(Connection._commit_impl)
         yield SparkSession, "sql", self._statement(SparkSession.sql)

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from artemis_lifecycle import cli
-from artemis_lifecycle.config import ColdTier, LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deletion.world import local

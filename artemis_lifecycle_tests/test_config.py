@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.config import LifecycleConfig, Thin, load_config, parse_duration
+from artemis_lifecycle.config.durations import parse_duration
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.expiration.promises import thinning_tiers
 from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY

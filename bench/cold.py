@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.spark.session import open_session, session_conf

@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, Any, Union
 import psutil
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.given import given_listing
 from artemis_lifecycle.orphans.listing import Listing

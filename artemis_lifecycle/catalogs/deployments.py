@@ -126,8 +126,8 @@ class DeploymentsInSql:
             raise Refused(
                 f"Role {self._engine.url.username} cannot {what} the record of which deployment catalog "
                 f"{self._catalog} belongs to: {str(error.orig).splitlines()[0]}",
-                hint=f"GRANT it {needed}; where the table is there, GRANT artemis_lifecycle (artemis_ingest to what only "
-                "writes tables) is enough (docs/roles.md)",
+                hint=f"GRANT it {needed}; where the table exists, GRANT artemis_lifecycle (artemis_ingest to a login "
+                "that only writes tables) is enough (docs/roles.md)",
             ) from None
 
 
@@ -222,8 +222,8 @@ def require_deployment(
                 f"({each.deployment.operations_id}) with root {each.deployment.root}, on record since "
                 f"{each.recorded_at:%Y-%m-%d %H:%M:%S} UTC by {each.who} ({each.why}). This one works with "
                 f"{ours.address} ({ours.operations_id}): {difference}",
-                hint="set operations.uri and operations.root to that deployment's. If it no longer works on this catalog "
-                "(its holds, plans and heartbeats count for nothing then): artemis take-over --who … --why …",
+                hint="set operations.uri and operations.root to that deployment's. If it no longer works on this "
+                "catalog (its holds, plans and heartbeats then count for nothing): artemis take-over --who … --why …",
             )
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle import config
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri
 from artemis_lifecycle.catalogs.tables import ensure_tables
+from artemis_lifecycle.config import deployment
 from artemis_lifecycle.operations.database import Purpose, connect
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog as PyIcebergCatalog
 
 
-def ingest_catalog(catalog: config.Catalog) -> PyIcebergCatalog:
+def ingest_catalog(catalog: deployment.Catalog) -> PyIcebergCatalog:
     """The catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
     return pyiceberg_catalog(catalog, purpose="ingest")
 
 
-def pyiceberg_catalog(catalog: config.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
+def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
     """The catalog as pyiceberg's own type, on the pool of `purpose`. Raises OperationsUnavailable; ConfigError."""
     from pyiceberg.catalog import MetastoreCatalog, load_catalog
     from pyiceberg.catalog.sql import SqlCatalog

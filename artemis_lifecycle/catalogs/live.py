@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Engine, Row, select, union
 from sqlalchemy.dialects.postgresql import insert as upsert
 
-from artemis_lifecycle import config
 from artemis_lifecycle.catalogs.deployments import DeploymentRecords, DeploymentsInFiles, DeploymentsInSql
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
 from artemis_lifecycle.catalogs.identifier import (
@@ -27,6 +26,7 @@ from artemis_lifecycle.catalogs.identifier import (
 )
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties, require_uri, without_secrets
 from artemis_lifecycle.catalogs.tables import IS_TABLE, ensure_tables, iceberg_namespace_properties, iceberg_tables
+from artemis_lifecycle.config import deployment
 from artemis_lifecycle.errors import (
     BadInput,
     ConfigError,
@@ -50,7 +50,7 @@ class CatalogReader:
     Raises OperationsUnavailable when the catalog does not answer: that is never "no tables".
     """
 
-    def __init__(self, catalog: config.Catalog, purpose: Purpose = "lifecycle") -> None:
+    def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle") -> None:
         self.name = catalog.name
         self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
@@ -154,7 +154,7 @@ class _Source(ABC):
 
 
 class _Sql(_Source):
-    def __init__(self, catalog: config.Catalog, purpose: Purpose) -> None:
+    def __init__(self, catalog: deployment.Catalog, purpose: Purpose) -> None:
         self._name = catalog.name
         self._engine: Engine = connect(require_uri(catalog), purpose=purpose)
         ensure_tables(self._engine)
@@ -234,7 +234,7 @@ class _Sql(_Source):
 class _Other(_Source):
     """Any other catalog, by pyiceberg."""
 
-    def __init__(self, catalog: config.Catalog) -> None:
+    def __init__(self, catalog: deployment.Catalog) -> None:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"

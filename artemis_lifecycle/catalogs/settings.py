@@ -11,9 +11,10 @@ from urllib.parse import quote, urlsplit
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from artemis_lifecycle import config
-from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.config import deployment
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, PACED_CLIENTS
+from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.database import Purpose, shown
 from artemis_lifecycle.storage.pace import PaceSettings, jvm_options
 
@@ -66,7 +67,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
     )
 
 
-def lifecycle_conf(of: config.LifecycleConfig) -> dict[str, str]:
+def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
     """`spark.sql.catalog.*` of both catalogs for the steps of a lifecycle: `spark_conf`, and what Iceberg itself asks
     of S3 (a compaction's reads and writes above all) draws from the bucket that all workers share.
 
@@ -77,7 +78,7 @@ def lifecycle_conf(of: config.LifecycleConfig) -> dict[str, str]:
 
 
 def spark_conf(
-    catalogs: config.Catalogs, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
+    catalogs: deployment.Catalogs, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
 ) -> dict[str, str]:
     """`spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark has no part for.
 
@@ -91,7 +92,7 @@ def spark_conf(
 
 
 def catalog_conf(
-    catalog: config.Catalog, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
+    catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
 ) -> dict[str, str]:
     """`spark.sql.catalog.<name>…` of one catalog."""
     options = {
@@ -134,7 +135,7 @@ def _paced(options: dict[str, str], pace: PaceSettings) -> dict[str, str]:
     return {"s3.client-factory-impl": PACED_CLIENTS, **jvm_options(pace, jdbc)}
 
 
-def pyiceberg_properties(catalog: config.Catalog) -> dict[str, str]:
+def pyiceberg_properties(catalog: deployment.Catalog) -> dict[str, str]:
     """What `pyiceberg.catalog.load_catalog(catalog.name, **properties)` takes."""
     properties = {**catalog.properties, "type": catalog.type}
     if catalog.uri is not None:
@@ -148,7 +149,7 @@ def pyiceberg_properties(catalog: config.Catalog) -> dict[str, str]:
     return properties
 
 
-def require_uri(catalog: config.Catalog) -> str:
+def require_uri(catalog: deployment.Catalog) -> str:
     """The catalog's address. Raises ConfigError when it has none."""
     if catalog.uri is None:
         raise ConfigError(
@@ -166,7 +167,7 @@ def without_secrets(uri: str | None) -> str:
     return f"{parts.netloc}{parts.path}".rstrip("/").lower()
 
 
-def in_one_database(one: config.Catalog, other: config.Catalog) -> bool:
+def in_one_database(one: deployment.Catalog, other: deployment.Catalog) -> bool:
     """Whether two SQL catalogs have their rows in one database, as far as their addresses say so."""
     if one.type != "sql" or other.type != "sql":
         return False
@@ -180,7 +181,7 @@ def in_one_database(one: config.Catalog, other: config.Catalog) -> bool:
     )
 
 
-def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     url, user, password = jdbc_url(require_uri(catalog))
     if catalog.warehouse is None:
         raise ConfigError(
@@ -205,15 +206,15 @@ def _jdbc(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) ->
     return found
 
 
-def _rest(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+def _rest(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     return {"type": "rest", "uri": require_uri(catalog)}
 
 
-def _hive(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+def _hive(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     return {"type": "hive", "uri": require_uri(catalog)}
 
 
-def _glue(catalog: config.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
+def _glue(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose) -> dict[str, str]:
     region = options.get("client.region") or options.get("glue.region")
     return {"type": "glue", **({"client.region": region} if region else {}), **_credentials(options)}
 
@@ -233,7 +234,7 @@ def _credentials(options: dict[str, str]) -> dict[str, str]:
     return {provider: GIVEN_CREDENTIALS, **{f"{provider}.{name}": value for name, value in given.items()}}
 
 
-_SPARK_TYPES: dict[str, Callable[[config.Catalog, dict[str, str], Purpose], dict[str, str]]] = {
+_SPARK_TYPES: dict[str, Callable[[deployment.Catalog, dict[str, str], Purpose], dict[str, str]]] = {
     "sql": _jdbc,
     "rest": _rest,
     "hive": _hive,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,10 @@ from artemis_lifecycle.cli.options import (
     instant,
 )
 from artemis_lifecycle.cli.output import opened, show, show_list, show_rows
-from artemis_lifecycle.orphans.inventory import Inventory
-from artemis_lifecycle.orphans.listing_files import ParquetListing
+
+if TYPE_CHECKING:
+    from artemis_lifecycle.orphans.inventory import Inventory
+    from artemis_lifecycle.orphans.listing_files import ParquetListing
 
 app = typer.Typer()
 

@@ -12,7 +12,7 @@ import typer
 from artemis_lifecycle.cli.options import AsOfOption, ConfigOption, JsonOption, TableArgument, instant
 from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows, show_table
 from artemis_lifecycle.cli.promises import show_tag
-from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.config.durations import format_duration
 
 if TYPE_CHECKING:
     from artemis_lifecycle.cold_tier.queries import Query, TagStatement

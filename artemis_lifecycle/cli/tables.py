@@ -19,7 +19,7 @@ from artemis_lifecycle.cli.options import (
     require_picture,
 )
 from artemis_lifecycle.cli.output import opened, say, show, show_json, show_table
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config.durations import parse_duration
 
 app = typer.Typer()
 

@@ -31,7 +31,7 @@ from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, 
 from artemis_lifecycle.cold_tier.tags import Meaning, continued, former_states, history_of, last, refs_of
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.work import Batch, Demand, Problem, Work
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
     CommitConflict,
     ConfigError,

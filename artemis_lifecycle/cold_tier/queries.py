@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.reads import Route, Selector
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.metadata.types import FOREVER_MS
 from artemis_lifecycle.spark.sql import Token, literal, name, tokens, value_of

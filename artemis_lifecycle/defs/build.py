@@ -6,7 +6,7 @@ from dagster import AssetsDefinition, Definitions, MetadataValue, in_process_exe
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config import load_config
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs import checks, compaction, expiration, jobs, observation, orphans, schedules, sensors
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 from artemis_lifecycle.errors import LifecycleError

@@ -11,12 +11,13 @@ from dagster_spark.utils import flatten_dict
 from pydantic import Field, PrivateAttr
 
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.processes import sign
 from artemis_lifecycle.defs.progress import NIGHT_TAG
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
 from artemis_lifecycle.storage.stores import Stores
 

@@ -191,8 +191,8 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
             f"The receipt is damaged: {error}",
             table=table,
             path=path,
-            hint=f"what became of each file also stands in the journal: artemis receipt {job_id} writes it anew once the "
-            "damaged file is out of the way",
+            hint=f"move the damaged file away, then rerun artemis receipt {job_id}: it writes the receipt again "
+            "from the journal",
         ) from error
 
 

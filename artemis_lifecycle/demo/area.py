@@ -19,11 +19,12 @@ from sqlalchemy import delete, select
 from artemis_lifecycle.catalogs.guard import lift_guard
 from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_properties, iceberg_tables
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY
-from artemis_lifecycle.errors import MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.locks import file_lock
+from artemis_lifecycle.errors import MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.plans import HOLDING

@@ -29,9 +29,9 @@ from artemis_lifecycle.demo.progress import Board
 from artemis_lifecycle.demo.proofs import Fingerprint, Proof, fingerprint, fingerprints
 from artemis_lifecycle.demo.report import Answer, DemoReport, TableReport, TierReport, show
 from artemis_lifecycle.demo.schedule import TABLES, Action
+from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.errors import InDeepArchive
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
-from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE

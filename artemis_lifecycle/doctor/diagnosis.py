@@ -11,11 +11,14 @@ from urllib.parse import unquote
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from artemis_lifecycle.config import SECRET, Catalog, LifecycleConfig, load_config, load_what_is_right
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.loading import load_config, load_what_is_right
+from artemis_lifecycle.config.model import SECRET
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor import machine, services
 from artemis_lifecycle.doctor.results import Check, checked
-from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.errors import ConfigError, LifecycleError
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.roots import require_apart
 

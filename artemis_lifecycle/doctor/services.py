@@ -15,7 +15,8 @@ from artemis_lifecycle.catalogs.deployments import DeploymentsInSql, require_dep
 from artemis_lifecycle.catalogs.guard import guard_state
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, require_uri
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.doctor.results import Check
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.operations.clock import Clock

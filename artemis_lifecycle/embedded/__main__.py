@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
-from artemis_lifecycle.errors import LifecycleError
-from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.java import require_java
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.escaping import terminal
 
 COMPILED = (
     "artemis_lifecycle.storage.hash_kernels",

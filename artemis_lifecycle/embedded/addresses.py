@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from artemis_lifecycle.config import Catalogs, LifecycleConfig, Operations
-from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.config.deployment import Catalogs, Operations
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import CATALOGS, DAGSTER, EmbeddedPostgres
+from artemis_lifecycle.errors import ConfigError
 
 EMBEDDED_VARIABLE = "ARTEMIS_EMBEDDED"
 """`never` forbids the embedded Postgres, whoever asks for it."""
@@ -87,7 +88,7 @@ def embedded_postgres(config: LifecycleConfig, *, set_up: bool = False) -> Embed
     if embedded:
         raise ConfigError(
             f"An address of Postgres is missing, and {EMBEDDED_VARIABLE}=never forbids the embedded one",
-            hint="set catalogs.live.uri, catalogs.cold.uri and operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
+            hint="set catalogs.live.uri, catalogs.cold.uri, operations.uri in lifecycle.yaml, or ARTEMIS_POSTGRES_URI",
         )
     if config.absent is not None and not set_up:
         raise ConfigError(

@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
-from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.java import export_java
 from artemis_lifecycle.embedded.locks import file_lock
+from artemis_lifecycle.errors import EnvironmentMissing
 
 JARS_VARIABLE = "ARTEMIS_JARS"
 """A folder that holds the jars already; nothing is resolved then."""

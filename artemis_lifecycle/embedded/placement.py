@@ -22,8 +22,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.embedded.folders import Folder, copy_tree, open_folder, open_part
+from artemis_lifecycle.errors import EnvironmentMissing
 
 OWN_POSTGRES = "name a Postgres of your own in ARTEMIS_POSTGRES_URI"
 
@@ -216,7 +216,7 @@ def binaries(place: Path) -> Path:
         raise EnvironmentMissing(
             f"The embedded Postgres' data is of version {wanted}, and the wheel {_WHEEL} carries {sorted(by_version)}",
             path=str(place),
-            hint=f"install a {_WHEEL} with version {wanted}, or start anew: `python -m artemis_lifecycle.embedded remove`",
+            hint=f"install {_WHEEL} of version {wanted}, or start over: `python -m artemis_lifecycle.embedded remove`",
         )
     install = by_version[wanted]
     user = server_user(place)

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.errors import EnvironmentMissing, OperationsUnavailable
 from artemis_lifecycle.embedded.folders import open_folder
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.embedded.placement import (
@@ -39,6 +38,7 @@ from artemis_lifecycle.embedded.placement import (
     server_user,
     user_name,
 )
+from artemis_lifecycle.errors import EnvironmentMissing, OperationsUnavailable
 
 ROLE = "artemis"
 CATALOGS = "artemis"

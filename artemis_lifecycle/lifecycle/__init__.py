@@ -14,11 +14,11 @@ from artemis_lifecycle.errors import GraceNotOver
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.history import ReachableSet
+from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.operating import Operating
 from artemis_lifecycle.lifecycle.promises import Tagged
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
-from artemis_lifecycle.lifecycle.maintenance import Maintenance
 
 __all__ = ["Explanation", "Lifecycle", "ReachableSet", "Tagged"]
 

@@ -14,10 +14,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ClocksDisagree
-from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.local import local_path
+from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.stores import Stores, is_local
 

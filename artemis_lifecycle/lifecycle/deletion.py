@@ -237,16 +237,87 @@ class Deletion:
         """`metadata_location`: the metadata file that a plan was made of, to be kept beside what is quarantined."""
         policy, place = self.resources.config.policy(table), None
         if policy.deletion.mode == "quarantine":
-            if self.resources.config.quarantine.root is None:
+            if self.config.quarantine.root is None:
                 raise ConfigError("quarantine.root has no address", hint="set it in lifecycle.yaml")
-            place = QuarantinePlace(
-                self.resources.config.quarantine.root, self.resources.config.quarantine.retain, metadata_location
-            )
+            place = QuarantinePlace(self.config.quarantine.root, self.config.quarantine.retain, metadata_location)
         return DeletionSettings(
             requests_per_second=requests_per_second(policy),
             quarantine=place,
             remove_empty_folders=policy.deletion.remove_empty_folders,
         )
+
+    def receipt(self, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
+        """What became of every file of a finished deletion, by whose decision. It stands in the table's metadata folder
+        as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
+        job_id = job if isinstance(job, str) else id_of(job)
+        known = self.operations.journal.job(job_id)
+        if known is None:
+            raise NoSuchPlan(
+                f"No deletion {job_id} is in the journal",
+                hint="a receipt is written when a deletion ends: artemis plans TABLE",
+            )
+        return self._receipt(
+            DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)
+        )
+
+    def _receipt(self, job: DeletionJob) -> Receipt:
+        """The stored receipt; written now if its job is over and has none."""
+        if job.kind == "dropped":
+            # Where the table was nothing is to stay.
+            place, is_its = dropped_folder(self.root, job.table_uuid), True
+        else:
+            metadata = self._look(job.table).metadata
+            place, is_its = (
+                metadata_locations(metadata, self.rules(job.table))[0],
+                metadata.table_uuid == job.table_uuid,
+            )
+        folder = receipt_folder(place, job.job_id)
+        journal = self.operations.journal.job(job.job_id)
+        missing = self.live_stores.head(f"{folder}/receipt.json") is None
+        if journal is None or journal.finished_at is None or not missing or not is_its:
+            return read_receipt(self.live_stores, folder, job.job_id, job.table)
+        quarantine = self.operations.quarantines.find(job.job_id)
+        return write_receipt(
+            self.live_stores,
+            self.root,
+            job,
+            journal,
+            folder=folder,
+            by=self.owner,
+            ended_at=journal.finished_at,
+            quarantine=None if quarantine is None else quarantine.folder,
+            details=self._receipt_details(job),
+        )
+
+    def _receipt_details(self, job: DeletionJob) -> dict[str, Any]:
+        if job.kind != "expiration":
+            scan = self.operations.scans.get(job.job_id)
+            return {
+                "scan": json.loads(scan.summary),
+                "approved": None if scan.approved_by is None else f"{scan.approved_by}: {scan.approved_why}",
+            }
+        record = self.operations.plans.get(job.job_id)
+        outcome = read_outcome(self.live_stores, self.root, job.job_id)
+        return {
+            "rule": record.rule,
+            "expired_snapshots": list(self.plan(job.job_id).expired_snapshots),
+            "expired_refs": list(record.expired_refs),
+            "planned_at": record.planned_at,
+            "planned_on": record.base_metadata_location,
+            "archived_snapshots": None if outcome is None else list(outcome.archived),
+            "cold_metadata": record.cold_metadata_location,
+            "committed_at": record.committed_at,
+            "committed_as": record.committed_metadata_location,
+            "due_at": record.due_at,
+            "approved_large": None if record.approved_by is None else f"{record.approved_by}: {record.approved_why}",
+            "approved_lost": None
+            if record.lost_approved_by is None
+            else f"{record.lost_approved_by}: {record.lost_approved_why}",
+        }
+
+
+def id_of(job: ExpirationPlan | OrphanScanResult) -> str:
+    return job.plan_id if isinstance(job, ExpirationPlan) else job.scan_id
 
 
 def deletion_counts(report: DeletionReport) -> dict[str, int]:

@@ -19,7 +19,7 @@ from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.presence import ColdCopies, PromisedCopy, absent_among
 from artemis_lifecycle.cold_tier.repair import repair
-from artemis_lifecycle.config import TablePolicy
+from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, PlanStateError
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
@@ -236,8 +236,76 @@ class Expiration:
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
 
     def _begin_swap(self, plan: ExpirationPlan, base_location: str, updated_ms: int) -> None:
-        self.resources.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
-        self.resources.operations.table_locations.attempts_of(plan.table_uuid)(base_location, updated_ms)
+        self.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)
+        self.operations.table_locations.attempts_of(plan.table_uuid)(base_location, updated_ms)
+
+    def cold_copies(self, table: str, table_uuid: str) -> ColdCopies | None:
+        """The archived copies of the table's files; None before its first handoff."""
+        identity = read_identity(self.live_stores, self.root, table_uuid)
+        if identity is None:
+            return None
+
+        def cold() -> IndexView | None:
+            metadata = self._cold_metadata(table_uuid)
+            return None if metadata is None else self._cold_index(table, metadata)
+
+        return ColdCopies(
+            spark=self.spark,
+            cold_stores=self.cold_stores,
+            mapping=PathMapping(identity),
+            ledger=handoff_ledger(self.live_stores, self.root, table_uuid),
+            cold=cold,
+        )
+
+    def absent_copies(self, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
+        """The promised copies of the plan's files that are not in the cold store, with their size, at this moment.
+
+        Raises HandoffFailed when the plan was handed off and the cold tables do not have its snapshots.
+        """
+        if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
+            self._require_published(plan)
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        if copies is None:
+            return []
+        batches = frame_batches(plan.files_location, self.live_stores)
+        return absent_among(copies, (batch.column("path").to_pylist() for batch in batches))
+
+    def _require_published(self, plan: ExpirationPlan) -> None:
+        outcome = read_outcome(self.live_stores, self.root, plan.plan_id)
+        try:
+            tables = self.cold_tables(plan.table_uuid)
+        except NoSuchTable:
+            tables = None
+        there = set() if tables is None else {each.snapshot_id for each in tables.newest.metadata.snapshots}
+        if tables is not None and outcome is not None and not there.issuperset(outcome.archived):
+            there = {each.snapshot_id for each in tables.whole().snapshots}
+        if outcome is None or not there.issuperset(outcome.archived):
+            raise HandoffFailed(
+                f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
+                table=plan.table,
+                untouched="the live table and all its files",
+                hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
+                f"{plan.plan_id} publishes them again",
+            )
+
+    def _copy_again(self, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:
+        """Have every promised copy of the plan's files in cold; how many had to be made again. Raises HandoffFailed."""
+        absent = self.absent_copies(plan, record)
+        if not absent:
+            return 0
+        copies = self.cold_copies(plan.table, plan.table_uuid)
+        assert copies is not None  # it said which are absent
+        failed = [each for each in repair(copies, self.live_stores, absent, check=step.check) if each.error is not None]
+        if failed:
+            raise HandoffFailed(
+                f"{len(absent)} archived copies are lost in cold, and {len(failed)} of them cannot be made again; the "
+                f"first: {failed[0].error}",
+                table=plan.table,
+                path=failed[0].copy.destination,
+                untouched="the live table and all its files",
+                hint="restore the file in the cold store, or the live file that it is a copy of, then rerun",
+            )
+        return len(absent)
 
     def _amount(self, plan: ExpirationPlan, metadata: TableMetadata) -> Amount:
         current = metadata.current_snapshot

@@ -17,19 +17,18 @@ from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements
 from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
+from artemis_lifecycle.metadata.types import TableMetadata
 
 STANDARD = "STANDARD"
 """The storage class of S3 where none is named."""
 
 
-@dataclass(frozen=True)
-class Maintenance:
+class Maintenance(History, Reading):
     """Keeps a table readable and its writers on record."""
 
     resources: Resources

@@ -37,8 +37,8 @@ class Progress:
             f"is {known}, and lease {recorded} was given out. It was restored from a backup, or is a copy of a server "
             "that goes on elsewhere",
             path=self._path,
-            hint="set operations.uri to the database that goes on. If this is the one from now on, place the holds again "
-            "that it has lost (artemis holds), then: artemis take-over --who … --why …",
+            hint="set operations.uri to the database that goes on. If this is the one from now on, place again the "
+            "holds that it lost (artemis holds), then: artemis take-over --who … --why …",
         )
 
     def reached(self, token: int) -> None:

@@ -74,8 +74,8 @@ class Reading:
                 f"The archive of this table-uuid is that of {other}: it is registered under two names",
                 table=table,
                 untouched="both tables and the cold catalog",
-                hint=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT), or set "
-                "cold_tier.enabled to false for it",
+                hint=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT); or "
+                "set cold_tier.enabled to false for it",
             )
 
     def cold_metadata(self, table: str) -> TableMetadata | None:

@@ -19,12 +19,14 @@ from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_gua
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import in_one_database, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
-from artemis_lifecycle.config import Catalog, LifecycleConfig
-from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
-from artemis_lifecycle.lifecycle.clocks import ClockCheck, Folder
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.errors import OperationsUnavailable
+from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
-from artemis_lifecycle.lifecycle.sessions import LazySession, Sessions
-from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.storage.instants import elapsed

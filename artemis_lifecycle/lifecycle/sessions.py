@@ -11,7 +11,7 @@ from artemis_lifecycle.spark.session import add_catalogs, live_session, open_ses
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from artemis_lifecycle.config import LifecycleConfig
+    from artemis_lifecycle.config.models import LifecycleConfig
 
 
 class Sessions(Protocol):

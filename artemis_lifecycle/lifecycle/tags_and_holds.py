@@ -13,7 +13,7 @@ from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
 from artemis_lifecycle.lifecycle.retention import Retention
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
-from artemis_lifecycle.config import parse_duration
+from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
 from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
 from artemis_lifecycle.metadata.types import Ref

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from artemis_lifecycle.config import Lineage
+from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.errors import LineageRejected
 
 OPERATIONS = frozenset({"append", "replace", "overwrite", "delete"})

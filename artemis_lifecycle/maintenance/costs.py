@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.config import Prices
+from artemis_lifecycle.config.deployment import Prices
 from artemis_lifecycle.expiration.curve import RefCost
 from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.metadata.types import TableMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -108,7 +108,7 @@ def _unreadable(what: str, path: str) -> UnreadableMetadata:
         what,
         path=path,
         untouched="the table and all its files",
-        hint="look at the file and at the catalog's pointer; nothing of this table is planned or deleted until it reads",
+        hint="check the file and the catalog's pointer; nothing of this table is planned or deleted until it reads",
     )
 
 

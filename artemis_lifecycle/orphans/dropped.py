@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.config import format_duration
+from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.errors import ExistingFile, MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.kinds import METADATA
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata

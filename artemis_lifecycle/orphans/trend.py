@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from artemis_lifecycle.config import ScanEvery
+from artemis_lifecycle.config.policies import ScanEvery
 from artemis_lifecycle.expiration.pictures import drawn, size_unit
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState

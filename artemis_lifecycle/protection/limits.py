@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from artemis_lifecycle import config
+from artemis_lifecycle.config.policies import Deletion, QuietWindow
 from artemis_lifecycle.errors import ApprovalNeeded, GraceNotOver, NaiveDatetime
 
 
@@ -49,7 +49,7 @@ class Amount:
 def require_approval(
     job_id: str,
     table: str,
-    limits: config.Deletion,
+    limits: Deletion,
     amount: Amount,
     *,
     approved_by: str | None,
@@ -98,7 +98,7 @@ def require_approval(
         )
 
 
-def in_quiet_window(window: config.QuietWindow, now: datetime) -> bool:
+def in_quiet_window(window: QuietWindow, now: datetime) -> bool:
     """Whether `now` is inside the daily window, in the window's own time zone; equal ends mean the whole day."""
     local = now.astimezone(ZoneInfo(window.timezone)).strftime("%H:%M")
     if window.start == window.end:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.storage.local import through_link
+from artemis_lifecycle.storage.local.paths import through_link
 from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, parent
 from artemis_lifecycle.storage.stores import Stores
 

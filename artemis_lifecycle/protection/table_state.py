@@ -17,7 +17,7 @@ from artemis_lifecycle.protection.ownership import metadata_locations
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.storage.local import is_text
+from artemis_lifecycle.storage.local.paths import is_text
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 

@@ -13,7 +13,7 @@ from datetime import time as time_of_day
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from artemis_lifecycle.config import QuietWindow
+from artemis_lifecycle.config.policies import QuietWindow
 
 
 class Step(StrEnum):

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config import SECRET, LifecycleConfig
-from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.config.model import SECRET
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import GIVEN_CREDENTIALS, ICEBERG, PACED_CLIENTS, POSTGRES
 from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.spark.executors import require_executors, use_python
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from artemis_lifecycle.errors import ConfigError
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.config import Orphans
+    from artemis_lifecycle.config.policies import Orphans
 
 NORMALISER_VERSION = 2
 """Raised whenever `normalise` answers differently for any path: what was hashed under another version is rebuilt."""

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from artemis_lifecycle.storage.location_hash import text_buffers
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 _OPEN = 128
 """Folders that are open at a time, at most."""
@@ -31,6 +30,15 @@ _THREADS_PER_CORE = 2
 
 DELETED, REFUSED, NOT_TRIED = 1, 0, -1
 """What `unlink` says of a row. Of one that was refused it does not say why; it may have been gone before."""
+
+
+COMPILED_FROM = 256
+"""Files of a call from which on it goes through compiled loops, in threads: numba takes half a second to load."""
+
+
+def worth_compiling(paths: pa.Array) -> bool:
+    """Return True if the batch is large enough for the compiled loops, and this machine can run them."""
+    return len(paths) >= COMPILED_FROM and usable()
 
 
 @cache
@@ -64,7 +72,6 @@ class ByFolder:
     @classmethod
     def at(cls, offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> Self:
         """Of UTF-8 texts that lie one behind the other: `offsets` has one more than there are texts."""
-        import numpy as np
 
         from artemis_lifecycle.storage.folder_kernels import by_folder
 
@@ -84,7 +91,6 @@ def looks(
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
     """Which of the paths are plain files, as far as a look tells at once, with their sizes and times (microseconds).
     `opened` gives a folder's descriptor, or None where it is not to be worked in so."""
-    import numpy as np
 
     from artemis_lifecycle.storage import disk_kernels
 
@@ -102,7 +108,6 @@ def looks(
 
 def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
     """`looks` at names in the open folder of this descriptor, at symbolic links themselves."""
-    import numpy as np
 
     from artemis_lifecycle.storage import disk_kernels
 
@@ -121,7 +126,6 @@ def looks_in(folder: int, names: pa.Array) -> tuple[NDArray[np.bool_], NDArray[n
 
 def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.int8]:
     """1 where something stands at a path, 0 where nothing does, -1 where the loop could not ask."""
-    import numpy as np
 
     from artemis_lifecycle.storage import disk_kernels
 
@@ -136,7 +140,6 @@ def there(paths: pa.Array, opened: Callable[[str], int | None]) -> NDArray[np.in
 
 def unlink(paths: pa.Array, opened: Callable[[str], int | None], until: float) -> NDArray[np.int8]:
     """DELETED, REFUSED or NOT_TRIED for each path; none is tried any more once `instants.elapsed` is `until`."""
-    import numpy as np
 
     from artemis_lifecycle.storage import disk_kernels
 
@@ -155,7 +158,6 @@ def _through(
     work: Callable[[ByFolder, NDArray[np.int64], int, int], None],
 ) -> None:
     """Have all rows worked on, in slices, with the descriptors of their folders (-1: none)."""
-    import numpy as np
 
     files = ByFolder.of(paths)
     folders = np.full(len(paths), -1, np.int64)

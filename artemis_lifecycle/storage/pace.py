@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     # Spark's workers load this module: no configuration, and SQLAlchemy only where there is a bucket to draw from.
     from sqlalchemy import Engine
 
-    from artemis_lifecycle.config import Budgets, TablePolicy
+    from artemis_lifecycle.config.policies import Budgets, TablePolicy
 
 
 def requests_per_second(policy: TablePolicy) -> float:

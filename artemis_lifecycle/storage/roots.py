@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 from artemis_lifecycle.errors import ConfigError, StorageError
-from artemis_lifecycle.storage.local import local_path
+from artemis_lifecycle.storage.local.paths import local_path
 from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, resolve_dots, split
 
 _MOUNTS = "/proc/self/mountinfo"

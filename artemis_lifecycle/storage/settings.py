@@ -12,7 +12,8 @@ from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 from artemis_lifecycle.storage.pace import PaceSettings, read_rate
 
 if TYPE_CHECKING:
-    from artemis_lifecycle.config import Budgets, Catalog, Reading
+    from artemis_lifecycle.config.deployment import Catalog, Reading
+    from artemis_lifecycle.config.policies import Budgets
 
 MIB = 1 << 20
 

@@ -12,9 +12,15 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
+from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
-from artemis_lifecycle.storage.local import COMPILED_FROM, LocalStore, missing
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.location import normalise, split
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import (
@@ -32,14 +38,11 @@ from artemis_lifecycle.storage.types import (
     Spans,
     Store,
     StoredFile,
+    missing,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
-
-    from artemis_lifecycle.storage.s3 import S3Store
+    from artemis_lifecycle.storage.s3.store import S3Store
 
 __all__ = ["ArchiveState", "CopyOutcome", "DeleteOutcome", "StoreSettings", "StoredFile", "Stores", "is_local"]
 
@@ -58,8 +61,6 @@ def is_local(path: str) -> bool:
 
 def are_local(paths: pa.Array) -> pa.Array:
     """`is_local` of an Arrow array of strings, as booleans; not of relative paths, which name no file."""
-    import pyarrow.compute as pc
-
     return pc.match_substring_regex(paths, r"(?i)\A(file:)?/")
 
 
@@ -207,7 +208,7 @@ class Stores:
         chosen = storage_class or self.settings.storage_class
         if normalise(source) == normalise(destination):
             raise StorageError(
-                "A file cannot be copied onto itself",
+                "Source and destination are one file",
                 path=source,
                 untouched="the file",
                 hint="name another destination",
@@ -365,7 +366,7 @@ class Stores:
     def _s3_store(self) -> S3Store:
         if self._s3 is None:
             # boto3 takes a fifth of a second to load; a local warehouse never needs it.
-            from artemis_lifecycle.storage.s3 import S3Store
+            from artemis_lifecycle.storage.s3.store import S3Store
 
             self._s3 = S3Store(self.settings, self._s3_client_factory)
         return self._s3
@@ -373,14 +374,10 @@ class Stores:
 
 def _many_here(paths: pa.Array) -> bool:
     """Whether all of these are on this machine, and so many that there is something to gain."""
-    import pyarrow.compute as pc
-
-    return len(paths) >= COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
+    return len(paths) >= many_files.COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
 
 
 def _all_in_s3(paths: pa.Array) -> bool:
-    import pyarrow.compute as pc
-
     return len(paths) > 0 and bool(pc.all(pc.match_substring_regex(paths, r"\A(?i)s3[an]?:/")).as_py())
 
 

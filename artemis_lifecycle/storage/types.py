@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
 
+from artemis_lifecycle.errors import ExistingFile, MissingFile
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import microseconds
 
@@ -184,3 +185,18 @@ class Store(Protocol):
     def end_thaw(self, path: str) -> None: ...
 
     def archive_state(self, path: str) -> ArchiveState | None: ...
+
+
+def missing(path: str) -> MissingFile:
+    return MissingFile(
+        "The file is absent", path=path, untouched="everything else", hint="look whether it was deleted or moved"
+    )
+
+
+def existing(path: str) -> ExistingFile:
+    return ExistingFile(
+        "The file exists already",
+        path=path,
+        untouched="the file that is there",
+        hint="read that one, or write under another name",
+    )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, T
 from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
     BadInput,
     CommitConflict,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from artemis_lifecycle.catalogs.ingest import ingest_catalog, pyiceberg_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import connect
 
 if TYPE_CHECKING:

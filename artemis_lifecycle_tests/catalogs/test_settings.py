@@ -14,7 +14,8 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import catalog_conf, jdbc_url, pyiceberg_properties, spark_conf
-from artemis_lifecycle.config import Catalog, Catalogs, LifecycleConfig
+from artemis_lifecycle.config.deployment import Catalog, Catalogs
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs

@@ -263,6 +263,7 @@ def steps_of(draw: st.DrawFn) -> Steps:
     return draw(st.lists(st.one_of(commit, commit, cut), max_size=25))
 
 
+@pytest.mark.slow
 @settings(max_examples=1_000)
 @given(st.composite(steps_of)())
 def test_finding_9_no_instant_is_answered_wrongly_whatever_clocks_and_other_tools_do(steps: Steps) -> None:

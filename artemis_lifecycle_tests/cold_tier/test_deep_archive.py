@@ -17,7 +17,7 @@ from sqlalchemy.exc import IntegrityError
 from artemis_lifecycle.cold_tier import deep_archive, tasks
 from artemis_lifecycle.cold_tier.deep_archive import due_snapshots
 from artemis_lifecycle.cold_tier.verify import verify_copies
-from artemis_lifecycle.config import ClassPrices, Prices
+from artemis_lifecycle.config.deployment import ClassPrices, Prices
 from artemis_lifecycle.deletion.receipt import RECEIPTS
 from artemis_lifecycle.errors import BadInput, InDeepArchive, LeaseTaken, NoSuchPlan, NoSuchTable, Refused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -25,7 +25,7 @@ from artemis_lifecycle.metadata.types import LogEntry, Ref
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawState
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, SnapshotView
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint, tree
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse

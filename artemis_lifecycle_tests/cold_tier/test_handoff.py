@@ -26,7 +26,7 @@ from artemis_lifecycle.cold_tier.on_spark import find_on_spark
 from artemis_lifecycle.cold_tier.transfer import Consent, TransferProgress, TransferSettings
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.cold_tier.work import Found, Problem
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
@@ -180,6 +180,7 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", ["v1", "v2"])
 def test_what_is_needed_is_the_same_found_here_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
     """Before the table's first handoff; after it, when the ledger knows everything; and for the way back."""

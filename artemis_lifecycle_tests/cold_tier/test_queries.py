@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement, parse_tag
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
 from artemis_lifecycle.metadata.types import FOREVER_MS
@@ -56,7 +56,7 @@ def test_a_tag_statement_is_read(sql: str, table: str | None, retain: timedelta 
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION", "FOREVER, or a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 90", "the unit of the retention"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 3 MONTHS", "MONTHS is no unit"),
-        ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 'soon'", "no duration"),
+        ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 'soon'", "not a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 0 DAYS", "keeps nothing"),
         ("TAG SNAPSHOT 4729 AS 'x'; SELECT 1", "SELECT comes too late"),
         ("TAG SNAPSHOT 4729 OF t. AS 'x'", "AS must follow"),

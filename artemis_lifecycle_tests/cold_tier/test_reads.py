@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.cold_tier.cold_metadata import COMPLETE_UNTIL
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
 from artemis_lifecycle.cold_tier.reads import Route, Selector, read, route
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, NoSuchSnapshot
 from artemis_lifecycle.metadata.types import LogEntry, Ref, Snapshot, TableMetadata
 from artemis_lifecycle_tests.cold_tier import histories

@@ -14,7 +14,7 @@ from pyspark.sql import functions as sf
 from artemis_lifecycle.cold_tier import scrub as scrubbing
 from artemis_lifecycle.cold_tier import tasks
 from artemis_lifecycle.cold_tier.scrub import RING, place_of, rotation
-from artemis_lifecycle.config import ColdTier
+from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations import crash_points

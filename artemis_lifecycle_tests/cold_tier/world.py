@@ -32,7 +32,8 @@ from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
 from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreMapping, RestoreRequest, restore
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.cold_tier.work import Demand
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.database import Operations

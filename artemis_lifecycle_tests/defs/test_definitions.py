@@ -154,6 +154,7 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}
 
 
+@pytest.mark.slow
 def test_definitions_validate_without_a_warning_of_ours(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").touch()
     environment = {**os.environ, "DAGSTER_HOME": str(tmp_path), "PYTHONWARNINGS": "default"}

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from artemis_lifecycle.defs import jobs, schedules
 from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG
-from artemis_lifecycle.defs.schedules import step_requests, maintenance_requests
+from artemis_lifecycle.defs.schedules import maintenance_requests, step_requests
 from artemis_lifecycle.defs.sensors import CLOCK_FIRST, late_requests
 from artemis_lifecycle.scheduling.night import Step
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_for_test
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, told
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.deaths import Killed

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle_tests.deletion.world import World, local
 

@@ -23,15 +23,15 @@ import pytest
 from sqlalchemy import text
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError, Refused
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
-from artemis_lifecycle.storage import local
 from artemis_lifecycle.storage.instants import elapsed
+from artemis_lifecycle.storage.local.folders import OpenFolder
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, outcomes
 from artemis_lifecycle_tests.deletion.world import local as on_disk
@@ -112,7 +112,7 @@ def _carried_out(world: World, order: Order, patch: pytest.MonkeyPatch) -> str:
         def is_of_table(_: object, path: str) -> bool:
             return of_table in path
 
-        patch.setattr(local._Folder, "delete", _stopping_after(local._Folder.delete, is_of_table))
+        patch.setattr(OpenFolder, "delete", _stopping_after(OpenFolder.delete, is_of_table))
 
     def pause() -> str | None:
         # Asked before the batch, and between its pieces.
@@ -296,6 +296,7 @@ def _removing(paths: Sequence[str], pipe: Connection) -> None:
     pipe.send(Counter(removals.errors.get(row, "gone") for row in range(len(paths))))
 
 
+@pytest.mark.slow
 def test_frozen_among_many_files_that_go_side_by_side_it_goes_no_further(tmp_path: Path) -> None:
     """In the compiled loops: each thread is stopped somewhere between its look at the clock and the next file's."""
     paths = [f"{tmp_path}/{number % 8}/{number}" for number in range(12_000)]

@@ -20,7 +20,7 @@ from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.quarantines import QuarantineState
 from artemis_lifecycle.protection.protection import UNDELETED
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.deaths import Killed, lapse

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig, Lineage
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.demo import history as written
 from artemis_lifecycle.demo.history import TableHistory, commit_in_flight, write_histories
 from artemis_lifecycle.demo.proofs import fingerprint

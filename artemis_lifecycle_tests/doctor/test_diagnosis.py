@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.catalogs.guard import ensure_guard
 from artemis_lifecycle.catalogs.tables import ensure_tables
-from artemis_lifecycle.config import load_config
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.doctor import machine
 from artemis_lifecycle.doctor.diagnosis import diagnose
 from artemis_lifecycle.doctor.results import Check

@@ -8,11 +8,13 @@ from zipfile import ZipFile
 
 import pytest
 
-from artemis_lifecycle.config import LifecycleConfig
-from artemis_lifecycle.errors import EnvironmentMissing
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded import jars as jars_module
 from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle_tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.slow
 
 CONTENT = b"a jar, as far as resolution is concerned"
 POM = """<project><modelVersion>4.0.0</modelVersion>

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.embedded import java as java_module
 from artemis_lifecycle.embedded.java import java_version, require_java
+from artemis_lifecycle.errors import EnvironmentMissing
 
 
 def install(home: Path, says: str, code: int = 0) -> Path:

@@ -18,11 +18,13 @@ import psutil
 import psycopg2
 import pytest
 
-from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.embedded import placement
 from artemis_lifecycle.embedded import postgres as postgres_module
 from artemis_lifecycle.embedded.placement import claimed_by
 from artemis_lifecycle.embedded.postgres import CATALOGS, DATABASES, EmbeddedPostgres
+from artemis_lifecycle.errors import EnvironmentMissing
+
+pytestmark = pytest.mark.slow
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as another user")
 
@@ -125,7 +127,7 @@ def test_a_taken_port_is_replaced_and_the_new_one_kept(server: EmbeddedPostgres)
 
 def test_several_starters_at_once_make_one_server(place: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from artemis_lifecycle.embedded.postgres import EmbeddedPostgres as E; "
+        "import sys; from pathlib import Path; from artemis_lifecycle.embedded.postgres import EmbeddedPostgres as E;"
     )
     command = [sys.executable, "-c", code + "print(E(Path(sys.argv[1])).start())", str(place / "home")]
     starters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]

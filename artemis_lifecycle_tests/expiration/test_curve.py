@@ -8,7 +8,7 @@ from datetime import timedelta
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.index import ManifestIndex

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs import commit as commits
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import (
     ApprovalNeeded,
     GarbageCollectionDisabled,

@@ -21,7 +21,8 @@ import psycopg2
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import pyiceberg_properties
-from artemis_lifecycle.config import LifecycleConfig, Operations
+from artemis_lifecycle.config.deployment import Operations
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.guardian import GUARDIAN, on_disk
 from artemis_lifecycle_tests.past_the_guard import past_the_guard

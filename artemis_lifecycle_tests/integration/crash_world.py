@@ -29,7 +29,7 @@ from typing import Any
 import psycopg2
 from pyiceberg.table import StaticTable
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.tags import REPLACED
 from artemis_lifecycle_tests.past_the_guard import past_the_guard
 

@@ -31,7 +31,8 @@ from artemis_lifecycle import cli
 from artemis_lifecycle.catalogs.cold import publish
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import jdbc_url
-from artemis_lifecycle.config import Catalog, load_config
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import LifecycleError, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata import manifest_lists, manifests

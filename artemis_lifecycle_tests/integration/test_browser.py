@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
     from pyspark.sql import SparkSession
 
-    from artemis_lifecycle.config import LifecycleConfig
+    from artemis_lifecycle.config.models import LifecycleConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
 

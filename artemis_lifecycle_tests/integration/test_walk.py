@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle

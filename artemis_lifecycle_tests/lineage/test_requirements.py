@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from artemis_lifecycle.config import Lineage, OverwritePermissions
+from artemis_lifecycle.config.policies import Lineage, OverwritePermissions
 from artemis_lifecycle.errors import LineageRejected
 from artemis_lifecycle.lineage.requirements import (
     LineageRequirements,

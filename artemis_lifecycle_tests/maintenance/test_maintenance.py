@@ -10,15 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.config import LifecycleConfig, Lineage
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_problems
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
-from artemis_lifecycle.metadata.types import TableMetadata
-from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
 from artemis_lifecycle.maintenance.health import TableHealth, table_health
 from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
+from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 STORES = Stores(StoreSettings())
 WORKER = Worker("compaction-worker-2", "run-1", "a1b2c3d4")

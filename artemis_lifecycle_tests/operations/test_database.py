@@ -11,8 +11,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, make_url, text
 
-from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
+from artemis_lifecycle.errors import ConfigError, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.database import Operations, connect, migrate, schema_state
 from artemis_lifecycle.operations.tables import SCHEMA, metadata
 

@@ -14,12 +14,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import text
 
-from artemis_lifecycle.errors import Busy, LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
+from artemis_lifecycle.errors import Busy, LeaseLost, LeaseTaken, OperationsUnavailable
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.operations.leases import Lease, table_lock
 from artemis_lifecycle.operations.processes import mark
+
+pytestmark = pytest.mark.slow
 
 
 def _stop_renewing(lease: Lease) -> None:

@@ -24,7 +24,8 @@ from artemis_lifecycle.catalogs.guard import ensure_guard, lift_guard, publish_g
 from artemis_lifecycle.catalogs.ingest import ingest_catalog
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.tables import ensure_tables
-from artemis_lifecycle.config import Catalog, LifecycleConfig
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations, connect, migrate

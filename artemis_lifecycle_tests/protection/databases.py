@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import make_url, text
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.operations.database import connect
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, HandoffFailed
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.storage import roots

@@ -14,13 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import make_url, text
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
 from artemis_lifecycle.lifecycle import Lifecycle, clocks, opened
-from artemis_lifecycle.operations import crash_points, leases
-from artemis_lifecycle.operations.database import Operations, connect
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage import instants
-from artemis_lifecycle.storage.local import LocalStore
+from artemis_lifecycle.storage.local.store import LocalStore
 from artemis_lifecycle.storage.types import StoredFile
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.expiration.aged import ids_of, make_table
@@ -236,17 +236,3 @@ def test_a_suspended_machine_counts_as_time_that_passed(monkeypatch: pytest.Monk
         assert before > 0.0 and instants.elapsed() >= before
     monkeypatch.setattr(instants, "_BOOTTIME", None)
     assert instants.elapsed() == 0.0
-
-
-def test_a_lease_has_no_time_left_after_a_suspend_that_outlasted_it(
-    postgres_uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slept = 0.0
-    monkeypatch.setattr(leases, "elapsed", lambda: instants.elapsed() + slept)
-    with (
-        Operations.open(postgres_uri) as operations,
-        operations.leases.hold("suspended", step="deletion", owner="w") as lease,
-    ):
-        assert lease.seconds_left > 60
-        slept = 3600.0
-        assert lease.seconds_left == 0.0

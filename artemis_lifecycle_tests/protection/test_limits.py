@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from artemis_lifecycle.config import Deletion, QuietWindow
+from artemis_lifecycle.config.policies import Deletion, QuietWindow
 from artemis_lifecycle.errors import ApprovalNeeded, GraceNotOver, NaiveDatetime
 from artemis_lifecycle.protection.limits import Amount, in_quiet_window, require_approval, require_grace_over
 

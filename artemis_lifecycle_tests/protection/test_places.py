@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ _NAMES = st.sampled_from(["x", "y.parquet", ".x.crc", "", ".", "..", "a?b", "a#b
 _PREFIXES = st.sampled_from(["s3://b/", "s3a://b/", "s3://c/", "s3:/", "hdfs://n/", "s3://", "", "relative/"])
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.lists(st.tuples(_PREFIXES, _FOLDERS, _NAMES), min_size=1, max_size=25))
 def test_what_is_remembered_of_a_folder_is_what_each_file_is_told(parts: list[tuple[str, list[str], str]]) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.reachability.index import IndexSettings, ManifestIndex
 from artemis_lifecycle_tests.reachability.answers import same
 from artemis_lifecycle_tests.reachability.metadata_tables import MetadataTable, built
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -97,6 +97,7 @@ def small_parts(tape: Tape) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @examples(2_000)
 @given(opening=OPENINGS, steps=STEPS, rules=st.sampled_from(RULES), choices=st.binary(min_size=32, max_size=32))
 def test_exactly_what_only_expired_snapshots_reach_is_deletable(
@@ -134,6 +135,7 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         assert view.reaching(hashes) == tuple(each for each in table.ids() if each in reached)
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     opening=OPENINGS,

@@ -40,6 +40,8 @@ from artemis_lifecycle_tests.reachability.metadata_tables import (
     built,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import fastavro
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,8 @@ from artemis_lifecycle_tests.reachability.answers import examples, mentions
 from artemis_lifecycle_tests.reachability.conftest import Folders
 from artemis_lifecycle_tests.reachability.metadata_tables import OPENINGS, RULES, STEPS, built
 from artemis_lifecycle_tests.reachability.writers import DELETED
+
+pytestmark = pytest.mark.slow
 
 
 @examples(150)

@@ -69,6 +69,7 @@ _choices = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(600)
 @given(
     table=tables(gaps=True),

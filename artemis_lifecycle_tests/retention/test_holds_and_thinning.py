@@ -113,6 +113,7 @@ _thinning = st.lists(
 ).map(tuple)
 
 
+@pytest.mark.slow
 @examples(600)
 @given(
     table=tables(gaps=True),

@@ -73,6 +73,7 @@ def test_memory_follows_the_number_of_refs_on_one_snapshot(step: str, kind: str)
     assert peak(lambda: STEPS[step](more)) < 6 * peak(lambda: STEPS[step](few)) + 100_000
 
 
+@pytest.mark.slow
 def test_a_metadata_file_with_100_000_tags_on_one_snapshot_is_read_and_decided() -> None:
     """It took above 23 GB."""
     data = many(100_000)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.config import QuietWindow
+from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.scheduling.night import (
     FIRST_BACKOFF,
     MAX_ATTEMPTS,

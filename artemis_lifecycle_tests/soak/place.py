@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from sqlalchemy import Engine, text
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
 

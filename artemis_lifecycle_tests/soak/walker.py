@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from artemis_lifecycle.config import load_config
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
 from artemis_lifecycle.demo import history, proofs
 from artemis_lifecycle.demo.area import Area, demo_area
@@ -29,11 +29,11 @@ from artemis_lifecycle.demo.proofs import Fingerprint, fingerprint, fingerprints
 from artemis_lifecycle.demo.run import STAYS
 from artemis_lifecycle.demo.run import _environment as point_dagster_at
 from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
-from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.embedded.addresses import fill
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
-from artemis_lifecycle.maintenance.actions import jvm_table
 from artemis_lifecycle_tests.soak.dying import Death
 from artemis_lifecycle_tests.soak.state import read_state
 

@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from artemis_lifecycle.config import LifecycleConfig, load_config
+from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.session import live_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
+
+pytestmark = pytest.mark.slow
 
 BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For Java that lives for seconds."""
@@ -27,7 +30,7 @@ BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 STARTS = """
 import os, sys, time
 from pathlib import Path
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.spark.executors import require_executors

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import (
     EXTENSIONS,
@@ -83,6 +83,7 @@ def test_what_a_test_writes_is_an_iceberg_table_that_no_other_test_sees(
     assert spark.sql(f"SHOW TABLES IN {cold}.ns").count() == 0
 
 
+@pytest.mark.slow
 def test_a_session_without_the_jars_is_refused_by_their_names() -> None:
     code = """
 from pyspark.sql import SparkSession

@@ -25,7 +25,7 @@ from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletio
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
 from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
 from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_position_deletes
-from artemis_lifecycle.config import load_config
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.deletion.receipt import read_receipt
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata

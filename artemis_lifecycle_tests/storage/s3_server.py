@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from artemis_lifecycle.storage.s3 import make_client, shared_client
+from artemis_lifecycle.storage.s3.client import make_client, shared_client
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.stores import Stores
 

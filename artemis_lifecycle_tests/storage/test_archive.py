@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile, StorageError
+from artemis_lifecycle.storage.s3.connection import Connection
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.storage.s3_server import S3Server
 
@@ -138,7 +139,6 @@ def test_a_large_object_goes_in_parts_and_keeps_its_own_metadata(s3: S3Server) -
 def test_the_states_of_a_thaw_are_read_from_what_s3_tells(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     stores, path = Stores(s3.settings()), f"s3://{s3.bucket()}/one"
     stores.write(path, b"one")
-    store = stores._s3_store()
     told = {"StorageClass": "DEEP_ARCHIVE", "ContentLength": 3}
     for restore, expected in (
         ("", (True, False, False, None)),
@@ -149,7 +149,7 @@ def test_the_states_of_a_thaw_are_read_from_what_s3_tells(s3: S3Server, monkeypa
         ),
     ):
         monkeypatch.setattr(
-            store, "_head", lambda path, restore=restore: told | ({"Restore": restore} if restore else {})
+            Connection, "head", lambda _, path, restore=restore: told | ({"Restore": restore} if restore else {})
         )
         state = stores.archive_state(path)
         assert state is not None

@@ -20,7 +20,8 @@ from pyarrow import orc
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from artemis_lifecycle.config import Reading, load_config
+from artemis_lifecycle.config.deployment import Reading
+from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.errors import ConfigError, StorageError, TooLarge, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
@@ -104,6 +105,7 @@ def test_limits_are_those_of_lifecycle_yaml(tmp_path: Path) -> None:
         load_config(file, {})
 
 
+@pytest.mark.slow
 def test_a_metadata_file_of_many_properties_within_the_limits_is_read() -> None:
     """Real files compress well: the ratio must not stop them."""
     properties = {f"property.{number:08d}": "the same text for all of them" * 3 for number in range(500_000)}
@@ -206,6 +208,7 @@ def test_a_damaged_orc_file_that_ends_arrows_process_ends_no_other(tmp_path: Pat
     assert worker.outcomes["read"] >= 1
 
 
+@pytest.mark.slow
 def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Path) -> None:
     """Bombs and mutated files in a process that may not grow (RLIMIT_AS). `ARTEMIS_SOAK` multiplies the time."""
     root = Path(__file__).resolve().parents[2]

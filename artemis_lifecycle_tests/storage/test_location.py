@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from artemis_lifecycle.config import Orphans
+from artemis_lifecycle.config.policies import Orphans
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.storage.location import (
     DEFAULT_RULES,

@@ -15,9 +15,10 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.settings import catalog_conf, pyiceberg_properties
-from artemis_lifecycle.config import Budgets, Catalog, TablePolicy
-from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.config.deployment import Catalog
+from artemis_lifecycle.config.policies import Budgets, TablePolicy
 from artemis_lifecycle.embedded.jars import PACED_CLIENTS
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.storage.pace import PaceSettings, SharedPace, TokenBucket, requests_per_second
 from artemis_lifecycle.storage.settings import StoreSettings
@@ -25,6 +26,8 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.storage.s3_server import ACCESS_KEY, SECRET_KEY
 from artemis_lifecycle_tests.told import tell_lines
+
+pytestmark = pytest.mark.slow
 
 
 class _Time:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
-from artemis_lifecycle.config import Catalog
+from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.errors import ConfigError, CopyMismatch, ExistingFile, MissingFile, StorageError
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.settings import MIB, StoreSettings
@@ -565,7 +565,7 @@ def test_no_request_goes_out_when_the_time_is_over_whatever_it_waited_for(
     s3.fill(bucket, list("ab"))
     late: list[float] = []
     # The time goes by during the wait, and not by it: no test waits.
-    monkeypatch.setattr("artemis_lifecycle.storage.s3.elapsed", lambda: 100.0 if late else 0.0)
+    monkeypatch.setattr("artemis_lifecycle.storage.s3.client.elapsed", lambda: 100.0 if late else 0.0)
     if waits_for == "the pace":
         injected.answer("DeleteObjects", lambda _: late.append(1))
     elif waits_for == "a busy server":

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from artemis_lifecycle import escaping
-from artemis_lifecycle.config import LifecycleConfig
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.reachability.index.cache import cached
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-    from artemis_lifecycle.config import LifecycleConfig
+    from artemis_lifecycle.config.models import LifecycleConfig
     from artemis_lifecycle.reachability.index.held import Held
 
 FORMAT = 1

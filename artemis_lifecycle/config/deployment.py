@@ -1,0 +1,182 @@
+"""The sections of lifecycle.yaml that hold for the whole deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from artemis_lifecycle.config.durations import Duration
+from artemis_lifecycle.config.model import Address, Model, Root
+
+
+class Catalog(Model):
+    """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
+
+    `expected_latency` is what people are told to expect of an answer from this tier; nothing waits or fails by it.
+    `roots`: where orphans may be collected besides the warehouse. `isolated`: patterns of tables that read no files of
+    other tables; one of them that cannot be read stops no other table's deletions.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    type: str = "sql"
+    uri: Address = None
+    warehouse: Root = None
+    storage_class: str | None = None
+    expected_latency: Duration | None = None
+    properties: dict[str, str] = {}
+    roots: tuple[str, ...] = ()
+    isolated: tuple[str, ...] = ()
+
+    def is_isolated(self, table: str) -> bool:
+        """Whether a person vouches that the table reads no files of other tables."""
+        return any(fnmatchcase(table, pattern) for pattern in self.isolated)
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> Self:
+        if self.type in ("rest", "hive") and not self.uri:
+            raise ValueError(f"a catalog of type {self.type} needs its uri")
+        return self
+
+
+_TIERS: Mapping[str, Mapping[str, object]] = {
+    "live": {"name": "live", "expected_latency": "1s"},
+    "cold": {"name": "cold", "storage_class": "GLACIER_IR", "expected_latency": "5s"},
+}
+
+
+class Catalogs(Model):
+    live: Catalog = Catalog.model_validate(_TIERS["live"])
+    cold: Catalog = Catalog.model_validate(_TIERS["cold"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _each_tier_has_its_defaults(cls, given: object) -> object:
+        # A section that says something of a catalog must not take away what it does not speak of.
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            tier: {**_TIERS[tier], **said} if tier in _TIERS and isinstance(said, Mapping) else said
+            for tier, said in given.items()
+        }
+
+
+class Operations(Model):
+    """Postgres for plans, journal, leases and heartbeats; `root` holds sealed plans, listings and handoff batches."""
+
+    uri: Address = None
+    root: Root = None
+
+
+class Spark(Model):
+    """`python`: the interpreter of the executors, which has this package; of a local master it is this one."""
+
+    master: str = "local[*]"
+    python: str | None = None
+    conf: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _classic(self) -> Self:
+        if self.conf.get("spark.master", self.master).startswith("sc://") or "spark.remote" in self.conf:
+            raise ValueError(
+                "master: Spark Connect has no JVM for Iceberg's core; name a master, such as spark://HOST:7077"
+            )
+        return self
+
+
+class Reachability(Model):
+    """How metadata is read: threads of this process, Spark tasks at once (null: as many as there are cores), and a
+    Redis
+    in front of the manifest index (redis://…)."""
+
+    threads: int = Field(default=8, ge=1)
+    concurrency: int | None = Field(default=None, ge=1)
+    cache: str | None = None
+
+
+class Reading(Model):
+    """What one file of a table, or of a listing, may come to when it is read: so many bytes, stored or with its codec
+    undone, and above `ratio_above` bytes no more than `max_ratio` times its stored size."""
+
+    max_bytes: int = Field(default=4 << 30, ge=1 << 20)
+    max_ratio: int = Field(default=500, ge=1)
+    ratio_above: int = Field(default=64 << 20, ge=1 << 20)
+
+
+class DeepArchive(Model):
+    """The archive behind the cold tier: its storage class on S3, how a thaw is asked for there, and what people are
+    told to expect of one. Thawed files stay readable for `days`; a request that nobody approves within
+    `approve_within` lapses."""
+
+    storage_class: Literal["DEEP_ARCHIVE", "GLACIER"] = "DEEP_ARCHIVE"
+    retrieval: Literal["Bulk", "Standard"] = "Bulk"
+    expected_latency: Duration = timedelta(hours=48)
+    days: int = Field(default=7, ge=1)
+    approve_within: Duration = timedelta(hours=72)
+
+
+class ClassPrices(Model):
+    """What a storage class costs, in the price table's currency: storage a month and reading by GB (2^30 bytes, as
+    stores bill it), requests by the thousand. `thaw_per_1000` is for requests to thaw, in the class that they are made
+    in. What is left out is not known, and nothing that needs it is told."""
+
+    gb_month: float | None = Field(default=None, ge=0)
+    put_per_1000: float | None = Field(default=None, ge=0)
+    get_per_1000: float | None = Field(default=None, ge=0)
+    thaw_per_1000: float | None = Field(default=None, ge=0)
+    read_per_gb: float | None = Field(default=None, ge=0)
+
+
+class Prices(Model):
+    """The price table: by storage class, as the store names them. Empty unless it is given: prices change."""
+
+    currency: str = "USD"
+    classes: dict[str, ClassPrices] = {}
+
+    def storage(self, storage_class: str, size_in_bytes: int) -> float | None:
+        """A month's storage of so many bytes; None without a price."""
+        price = self._of(storage_class).gb_month
+        return None if price is None else price * size_in_bytes / 2**30
+
+    def requests(self, storage_class: str, requests: Mapping[str, int]) -> float | None:
+        """The price of so many requests of each kind (put, get, thaw); None where one of them has none."""
+        prices = self._of(storage_class)
+        known = {kind: getattr(prices, f"{kind}_per_1000") for kind, number in requests.items() if number}
+        if any(price is None for price in known.values()):
+            return None
+        return sum((price * requests[kind] / 1000 for kind, price in known.items()), 0.0)
+
+    def reading(self, storage_class: str, files: int, size_in_bytes: int) -> float | None:
+        """The price of reading so many files and bytes once, a thaw included; None without a price."""
+        prices = self._of(storage_class)
+        if prices.get_per_1000 is None or prices.read_per_gb is None:
+            return None
+        each = prices.get_per_1000 + (prices.thaw_per_1000 or 0.0)
+        return each * files / 1000 + prices.read_per_gb * size_in_bytes / 2**30
+
+    def _of(self, storage_class: str) -> ClassPrices:
+        return self.classes.get(storage_class, ClassPrices())
+
+
+class Quarantine(Model):
+    """Where `deletion.mode: quarantine` moves files, and how long they stay after the deletion is over."""
+
+    root: Root = None
+    retain: Duration = timedelta(days=30)
+
+
+class Records(Model):
+    """How long the detail of what is over is kept: batches, steps and leases in Postgres, listings under
+    `operations.root`. Who decided what is kept for good, and so are receipts."""
+
+    keep: Duration = timedelta(days=400)
+    listings: Duration = timedelta(days=30)
+
+
+class Clocks(Model):
+    """Nothing is judged by age while the clocks of Postgres, this host and the object stores differ by more."""
+
+    max_difference: Duration = timedelta(minutes=5)

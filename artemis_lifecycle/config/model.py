@@ -1,0 +1,55 @@
+"""What all models of the configuration share: they refuse unknown keys, and never show a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey", re.IGNORECASE)
+"""What is in the name of a setting whose value nobody is to see."""
+
+_HIDDEN = "***"
+
+
+def masked(name: str, value: Any) -> Any:
+    """A setting's value as it may be shown: without what it logs in with."""
+    if isinstance(value, Mapping):
+        return {key: masked(str(key), each) for key, each in value.items()}
+    if not isinstance(value, str):
+        return value
+    if SECRET.search(name):
+        return _HIDDEN
+    scheme, between, rest = value.partition("://")
+    address, asked, _ = rest.partition("?")
+    if between and "@" in address:
+        # libpq takes a password in the query, too.
+        return f"{scheme}://{_HIDDEN}@{address.rpartition('@')[2]}{f'?{_HIDDEN}' if asked else ''}"
+    return value
+
+
+def _address(value: str | None) -> str | None:
+    """Refuse an address whose parts would be taken for others, without saying it."""
+    if value is not None and "://" in value:
+        login, _, _ = value.partition("://")[2].partition("?")[0].rpartition("@")
+        if "@" in login:
+            raise ValueError("the user or the password of the address has an @: write it as %40")
+        if login.count(":") > 1:
+            raise ValueError("the user or the password of the address has a colon: write it as %3A")
+        if "/" in login:
+            raise ValueError("the user or the password of the address has a slash: write it as %2F")
+    return value
+
+
+Address = Annotated[str | None, AfterValidator(_address)]
+Root = Annotated[str | None, AfterValidator(lambda value: value.rstrip("/") if value else value)]
+
+
+class Model(BaseModel):
+    # Inputs have passwords in them, and an error is shown with what led to it.
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [(name, masked(name or "", value)) for name, value in super().__repr_args__()]

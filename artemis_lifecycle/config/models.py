@@ -1,0 +1,134 @@
+"""`LifecycleConfig`: what one lifecycle.yaml says."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Self
+
+from pydantic import PrivateAttr, ValidationError, model_validator
+
+from artemis_lifecycle.config.deployment import (
+    Catalogs,
+    Clocks,
+    DeepArchive,
+    Operations,
+    Prices,
+    Quarantine,
+    Reachability,
+    Reading,
+    Records,
+    Spark,
+)
+from artemis_lifecycle.config.model import Model
+from artemis_lifecycle.config.policies import TableOverrides, TablePolicy, overlay
+
+
+class LifecycleConfig(Model):
+    """What one lifecycle.yaml says.
+
+    An address that is None is the embedded default's to fill. `home` is the folder of the embedded parts.
+    """
+
+    catalogs: Catalogs = Catalogs()
+    operations: Operations = Operations()
+    spark: Spark = Spark()
+    reachability: Reachability = Reachability()
+    reading: Reading = Reading()
+    deep_archive: DeepArchive = DeepArchive()
+    quarantine: Quarantine = Quarantine()
+    records: Records = Records()
+    clocks: Clocks = Clocks()
+    prices: Prices = Prices()
+    defaults: TablePolicy = TablePolicy()
+    tables: dict[str, TableOverrides] = {}
+    home: Path = Path(".artemis")
+
+    _policies: dict[str, TablePolicy] = PrivateAttr(default_factory=dict)
+    _absent: str | None = PrivateAttr(default=None)
+
+    @property
+    def absent(self) -> str | None:
+        """What is wrong with the file that was to say all this, in words: it does not exist, or it is empty. None where
+        one was read, where `home` is set elsewhere, and for a configuration that was made in Python."""
+        return self._absent
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        wrong = []
+        if self.catalogs.live.name == self.catalogs.cold.name:
+            wrong.append(f"catalogs.live and catalogs.cold have one name, {self.catalogs.live.name!r}")
+        if self.catalogs.cold.type != "sql":
+            wrong.append(f"catalogs.cold.type is {self.catalogs.cold.type}; the handoff publishes to sql, on Postgres")
+        named = [(key, _root_form(root)) for key, root in self.roots().items() if root]
+        for index, (key, root) in enumerate(named):
+            for other_key, other in named[index + 1 :]:
+                if root == other or root.startswith(other + "/") or other.startswith(root + "/"):
+                    wrong.append(f"{key} and {other_key} are equal or nested: {root}, {other}")
+        for pattern, overrides in self.tables.items():
+            try:
+                self._policies[pattern] = overlay(self.defaults, overrides)
+            except ValidationError as error:
+                wrong += (f"tables.{pattern}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors())
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+    def roots(self) -> dict[str, str | None]:
+        """The roots of the tiers, which must be apart, by their keys. By their names that is checked here; links and
+        mounts are checked when the configuration is opened, and before each step."""
+        return {
+            "catalogs.live.warehouse": self.catalogs.live.warehouse,
+            "catalogs.cold.warehouse": self.catalogs.cold.warehouse,
+            "operations.root": self.operations.root,
+            "quarantine.root": self.quarantine.root,
+        }
+
+    def entry(self, table: str) -> str | None:
+        """The key in `tables` that governs `table`: an exact one, or the longest pattern that matches; None if none."""
+        if table in self.tables:
+            return table
+        matches = [pattern for pattern in self.tables if fnmatchcase(table, pattern)]
+        # The most exact pattern is the one that leaves least to its wildcards.
+        return max(matches, key=lambda pattern: (len(pattern.replace("*", "")), pattern), default=None)
+
+    def policy(self, table: str) -> TablePolicy:
+        """The policy of `table`: `defaults`, overlaid by its entry."""
+        entry = self.entry(table)
+        return self.defaults if entry is None else self._policies[entry]
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a person has to know at each start: the delays that are zero, and what happens without them."""
+        told = [("defaults", self.defaults.zero_delays())]
+        for pattern, policy in self._policies.items():
+            inherited = self.defaults.zero_delays()
+            told.append((f"tables.{pattern}", {k: v for k, v in policy.zero_delays().items() if k not in inherited}))
+        return tuple(f"{place}.{key} is 0: {what}" for place, delays in told for key, what in delays.items())
+
+    def explicit_window(self, table: str) -> timedelta | None:
+        """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.
+
+        Under rule iceberg an explicit window beats the table's own properties, and the shipped default does not.
+        """
+        entry = self.entry(table)
+        retention = self.tables[entry].retention if entry is not None else None
+        if retention is not None and "window" in retention.model_fields_set:
+            return retention.window
+        return None
+
+
+def _root_form(root: str) -> str:
+    text = root if "://" in root or root.startswith("file:") else f"file://{root}"
+    if text.startswith("file:"):
+        text = "file:///" + text.removeprefix("file:").lstrip("/")
+    scheme, _, rest = text.partition("://")
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme.lower(), scheme.lower())
+    rest = re.sub(r"(?<=.)/+", "/", rest).rstrip("/")
+    if re.search(r"/\.\.?(?:/|\Z)", rest):
+        # On S3 these are ordinary names, but a reader in between may resolve them.
+        authority, _, path = rest.partition("/")
+        rest = authority + posixpath.normpath(f"/{path}").rstrip("/")
+    return f"{scheme}://{rest}"

@@ -1,0 +1,247 @@
+"""The sections of lifecycle.yaml that a table may have of its own, and the policy that they make."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, field_validator, model_validator
+
+from artemis_lifecycle.config.durations import Duration, format_duration
+from artemis_lifecycle.config.model import Model
+
+
+class Thin(Model):
+    """Beyond the window, the newest snapshot of each calendar hour, day, week, month or year (UTC) stays so long."""
+
+    keep: Literal["hourly", "daily", "weekly", "monthly", "yearly"]
+    lasting: Literal["forever"] | Duration = Field(alias="for")
+
+
+class Retention(Model):
+    rule: Literal["as-of", "iceberg", "paimon"] = "as-of"
+    window: Duration = timedelta(days=30)
+    min_snapshots: int = Field(default=1, ge=1)
+    max_snapshots: int | None = Field(default=None, ge=1)
+    expire_limit: int | None = Field(default=None, ge=1)
+    next_timestamp: bool = False
+    thin: tuple[Thin, ...] = ()
+
+    @field_validator("thin")
+    @classmethod
+    def _one_tier_each(cls, tiers: tuple[Thin, ...]) -> tuple[Thin, ...]:
+        kept = [tier.keep for tier in tiers]
+        twice = next((keep for keep in kept if kept.count(keep) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice} is there twice; give each calendar unit once")
+        return tiers
+
+
+class ColdSplit(Model):
+    """A cold table with more than `above` snapshots gives its past years or months (UTC) to cold tables of their
+    own, whose metadata no later handoff writes again."""
+
+    by: Literal["year", "month", "never"] = "year"
+    above: int = Field(default=20_000, ge=1)
+
+
+class ColdTier(Model):
+    """`archive`: every expired snapshot, or the newest of each calendar unit (UTC) and whatever a ref names. Snapshots
+    that were overtaken `retain` ago go on to the deep archive, or stay. Nothing is ever deleted from the cold tier.
+    Each cold file is read once in `scrub_every` and compared with its checksum; 0 or never turns that off."""
+
+    enabled: bool = True
+    archive: Literal["every", "hourly", "daily", "weekly", "monthly", "yearly"] = "every"
+    split: ColdSplit = ColdSplit()
+    retain: Duration = timedelta(days=7 * 365)
+    then: Literal["deep-archive", "keep"] = "deep-archive"
+    scrub_every: Literal["never"] | Duration = timedelta(days=90)
+
+    @property
+    def scrubs(self) -> timedelta | None:
+        """The time of one rotation through the cold files; None when they are not read again."""
+        return None if self.scrub_every == "never" or not self.scrub_every else self.scrub_every
+
+
+class Deletion(Model):
+    grace: Duration = timedelta(hours=24)
+    max_files: int | None = Field(default=None, ge=0)
+    max_bytes: int | None = Field(default=None, ge=0)
+    max_share_of_table: float | None = Field(default=None, ge=0, le=1)
+    requests_per_second: float | None = Field(default=None, gt=0)
+    mode: Literal["delete", "quarantine"] = "delete"
+    remove_empty_folders: bool = False
+
+
+class ScanEvery(Model):
+    """Scheduled scans come when, at the observed leak rate, orphans will be `target_share` of the table's files; no
+    sooner than `least` after the last one and no later than `most`."""
+
+    least: Duration = timedelta(hours=20)
+    most: Duration = timedelta(days=7)
+    target_share: float = Field(default=0.001, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.least > self.most:
+            raise ValueError(f"least {format_duration(self.least)} is above most {format_duration(self.most)}")
+        return self
+
+
+class InFlight(Model):
+    """A check warns when more than `max_share` of the listed files are skipped as in flight, `scans` times in a row."""
+
+    max_share: float = Field(default=0.05, ge=0, le=1)
+    scans: int = Field(default=3, ge=1)
+
+
+class Orphans(Model):
+    min_age: Duration = timedelta(days=7)
+    min_age_floor: Duration = timedelta(hours=24)
+    prefix_mismatch: Literal["error", "ignore", "delete"] = "error"
+    missing_files: Literal["error", "ignore"] = "error"
+    hidden: Literal["keep", "scan"] = "keep"
+    max_share: float = Field(default=0.1, ge=0, le=1)
+    equal_schemes: dict[str, str] = {"s3a,s3n": "s3"}
+    equal_authorities: dict[str, str] = {}
+    scan_every: ScanEvery = ScanEvery()
+    in_flight: InFlight = InFlight()
+
+
+class Dropped(Model):
+    """What becomes of the files of tables that were dropped from the catalog: kept for so long after that was noticed,
+    then deleted, when a person has approved it (`required`), or within the guards of `deletion` (`guards`)."""
+
+    keep: Duration = timedelta(days=30)
+    approval: Literal["required", "guards"] = "required"
+
+
+class Budgets(Model):
+    read_share: float = Field(default=0.2, gt=0, le=1)
+    object_store_iops: int = Field(default=5500, ge=1)
+    object_store_bytes_per_second: int | None = Field(default=None, ge=1)
+    compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
+
+
+class QuietWindow(Model):
+    start: str = Field(default="00:00", alias="from", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    end: str = Field(default="08:00", alias="to", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
+    timezone: str = "UTC"
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise ValueError(f"{value!r} is not a time zone name") from error
+        return value
+
+    def night(self, now: datetime) -> date:
+        """The night that `now` belongs to, named by the date on which its window opened (in the window's time zone)."""
+        opened = timedelta(hours=int(self.start[:2]), minutes=int(self.start[3:]))
+        return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
+
+
+class OverwritePermissions(Model):
+    writers: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+
+
+class Lineage(Model):
+    required: tuple[str, ...] = (
+        "operation",
+        "writer.id",
+        "writer.host",
+        "writer.commit_hash",
+        "writer.invocation_id",
+        "input.row_count",
+        "input.bytes_compressed",
+        "trigger.type",
+    )
+    mode: Literal["reject", "report"] = "reject"
+    overwrite: OverwritePermissions = OverwritePermissions()
+
+
+_AT_ZERO = {
+    "retention.window": "history expires as soon as a commit follows it",
+    "deletion.grace": "files go right after the commit, under queries that still read them",
+    "orphans.min_age": "files of commits in flight count as orphans",
+    "orphans.min_age_floor": "a call may ask for orphans of any age, those of commits in flight included",
+}
+"""The delays that leave time to notice a mistake, and what happens without them."""
+
+
+class TablePolicy(Model):
+    """All that a table's life is governed by; `defaults` of lifecycle.yaml, overlaid by the entry that matches best."""
+
+    retention: Retention = Retention()
+    cold_tier: ColdTier = ColdTier()
+    deletion: Deletion = Deletion()
+    orphans: Orphans = Orphans()
+    dropped: Dropped = Dropped()
+    budgets: Budgets = Budgets()
+    quiet_window: QuietWindow = QuietWindow()
+    lineage: Lineage = Lineage()
+
+    @model_validator(mode="after")
+    def _age_above_floor(self) -> Self:
+        # A table may lower min_age alone: whether that is under the floor is known only of the merged policy.
+        orphans = self.orphans
+        if orphans.min_age < orphans.min_age_floor:
+            raise ValueError(
+                f"orphans.min_age {format_duration(orphans.min_age)} is under min_age_floor "
+                f"{format_duration(orphans.min_age_floor)}: files of commits in flight would be taken for orphans"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_keys_are_paimon(self) -> Self:
+        retention = self.retention
+        if retention.rule == "paimon":
+            if retention.max_snapshots is not None and retention.max_snapshots < retention.min_snapshots:
+                raise ValueError("retention.max_snapshots must not be less than min_snapshots")
+            return self
+        for key, given in (
+            ("max_snapshots", retention.max_snapshots is not None),
+            ("expire_limit", retention.expire_limit is not None),
+            ("next_timestamp", retention.next_timestamp),
+        ):
+            if given:
+                raise ValueError(f"retention.{key} has a meaning only under rule paimon")
+        return self
+
+    def zero_delays(self) -> dict[str, str]:
+        """What happens without each of the delays that are zero, by its key."""
+        sections = {key: key.split(".") for key in _AT_ZERO}
+        return {
+            key: _AT_ZERO[key] for key, (section, name) in sections.items() if not getattr(getattr(self, section), name)
+        }
+
+
+class TableOverrides(Model):
+    """One entry of `tables`: the sections, and in them the keys, that differ from `defaults`."""
+
+    retention: Retention | None = None
+    cold_tier: ColdTier | None = None
+    deletion: Deletion | None = None
+    orphans: Orphans | None = None
+    dropped: Dropped | None = None
+    budgets: Budgets | None = None
+    quiet_window: QuietWindow | None = None
+    lineage: Lineage | None = None
+
+
+def overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:
+    sections: dict[str, Any] = {}
+    for name in TablePolicy.model_fields:
+        base = getattr(policy, name)
+        override = getattr(overrides, name)
+        if override is not None:
+            explicit = {field: getattr(override, field) for field in override.model_fields_set}
+            merged = {field: getattr(base, field) for field in type(base).model_fields} | explicit
+            sections[name] = type(base).model_validate(merged)
+        else:
+            sections[name] = base
+    return TablePolicy.model_validate(sections)

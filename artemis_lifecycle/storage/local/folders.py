@@ -1,0 +1,116 @@
+"""Deleting files and reading their status by names in an open folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.local.paths import local_path, names_nothing, stored
+from artemis_lifecycle.storage.local.simulated_archive import is_aside, may_archive
+from artemis_lifecycle.storage.location import folder_and_name
+from artemis_lifecycle.storage.types import NOT_TRIED, DeleteOutcome, StoredFile
+
+
+class OpenFolder:
+    """Deletes and looks at files by their names in the folder that is open: the system then does not walk down the
+    whole path for each. Paths that come folder by folder open each folder once."""
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._open: int | None = None
+        self._archives = False
+
+    def __enter__(self) -> OpenFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def delete(self, path: str) -> DeleteOutcome:
+        name = self._turn_to(path)
+        if name is None or self._open is None or self._archives:
+            return delete_file(path)
+        try:
+            os.unlink(name, dir_fd=self._open)
+        except FileNotFoundError:
+            return DeleteOutcome(path, "absent")
+        except (OSError, ValueError):
+            # The whole path says what is wrong.
+            return delete_file(path)
+        return DeleteOutcome(path, "deleted")
+
+    def head(self, path: str) -> StoredFile | None:
+        """What is there, if it is a plain file in its place; None for all else, absent ones too."""
+        name = self._turn_to(path)
+        if name is None or self._open is None:
+            return None
+        try:
+            status = os.stat(name, dir_fd=self._open)
+        except (OSError, ValueError):
+            return None
+        return stored(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def has(self, path: str) -> bool:
+        """Whether anything is there, as far as can be told without an error: the answer to a look that finds nothing
+        is the dearest part of it in Python."""
+        name = self._turn_to(path)
+        if name is None:
+            return os.path.lexists(local_path(path))
+        try:
+            return self._open is not None and os.access(name, os.F_OK, dir_fd=self._open)
+        except ValueError:
+            return False
+
+    def _turn_to(self, path: str) -> str | None:
+        """Open the path's folder; the name in it, or None where the path is none of a folder and a name."""
+        parts = folder_and_name(path)
+        if parts is None:
+            return None
+        if parts[0] != self._path:
+            self._close()
+            self._path = parts[0]
+            where, self._open = opened_folder(parts[0])
+            self._archives = self._open is not None and may_archive(where)
+        return parts[1]
+
+    def _close(self) -> None:
+        if self._open is not None:
+            os.close(self._open)
+        self._path, self._open = None, None
+
+
+def opened_folder(folder: str) -> tuple[str, int | None]:
+    """The folder of a path for the operating system, and its descriptor; None where it is not there, or no folder."""
+    try:
+        where = local_path(f"{folder}/x")[:-2]
+        # Without a right to read the folder, too: O_PATH.
+        flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+        return where, os.open(where or "/", flags)
+    except (OSError, StorageError, ValueError):
+        return "", None
+
+
+def not_tried(path: str) -> DeleteOutcome:
+    return DeleteOutcome(path, "failed", NOT_TRIED)
+
+
+def delete_file(path: str) -> DeleteOutcome:
+    try:
+        where = local_path(path)
+        if is_aside(where):
+            return DeleteOutcome(path, "failed", "it is in the archive")
+        os.unlink(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return DeleteOutcome(path, "absent")
+    except IsADirectoryError:
+        return DeleteOutcome(path, "failed", "it is a folder")
+    except StorageError as error:
+        return DeleteOutcome(path, "failed", error.what)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and names_nothing(where):
+            return DeleteOutcome(path, "absent")
+        # macOS answers EPERM for a folder.
+        return DeleteOutcome(path, "failed", error.strerror or str(error))
+    return DeleteOutcome(path, "deleted")

@@ -1,0 +1,128 @@
+"""Listing folders: file by file, and as Arrow batches."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.storage import many_files
+from artemis_lifecycle.storage.instants import microseconds
+from artemis_lifecycle.storage.local.paths import fail, is_text, local_path, stored
+from artemis_lifecycle.storage.local.simulated_archive import ASIDE
+from artemis_lifecycle.storage.types import StoredFile
+
+_BATCH = 50_000
+
+
+def with_archived(folder: str) -> Iterator[StoredFile | str]:
+    """`_entries`, and what is archived among them, as if it were still there."""
+    root = folder.rstrip("/") + "/"
+    for entry in _entries(folder):
+        if entry != f"{root}{ASIDE}/":
+            yield entry
+        else:
+            yield from _archived_below(root)
+
+
+def _archived_below(root: str) -> Iterator[StoredFile]:
+    for archived in _entries(f"{root}{ASIDE}/"):
+        if isinstance(archived, StoredFile):
+            name = archived.path.rpartition("/")[2]
+            if not os.path.lexists(local_path(root + name)):
+                yield replace(archived, path=root + name)
+
+
+def _entries(folder: str) -> Iterator[StoredFile | str]:
+    """The files of one folder, and the folders in it, each with its closing `/`; none when it is missing."""
+    root = folder.rstrip("/") + "/"
+    try:
+        with os.scandir(local_path(folder)) as entries:
+            for entry in entries:
+                if not is_text(entry.name):
+                    continue  # No metadata can name it: paths are UTF-8 there.
+                if entry.is_dir(follow_symlinks=False):
+                    yield f"{root}{entry.name}/"
+                    continue
+                with suppress(FileNotFoundError):  # Gone since the folder was read.
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield stored(root + entry.name, status)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+
+
+def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
+    """The files of one folder as `_with_archived` has them, in Arrow; the folders in it are put into `below`."""
+    root = folder.rstrip("/") + "/"
+    names: list[str] = []
+    archive = False
+    try:
+        # By the open folder: each look at a file then goes by its name alone.
+        descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                name = entry.name
+                if not (name.isascii() or is_text(name)):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    archive = archive or name == ASIDE
+                    if name != ASIDE:
+                        below.append(f"{root}{name}/")
+                    continue
+                names.append(name)
+                if len(names) >= _BATCH:
+                    yield _looked_at(descriptor, root, names)
+                    names = []
+        if names:
+            yield _looked_at(descriptor, root, names)
+    except OSError as error:
+        fail("A folder cannot be listed", folder, error)
+    finally:
+        os.close(descriptor)
+    archived = [*_archived_below(root)] if archive else []
+    if archived:
+        times = [microseconds(file.last_modified) for file in archived if file.last_modified is not None]
+        yield _batch([file.path for file in archived], times, [file.size_in_bytes for file in archived])
+
+
+def _looked_at(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
+    """The plain files among these names of an open folder. A name that is gone by now is left out; raises OSError where
+    one cannot be looked at."""
+
+    texts = pa.array(names, pa.string())
+    found = np.zeros(len(names), np.bool_)
+    sizes, times = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    if many_files.worth_compiling(texts):
+        found, sizes, times = many_files.looks_in(folder, texts)
+    for row in np.flatnonzero(~found).tolist():
+        with suppress(FileNotFoundError):
+            status = os.stat(names[row], dir_fd=folder, follow_symlinks=False)
+            if stat.S_ISREG(status.st_mode):
+                found[row], sizes[row], times[row] = True, status.st_size, status.st_mtime_ns // 1000
+    files = texts.filter(pa.array(found))
+    return _batch(pc.binary_join_element_wise(pa.scalar(root), files, ""), times[found], sizes[found])
+
+
+def _batch(paths: Any, times: Any, sizes: Any) -> pa.RecordBatch:
+
+    columns = [
+        pa.array(paths, pa.string()),
+        pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.array(sizes, pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, ["path", "last_modified", "size_in_bytes"])

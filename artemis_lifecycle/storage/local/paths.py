@@ -1,0 +1,87 @@
+"""Paths for the operating system, what stands at them, and errors that name them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import NoReturn
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.instants import of_microseconds
+from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.types import StoredFile
+
+_LONGEST_PATH, _LONGEST_NAME = 4096, 1023
+"""Bytes: of a path that Linux resolves, its NUL included; and of one name, on the file system that allows most."""
+
+
+def local_path(path: str) -> str:
+    """The path for the operating system. Raises StorageError for one on another host, or a relative one."""
+    parts = split(normalise(path))
+    if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
+        return parts.path
+    raise StorageError(
+        "This is no absolute path on this machine",
+        path=path,
+        hint="write it as /folder/file or file:///folder/file",
+    )
+
+
+def through_link(path: str, root: str) -> bool:
+    """Whether a folder between the folder `root` and the local file `path` is a symbolic link: what is behind it
+    belongs to somebody else, as in a listing. `root` itself may be reached through links. False on other stores."""
+    if split(path).scheme not in ("", "file"):
+        return False
+    try:
+        folder, top = os.path.dirname(local_path(path)), local_path(root).rstrip("/")
+        return os.path.realpath(folder) != os.path.realpath(top) + folder[len(top) :]
+    except (OSError, StorageError):
+        return True
+
+
+def status_of(path: str, where: str) -> os.stat_result | None:
+    try:
+        return os.stat(where)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG and names_nothing(where):
+            return None
+        fail("A file cannot be looked at", path, error)
+
+
+def names_nothing(where: str) -> bool:
+    """Whether a path that the kernel finds too long has a name in it that no file can have. A path of many short names
+    may be one of a file all the same, reached folder by folder."""
+    path = os.fsencode(where)
+    return len(path) < _LONGEST_PATH or max(map(len, path.split(b"/"))) > _LONGEST_NAME
+
+
+def stored(path: str, status: os.stat_result) -> StoredFile:
+    return StoredFile(path, status.st_size, of_microseconds(status.st_mtime_ns // 1000))
+
+
+def fail(what: str, path: str, error: OSError) -> NoReturn:
+    reason = error.strerror or str(error)
+    raise StorageError(
+        f"{what}: {reason}",
+        path=path,
+        untouched="whatever was there",
+        hint="fix access to that path, then rerun",
+    ) from error
+
+
+def _is_name(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
+def is_text(name: str) -> bool:
+    """Whether the name can be written in UTF-8, as all paths in metadata and in frames are."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in each of its forms."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage import many_files
+from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.instants import elapsed, microseconds
+from artemis_lifecycle.storage.local import simulated_archive
+from artemis_lifecycle.storage.local.folders import OpenFolder, delete_file, not_tried, opened_folder
+from artemis_lifecycle.storage.local.listing import folder_batches, with_archived
+from artemis_lifecycle.storage.local.paths import fail, local_path, status_of, stored
+from artemis_lifecycle.storage.local.simulated_archive import archived_error, aside_of, is_aside, may_archive
+from artemis_lifecycle.storage.local.writing import (
+    NO_LINKS,
+    publish_new,
+    read_back,
+    sync_folder,
+    temporary_beside,
+    write_durably,
+)
+from artemis_lifecycle.storage.types import (
+    REMOVED,
+    ArchiveState,
+    Children,
+    Heads,
+    Looks,
+    Outcomes,
+    Removals,
+    StoredFile,
+    existing,
+    missing,
+)
+
+
+def _at_once_opened(path: str, flags: int) -> int:
+    """Of a pipe, whose opening would wait for a writer, too."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+class LocalStore:
+    """A listing never follows a symbolic link and never shows one: what is behind it belongs to somebody else, and
+    deleting the link would take live files away from their path. Reading through a link works.
+    """
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        folders = [prefix]
+        while folders:
+            # As the disk gives them: a folder may hold more files than memory does.
+            for entry in with_archived(folders.pop()):
+                if isinstance(entry, StoredFile):
+                    yield entry
+                else:
+                    folders.append(entry)
+
+    def batches(self, prefix: str) -> Iterator[pa.RecordBatch]:
+        folders = [prefix]
+        while folders:
+            below: list[str] = []
+            yield from folder_batches(folders.pop(), below)
+            folders += below
+
+    def children(self, prefix: str) -> Children:
+        entries = [*with_archived(prefix)]
+        folders = sorted(entry for entry in entries if isinstance(entry, str))
+        files = [entry for entry in entries if isinstance(entry, StoredFile)]
+        return folders, sorted(files, key=lambda file: file.path)
+
+    def head(self, path: str) -> StoredFile | None:
+        where = local_path(path)
+        status = status_of(path, where) or status_of(path, aside_of(where))
+        return None if status is None or stat.S_ISDIR(status.st_mode) else stored(path, status)
+
+    def heads(self, paths: Sequence[str]) -> Heads:
+        with OpenFolder() as folder:
+            return [folder.head(path) or self.head(path) for path in paths]
+
+    def looks(self, paths: pa.Array) -> Looks:
+        """As `Stores.looks`, of paths on this machine."""
+        if not many_files.worth_compiling(paths):
+            return Looks.of(self.heads(paths.to_pylist()))
+
+        answers = Looks(*many_files.looks(paths, lambda folder: opened_folder(folder)[1]))
+        for row in np.flatnonzero(~answers.found).tolist():
+            answers.put(row, self.head(paths[row].as_py()))
+        return answers
+
+    def there(self, paths: pa.Array) -> NDArray[np.bool_]:
+        """As `Stores.there`."""
+
+        found = np.full(len(paths), -1, np.int8)
+        if many_files.worth_compiling(paths):
+            found = many_files.there(paths, lambda folder: opened_folder(folder)[1])
+        with OpenFolder() as folder:
+            for row in np.flatnonzero(found < 0).tolist():
+                found[row] = folder.has(paths[row].as_py())
+        return np.asarray(found == 1)
+
+    def open(self, path: str) -> BinaryIO:
+        try:
+            file = open(local_path(path), "rb", opener=_at_once_opened)  # noqa: SIM115  (the caller closes it)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if is_aside(local_path(path)):
+                raise archived_error(path, "it cannot be read") from error
+            raise missing(path) from error
+        except OSError as error:
+            fail("A file cannot be opened", path, error)
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            return file
+        file.close()
+        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", hint="remove it")
+
+    def read(self, path: str, limits: ReadLimits) -> bytes:
+        with self.open(path) as file:
+            try:
+                limits.require(os.fstat(file.fileno()).st_size, path)
+                return file.read()
+            except OSError as error:
+                fail("A file cannot be read", path, error)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        with self.open(path) as file:
+            try:
+                file.seek(offset)
+                return file.read(length)
+            except OSError as error:
+                fail("A file cannot be read", path, error)
+
+    def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
+        if is_aside(local_path(path)):
+            raise archived_error(path, "it cannot be replaced") if overwrite else existing(path)
+        with temporary_beside(path) as (target, temporary):
+            try:
+                write_durably(temporary, (data,))
+                if overwrite:
+                    os.replace(temporary, target)
+                else:
+                    publish_new(temporary, target)
+                sync_folder(target.parent)
+                return stored(path, os.stat(target))
+            except FileExistsError as error:
+                raise existing(path) from error
+            except OSError as error:
+                fail("A file cannot be written", path, error)
+
+    def put_stream(
+        self,
+        path: str,
+        chunks: Iterable[bytes],
+        *,
+        size: int,
+        storage_class: str | None,
+        verify: Callable[[int, str], None],
+    ) -> None:
+        if is_aside(local_path(path)):
+            raise archived_error(path, "it cannot be replaced")
+        with temporary_beside(path) as (target, temporary):
+            try:
+                write_durably(temporary, chunks)
+                verify(*read_back(temporary))
+                os.replace(temporary, target)
+                sync_folder(target.parent)
+            except OSError as error:
+                fail("A file cannot be copied", path, error)
+
+    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+        outcomes: Outcomes = []
+        with OpenFolder() as folder:
+            for path in paths:
+                over = until is not None and elapsed() >= until
+                outcomes.append(not_tried(path) if over else folder.delete(path))
+        return outcomes
+
+    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
+        """As `Stores.remove`, of paths on this machine."""
+        if not many_files.worth_compiling(paths):
+            return Removals.of(self.delete(paths.to_pylist(), until=until))
+
+        end = float("inf") if until is None else until
+
+        def opened(folder: str) -> int | None:
+            where, descriptor = opened_folder(folder)
+            if descriptor is not None and may_archive(where):
+                os.close(descriptor)
+                return None
+            return descriptor
+
+        done = many_files.unlink(paths, opened, end)
+        removals = Removals(np.full(len(paths), REMOVED, np.int8))
+        # Of what the system did not simply take away, a look at each says why.
+        for row in np.flatnonzero(done != many_files.DELETED).tolist():
+            path = paths[row].as_py()
+            tried = done[row] != many_files.NOT_TRIED and elapsed() < end
+            removals.put(row, delete_file(path) if tried else not_tried(path))
+        return removals
+
+    def touch(self, path: str, last_modified: datetime) -> None:
+        since = microseconds(last_modified) * 1000
+        try:
+            os.utime(local_path(path), ns=(since, since))
+        except FileNotFoundError as error:
+            raise missing(path) from error
+        except OSError as error:
+            fail("A file's time cannot be set", path, error)
+
+    def remove_empty(self, folder: str, below: str) -> int:
+        """Take away `folder`, and the folders around it up to `below` (which stays), as long as they are empty; how
+        many went. What is not empty, or not there, is left."""
+        where, top = Path(local_path(folder)), Path(local_path(below))
+        removed = 0
+        while top in where.parents and ".." not in where.parts:
+            try:
+                # It takes no folder that has anything in it.
+                where.rmdir()
+            except OSError:
+                break
+            removed += 1
+            where = where.parent
+        return removed
+
+    def second_name(self, path: str, other: str) -> bool:
+        """Give the file at `path` the name `other`, too; False where the disk cannot, or another file has it."""
+        target = Path(local_path(other))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(local_path(path), target)
+            except FileExistsError:
+                return os.path.samefile(local_path(path), target)
+            sync_folder(target.parent)
+        except OSError as error:
+            if self.head(path) is None:
+                raise missing(path) from error
+            if error.errno in {*NO_LINKS, errno.EXDEV}:
+                return False
+            fail("A file cannot be linked", path, error)
+        return True
+
+    # --- archive classes, which a disk only simulates
+
+    def archive(self, path: str, storage_class: str) -> bool:
+        return simulated_archive.archive(path)
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None:
+        simulated_archive.thaw(path, days, self.write)
+
+    def end_thaw(self, path: str) -> None:
+        simulated_archive.end_thaw(path)
+
+    def archive_state(self, path: str) -> ArchiveState | None:
+        return simulated_archive.archive_state(path)

@@ -1,0 +1,74 @@
+"""Writing files whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from artemis_lifecycle.storage.local.paths import fail, local_path
+from artemis_lifecycle.storage.types import CHUNK
+
+NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+@contextmanager
+def temporary_beside(path: str) -> Iterator[tuple[Path, Path]]:
+    """The path, and a name beside it to write to first; a process that is killed leaves that one behind, as an
+    unreferenced file that an orphan scan finds by its age."""
+    target = Path(local_path(path))
+    # Not built from the target's name, which may be as long as a name can be.
+    temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail("A folder cannot be made", path, error)
+    try:
+        yield target, temporary
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_durably(temporary: Path, chunks: Iterable[bytes]) -> None:
+    with open(temporary, "xb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_back(temporary: Path) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    with open(temporary, "rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, f"sha256:{digest.hexdigest()}"
+
+
+def publish_new(temporary: Path, target: Path) -> None:
+    """Give the file its name; FileExistsError when the name is taken, however many try at once."""
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        # No hard links here (exFAT, some network and FUSE mounts): take the name with an empty file, then fill it. A
+        # kill between the two leaves the empty one, which reads as damaged and not as something else.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.replace(temporary, target)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # Some network mounts cannot; the file itself is on disk by then.
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

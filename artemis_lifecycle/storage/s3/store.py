@@ -1,0 +1,233 @@
+"""Objects on S3 and on servers that speak its protocol: paths with `s3:`, `s3a:` or `s3n:`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+from botocore.exceptions import ClientError
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.bounded import ReadLimits
+from artemis_lifecycle.storage.s3.addresses import address_of, folder_key
+from artemis_lifecycle.storage.s3.archive import Archive
+from artemis_lifecycle.storage.s3.connection import Connection, code_of, status_of
+from artemis_lifecycle.storage.s3.deletes import Deletes
+from artemis_lifecycle.storage.s3.key_space import Stems
+from artemis_lifecycle.storage.s3.reader import ObjectReader
+from artemis_lifecycle.storage.s3.uploads import Uploads
+from artemis_lifecycle.storage.settings import StoreSettings
+from artemis_lifecycle.storage.threads import threaded
+from artemis_lifecycle.storage.types import (
+    CHUNK,
+    ArchiveState,
+    Children,
+    Heads,
+    Outcomes,
+    Removals,
+    Span,
+    Spans,
+    StoredFile,
+)
+
+_HEADS = 16
+_PAGE = 1000
+
+
+class S3Store:
+    """S3 by `settings`, or by the client that `client_factory` makes in this process."""
+
+    def __init__(self, settings: StoreSettings, client_factory: Callable[[], Any] | None = None) -> None:
+        self._s3 = Connection(settings, client_factory)
+        self._uploads = Uploads(self._s3)
+        self._deletes = Deletes(self._s3)
+        self._archive = Archive(self._s3, self._uploads)
+
+    @property
+    def client(self) -> Any:
+        return self._s3.client
+
+    def same_endpoint(self, other: S3Store) -> bool:
+        return bool(self.client.meta.endpoint_url == other.client.meta.endpoint_url)
+
+    # --- looking
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        for _, files in self._pages(prefix, delimiter=None):
+            yield from files
+
+    def children(self, prefix: str) -> Children:
+        folders: list[str] = []
+        found: list[StoredFile] = []
+        for below, files in self._pages(prefix, delimiter="/"):
+            folders.extend(below)
+            found.extend(files)
+        return folders, found
+
+    def list_span(self, span: Span) -> Iterator[StoredFile]:
+        until = None if span.until is None else address_of(span.until).key
+        after = None if span.after is None else address_of(span.after).key
+        stem = len(address_of(span.prefix).stem) + 1
+        last = after or ""
+        for _, files in self._pages(span.prefix, delimiter=None, after=after):
+            for file in files:
+                # Python compares texts by code points, which is the order of their UTF-8 bytes.
+                key = file.path[stem:]
+                if key <= last:
+                    raise StorageError(
+                        "The server does not list in the order of keys, so that a prefix cannot be listed in pieces",
+                        path=file.path,
+                        hint="name a location with fewer files, or give the scan a listing",
+                    )
+                if until is not None and key > until:
+                    return
+                last = key
+                yield file
+
+    def split(self, span: Span, wanted: int) -> Spans:
+        address = address_of(span.prefix)
+        folder = folder_key(address)
+        after = folder if span.after is None else address_of(span.after).key
+        until = None if span.until is None else address_of(span.until).key
+
+        def first(behind: str) -> str | None:
+            """The first key of the span behind `behind`."""
+            keys = self._s3.call(
+                "A prefix cannot be listed",
+                span.prefix,
+                lambda: self._s3.client.list_objects_v2(
+                    Bucket=address.bucket, Prefix=folder, StartAfter=max(behind, after), MaxKeys=1
+                ),
+            ).get("Contents", ())
+            key = keys[0]["Key"] if keys else None
+            return None if key is None or (until is not None and key > until) else key
+
+        stems = Stems(first, folder).found(wanted)
+        # A stem itself, should it be a key, is the last of the piece before it.
+        cuts = [None, *(f"{address.stem}/{stem}" for stem in stems[1:]), None]
+        pieces = [Span(span.prefix, cut or span.after, following or span.until) for cut, following in pairwise(cuts)]
+        return pieces or [span]
+
+    def _pages(self, prefix: str, *, delimiter: str | None, after: str | None = None) -> Iterator[Children]:
+        address = address_of(prefix)
+        request: dict[str, Any] = {"Bucket": address.bucket, "Prefix": folder_key(address), "MaxKeys": _PAGE}
+        if delimiter is not None:
+            request["Delimiter"] = delimiter
+        if after:
+            request["StartAfter"] = after
+        while True:
+            page = self._s3.call(
+                "A prefix cannot be listed", prefix, lambda: self._s3.client.list_objects_v2(**request)
+            )
+            yield (
+                [f"{address.stem}/{common['Prefix']}" for common in page.get("CommonPrefixes", ())],
+                [
+                    StoredFile(f"{address.stem}/{item['Key']}", item["Size"], item["LastModified"].astimezone(UTC))
+                    for item in page.get("Contents", ())
+                    if item["Size"] or not item["Key"].endswith("/")
+                ],
+            )
+            if not page.get("IsTruncated"):
+                return
+            if request.get("ContinuationToken") == page["NextContinuationToken"]:
+                raise StorageError(
+                    "A listing does not come to an end: the server repeats its page",
+                    path=prefix,
+                    hint="look into the S3 server; no part of this listing was used",
+                )
+            request["ContinuationToken"] = page["NextContinuationToken"]
+
+    def head(self, path: str) -> StoredFile | None:
+        found = self._s3.head(path)
+        if found is None:
+            return None
+        return StoredFile(path, found["ContentLength"], found["LastModified"].astimezone(UTC))
+
+    def heads(self, paths: Sequence[str]) -> Heads:
+        return list(threaded(self.head, paths, _HEADS))
+
+    # --- reading
+
+    def open(self, path: str) -> BinaryIO:
+        return cast("BinaryIO", io.BufferedReader(ObjectReader(self._s3, path), CHUNK))
+
+    def read(self, path: str, limits: ReadLimits) -> bytes:
+        address = address_of(path)
+
+        def get() -> bytes:
+            answer = self._s3.client.get_object(Bucket=address.bucket, Key=address.key)
+            with closing(answer["Body"]) as body:
+                limits.require(answer["ContentLength"], path)
+                return cast("bytes", body.read())
+
+        return self._s3.call("An object cannot be read", path, get)
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes:
+        address = address_of(path)
+
+        def get() -> bytes:
+            try:
+                answer = self._s3.client.get_object(
+                    Bucket=address.bucket, Key=address.key, Range=f"bytes={offset}-{offset + length - 1}"
+                )
+            except ClientError as error:
+                if code_of(error) == "InvalidRange" or status_of(error) == 416:
+                    return b""
+                raise
+            data = cast("bytes", answer["Body"].read())
+            whole = answer["ResponseMetadata"]["HTTPStatusCode"] == 200  # A server may ignore the range.
+            return data[offset : offset + length] if whole else data
+
+        return self._s3.call("An object cannot be read", path, get) if length > 0 else b""
+
+    # --- writing, deleting, archiving
+
+    def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
+        return self._uploads.write(path, data, overwrite=overwrite, storage_class=storage_class)
+
+    def put_stream(
+        self,
+        path: str,
+        chunks: Iterable[bytes],
+        *,
+        size: int,
+        storage_class: str | None,
+        verify: Callable[[int, str], None],
+    ) -> None:
+        self._uploads.put_stream(path, chunks, size=size, storage_class=storage_class, verify=verify)
+
+    def copy_within(
+        self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
+    ) -> bool:
+        return self._uploads.copy_within(source, destination, storage_class=storage_class, verify=verify)
+
+    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
+        return self._deletes.delete(paths, until=until)
+
+    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
+        return self._deletes.remove(paths, until=until)
+
+    def touch(self, path: str, last_modified: datetime) -> None:
+        raise StorageError(
+            "S3 sets the time of an object by itself",
+            path=path,
+            untouched="the object",
+            hint="set times on a local warehouse, or give the listing its times as a DataFrame",
+        )
+
+    def archive(self, path: str, storage_class: str) -> bool:
+        return self._archive.archive(path, storage_class)
+
+    def thaw(self, path: str, days: int, retrieval: str) -> None:
+        self._archive.thaw(path, days, retrieval)
+
+    def end_thaw(self, path: str) -> None:
+        """S3 does that by itself."""
+
+    def archive_state(self, path: str) -> ArchiveState | None:
+        return self._archive.state(path)

@@ -1,0 +1,243 @@
+"""Writing objects: in one request, in parts, or copied by the server; each is read back before it counts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.storage.s3.addresses import Address, address_of
+from artemis_lifecycle.storage.s3.connection import Connection, code_of, status_of
+from artemis_lifecycle.storage.s3.reader import ObjectReader
+from artemis_lifecycle.storage.settings import MIB
+from artemis_lifecycle.storage.types import CHUNK, StoredFile, existing
+
+_PARTS = 10_000
+_WRITE_ID = "artemis-write"
+_CANNOT_COPY_WITHIN = {"AccessDenied", "NotImplemented", "MethodNotAllowed"}
+
+
+class Uploads:
+    """Writes objects of one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._s3 = connection
+
+    def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
+        """`last_modified` of the answer is None: S3 does not tell it on a write."""
+        address = address_of(path)
+        write_id = uuid.uuid4().hex
+        conditions = {} if overwrite else {"IfNoneMatch": "*"}
+
+        def put() -> bool:
+            try:
+                self._put(address, data, storage_class, Metadata={_WRITE_ID: write_id}, **conditions)
+            except ClientError as error:
+                if overwrite or status_of(error) != 412:
+                    raise
+                return False
+            return True
+
+        if not self._s3.call("An object cannot be written", path, put):
+            # A retry whose first attempt had arrived, though its answer was lost, meets its own object.
+            found = self._s3.head(path)
+            if found is None or found.get("Metadata", {}).get(_WRITE_ID) != write_id:
+                raise existing(path)
+        return StoredFile(path, len(data), None)
+
+    def _put(self, address: Address, data: bytes | bytearray, storage_class: str | None, **more: Any) -> str:
+        digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+        answer = self._s3.client.put_object(
+            Bucket=address.bucket,
+            Key=address.key,
+            Body=data,
+            ContentMD5=digest,
+            **storage_class_of(storage_class),
+            **more,
+        )
+        return cast("str", answer["ETag"])
+
+    def put_stream(
+        self,
+        path: str,
+        chunks: Iterable[bytes],
+        *,
+        size: int,
+        storage_class: str | None,
+        verify: Callable[[int, str], None],
+    ) -> None:
+        address = address_of(path)
+        part_size = self._part_size(size)
+        parts = _parts(chunks, part_size)
+        what = "An object cannot be written"
+        if size <= part_size:
+            only = next(parts, bytearray())
+            etag = self._s3.call(what, path, lambda: self._put(address, only, storage_class))
+            next(parts, None)  # A source that has grown shows it here, and `verify` will see it.
+        else:
+
+            def upload(upload_id: str) -> Iterator[str]:
+                for number, part in enumerate(parts, start=1):
+                    yield self._s3.call(what, path, lambda: self._put_part(address, upload_id, number, part))  # noqa: B023
+
+            etag = self._multipart(address, path, storage_class, upload)
+        self._verify(path, etag, verify)
+
+    def _put_part(self, address: Address, upload_id: str, number: int, part: bytearray) -> str:
+        digest = base64.b64encode(hashlib.md5(part, usedforsecurity=False).digest()).decode()
+        answer = self._s3.client.upload_part(
+            Bucket=address.bucket,
+            Key=address.key,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=part,
+            ContentMD5=digest,
+        )
+        return cast("str", answer["ETag"])
+
+    def copy_within(
+        self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
+    ) -> bool:
+        """Have the server copy; False when it will not, and the bytes must be carried. `verify` as in `put_stream`."""
+        found = self._head_or_none_if_refused(source)
+        etag = None if found is None else self.copied(source, destination, found, storage_class)
+        if etag is None:
+            return False
+        self._verify(destination, etag, verify)
+        return True
+
+    def copied(
+        self, source: str, destination: str, found: dict[str, Any], storage_class: str | None, **more: Any
+    ) -> str | None:
+        """The ETag of what the server made of the source, whose head is `found`; None when it will not copy."""
+        origin, target = address_of(source), address_of(destination)
+        size = found["ContentLength"]
+        copy_source = {
+            "CopySource": {"Bucket": origin.bucket, "Key": origin.key},
+            "CopySourceIfMatch": found["ETag"],
+            "Bucket": target.bucket,
+            "Key": target.key,
+        }
+        what = "An object cannot be copied"
+
+        def in_one() -> str | None:
+            try:
+                answer = self._s3.client.copy_object(**copy_source, **storage_class_of(storage_class))
+            except ClientError as error:
+                if code_of(error) in _CANNOT_COPY_WITHIN:
+                    return None
+                raise
+            return cast("str", answer["CopyObjectResult"]["ETag"])
+
+        if size <= self._s3.settings.multipart_bytes:
+            return self._s3.call(what, destination, in_one)
+
+        part_size = self._part_size(size)
+
+        def upload(upload_id: str) -> Iterator[str]:
+            for number, start in enumerate(range(0, size, part_size), start=1):
+                span = f"bytes={start}-{min(start + part_size, size) - 1}"
+                request = {**copy_source, "CopySourceRange": span, "UploadId": upload_id, "PartNumber": number}
+                answer = self._s3.call(what, destination, lambda: self._s3.client.upload_part_copy(**request))  # noqa: B023
+                yield answer["CopyPartResult"]["ETag"]
+
+        try:
+            return self._multipart(target, destination, storage_class, upload, **more)
+        except StorageError as error:
+            if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in _CANNOT_COPY_WITHIN:
+                return None
+            raise
+
+    def _head_or_none_if_refused(self, path: str) -> dict[str, Any] | None:
+        try:
+            return self._s3.head(path)
+        except StorageError as error:
+            if isinstance(error.__cause__, ClientError) and status_of(error.__cause__) == 403:
+                return None
+            raise
+
+    def _part_size(self, size: int) -> int:
+        least = -(-size // _PARTS)
+        return max(self._s3.settings.multipart_bytes, -(-least // MIB) * MIB)
+
+    def _multipart(
+        self,
+        address: Address,
+        path: str,
+        storage_class: str | None,
+        upload: Callable[[str], Iterator[str]],
+        **more: Any,
+    ) -> str:
+        """Make one object of the parts whose ETags `upload(upload_id)` yields. Nothing shows before the last step; a
+        process that is killed leaves an unfinished upload, which a bucket's lifecycle rule should abort."""
+        where = {"Bucket": address.bucket, "Key": address.key}
+        what = "An object cannot be written in parts"
+        options = {**where, **storage_class_of(storage_class), **more}
+        begun = self._s3.call(what, path, lambda: self._s3.client.create_multipart_upload(**options))
+        upload_id = begun["UploadId"]
+        try:
+            parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(upload(upload_id), start=1)]
+
+            def finish() -> str:
+                try:
+                    answer = self._s3.client.complete_multipart_upload(
+                        **where, UploadId=upload_id, MultipartUpload={"Parts": parts}
+                    )
+                except ClientError as error:
+                    found = self._s3.head(path) if code_of(error) == "NoSuchUpload" else None
+                    if found is None:
+                        raise
+                    # Finished before, and the answer was lost. The caller reads it all back in any case.
+                    return cast("str", found["ETag"])
+                return cast("str", answer["ETag"])
+
+            return self._s3.call(what, path, finish)
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):
+                self._s3.client.abort_multipart_upload(**where, UploadId=upload_id)
+            raise
+
+    def _verify(self, path: str, etag: str, verify: Callable[[int, str], None]) -> None:
+        """Read the object back; one that `verify` refuses is removed, unless another writer has replaced it."""
+        digest = hashlib.sha256()
+        size = 0
+        with io.BufferedReader(ObjectReader(self._s3, path), CHUNK) as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+        try:
+            verify(size, f"sha256:{digest.hexdigest()}")
+        except Exception:
+            address = address_of(path)
+            with suppress(StorageError, ClientError, BotoCoreError):
+                found = self._s3.head(path)
+                if found is not None and found["ETag"] == etag:
+                    self._s3.client.delete_object(Bucket=address.bucket, Key=address.key)
+            raise
+
+
+def storage_class_of(storage_class: str | None) -> dict[str, str]:
+    return {} if storage_class is None else {"StorageClass": storage_class}
+
+
+def _parts(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
+    """The same bytes in pieces of exactly `size`, the last one shorter."""
+    part = bytearray()
+    for chunk in chunks:
+        rest = memoryview(chunk)
+        while rest:
+            taken = rest[: size - len(part)]
+            part += taken
+            rest = rest[len(taken) :]
+            if len(part) == size:
+                yield part
+                part = bytearray()
+    if part:
+        yield part
