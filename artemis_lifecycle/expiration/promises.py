@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import Thin
+from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.holds import Hold

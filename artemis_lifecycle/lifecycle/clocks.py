@@ -8,7 +8,7 @@ grace over, and nothing else would notice.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,8 +24,6 @@ PROBE = ".artemis-clock-"
 """How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
 
 _log = escaping.logger(__name__)
-_SEEN_FOR = 60.0
-"""Seconds for which a store whose clock agreed is not asked again."""
 _RESOLUTION = timedelta(seconds=1)
 """S3 tells the time of an object in whole seconds, rounded down."""
 
@@ -73,28 +71,6 @@ def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Fo
         untouched="everything that was not done before",
         hint="set the clock that is wrong (NTP), then run this again",
     )
-
-
-class ClockCheck:
-    """The same check at every step. Asks Postgres and the host each time, for a clock may step at any; a store, which
-    costs a file, once a minute."""
-
-    def __init__(self, most: timedelta) -> None:
-        self._most = most
-        self._seen_at: dict[str, float] = {}
-
-    def require(self, postgres_now: Callable[[], datetime], folders: Sequence[Folder]) -> None:
-        """Raise ClocksDisagree unless Postgres, this host and the stores of `folders` agree on the time."""
-        # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
-        asked = {folder.clock: folder for folder in reversed(folders)}
-        now = elapsed()
-        due = {
-            clock: folder
-            for clock, folder in asked.items()
-            if now - self._seen_at.get(clock, float("-inf")) > _SEEN_FOR
-        }
-        require_agreement(postgres_now, due.values(), self._most)
-        self._seen_at |= dict.fromkeys(due, now)
 
 
 def _store_ahead(folder: Folder) -> timedelta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -25,41 +25,41 @@ from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.promises import thaw_views, to_archive
+from artemis_lifecycle.lifecycle.contexts import cold_context
+from artemis_lifecycle.lifecycle.copies import cold_copies, copy_again
 from artemis_lifecycle.lifecycle.expiration import Expiration
-from artemis_lifecycle.lifecycle.reading import require_readable
+from artemis_lifecycle.lifecycle.reading import Reading, require_readable
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import holds_and_tags
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, cold_tables, live_index
 from artemis_lifecycle.metadata.types import NO_SUMMARY
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.deep_archive import LAPSED, OVER, ThawRecord, ThawState, new_id
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
-from artemis_lifecycle.operations.restores import RestoreRecord
-from artemis_lifecycle.operations.scrubs import ColdLoss
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.retention.rules import view_of
-from artemis_lifecycle.storage.frames import read_frame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
-class ColdTier(Expiration):
+@dataclass(frozen=True)
+class ColdTier:
     """What goes to the cold tier, and what comes back."""
 
-    def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
-        """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
-        catalog in one commit. Goes on where an earlier run stopped. For a plan that is handed off, until its files are
-        deleted, it copies again what cold has lost of them since, and publishes what the cold tables have lost.
+    resources: Resources
+    steps: Steps
+    expiration: Expiration
+    reading: Reading
 
-        The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`.
-        Snapshots that somebody else expired since the plan are archived if their files are still there, and stay out as
-        `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
-        (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
-        """
+    def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
         plan, record = self.expiration.loaded(plan)
         if record.status not in UNCOMMITTED:
             archived = record.cold_metadata_location is not None
             if archived and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
                 with self.steps.run(self.steps.table_state(plan.table), "handoff") as step:
-                    step.counts = {"files_recopied": self.copies.repair(plan, record, step)}
+                    step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
                 return Handoff(
                     plan.plan_id,
                     plan.table,
@@ -105,7 +105,7 @@ class ColdTier(Expiration):
             if done.cold_metadata_location is not None:
                 # What earlier handoffs copied counts by the ledger alone; the store has to have it still.
                 published = replace(record, cold_metadata_location=done.cold_metadata_location)
-                done = replace(done, repaired_files=self.copies.repair(plan, published, step))
+                done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
                 self.resources.operations.plans.mark(
                     plan.plan_id,
                     UNCOMMITTED,
@@ -137,18 +137,6 @@ class ColdTier(Expiration):
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
-        """Bring an expired snapshot's rows back into the live table, as a new snapshot on a new `branch`. Its files are
-        copied from the cold tier, and verified against what was recorded when they were archived.
-
-        The branch's snapshot has no parent; its summary names the snapshot that it was, and the `ticket`. `who` (the
-        user and host, if none is given) and `why` are kept in Postgres. Queries of the branch see the table's present
-        schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill it goes on;
-        run again when it is done it changes nothing.
-
-        Raises NoSuchSnapshot when neither tier has it; InDeepArchive when it has to be thawed first; BadInput for main,
-        or a name that is taken; RestoreFailed, the table unchanged, when a file cannot be brought back; LeaseTaken,
-        Busy, CommitConflict.
-        """
         state = self.steps.table_state(table)
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
@@ -191,25 +179,14 @@ class ColdTier(Expiration):
             step.counts = {"files_copied": done.copied_files, "bytes_copied": done.copied_bytes}
         return done
 
-    def restores(self, table: str) -> list[RestoreRecord]:
-        """What was brought back from the cold tier, newest first, and what is being brought back."""
-        return self.resources.operations.restores.of_table(self.steps.table_state(table).metadata.table_uuid)
-
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
-        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
-        no other cold snapshot has, of any table, nor the live table. Where the policy says `then: keep`, nothing moves.
-
-        A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run tells what would
-        move. Raises NoSuchTable before the first handoff; Refused when a hold, or another table's need, comes in
-        meanwhile; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
-        """
         instant = min(self.resources.instant("now", now), self.resources.instant("now", None))
         policy, archive = self.resources.config.policy(table).cold_tier, self.resources.config.deep_archive
         state = self.steps.table_state(table)
         with self.steps.run(state, "deep_archive", dry_run=dry_run) as step:
             live = self.steps.table_state(table).metadata
             table_uuid = live.table_uuid
-            cold, protection = self.contexts.of_cold_tables(table, table_uuid)
+            cold, protection = cold_context(self.resources, table, table_uuid)
             if not policy.enabled or policy.then == "keep":
                 return DeepArchived(table, archive.storage_class, cutoff=instant - policy.retain, dry_run=dry_run)
             done = move_to_archive(
@@ -220,9 +197,9 @@ class ColdTier(Expiration):
                     root=self.resources.root,
                     cold=cold,
                     ledger=handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
-                    live=self.indexes.live(table, live),
+                    live=live_index(self.resources, table, live),
                     holds=lambda: (
-                        *self.retention.guards(table_uuid)[0],
+                        *holds_and_tags(self.resources, table_uuid)[0],
                         *thaw_views(self.resources.operations.thaws.list(table_uuid)),
                     ),
                     who=self.resources.owner,
@@ -238,17 +215,6 @@ class ColdTier(Expiration):
         return done
 
     def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
-        """Read what is due of the table's cold files (at most about `limit`) and compare each with its checksum, so
-        that every one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped; reads nothing where
-        the policy says never.
-
-        A file that is gone or damaged is copied again while live has it; else it is recorded as lost, until it is as
-        recorded again. Files in the deep archive are checked for presence and size only. Takes the table's lease only
-        to copy; a table that is busy then is tried again by the next run.
-
-        Raises NoSuchTable before the first handoff; UnreadableMetadata when a cold table's metadata is lost;
-        StorageError when a store does not answer, or the ledger of copies is lost.
-        """
         instant, every = self.resources.instant("now", now), self.resources.config.policy(table).cold_tier.scrubs
         state = self.steps.table_state(table)
         table_uuid = state.metadata.table_uuid
@@ -256,7 +222,7 @@ class ColdTier(Expiration):
             return ColdScrub(table, open_losses=len(self.resources.operations.scrubs.losses(table_uuid)))
         # It reads only, and may read for hours: the lease is for those who change something.
         with self.steps.run(state, "cold_scrub", dry_run=True) as step:
-            copies, cold = self.copies.of_table(table, table_uuid), self.reading.cold_metadata_of(table_uuid)
+            copies, cold = cold_copies(self.resources, table, table_uuid), cold_metadata(self.resources, table_uuid)
             if copies is None or cold is None:
                 raise no_cold_table(table)
             if cold.snapshots and copies.ledger.is_empty():
@@ -299,10 +265,6 @@ class ColdTier(Expiration):
             }
         return done
 
-    def cold_losses(self, table: str) -> list[ColdLoss]:
-        """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
-        return self.resources.operations.scrubs.losses(self.steps.table_state(table).metadata.table_uuid)
-
     def request_thaw(
         self,
         table: str,
@@ -315,12 +277,6 @@ class ColdTier(Expiration):
         tag: str | None = None,
         days: int | None = None,
     ) -> ThawRecord:
-        """Ask for archived snapshots to be made readable for some days: those of the ids, or the one that `as_of` or
-        `tag` finds. Lists their files; asks nothing of the store until a second person approves (`approve_thaw`).
-
-        Raises BadInput where case, requester or reason is not said, or the snapshot is not in the archive;
-        NoSuchSnapshot; NaiveDatetime.
-        """
         require_said(table, case_id=case_id, requester=requester, reason=reason)
         lasting = self.resources.config.deep_archive.days if days is None else days
         if lasting < 1:
@@ -329,7 +285,7 @@ class ColdTier(Expiration):
             raise BadInput("Two selectors at once", table=table, hint="give one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
-        table_uuid, cold = live.table_uuid, self.reading.cold_tables(live.table_uuid)
+        table_uuid, cold = live.table_uuid, cold_tables(self.resources, live.table_uuid)
         routes = [self.reading.described(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
@@ -345,7 +301,7 @@ class ColdTier(Expiration):
         moves = self.resources.operations.deep_moves.of_table(table_uuid)
         files, size = thawing.seal_files(
             self.resources.spark,
-            self.indexes.cold(table, cold.whole()),
+            cold_index(self.resources, table, cold.whole()),
             wanted,
             moves,
             self.resources.live_stores,
@@ -367,10 +323,6 @@ class ColdTier(Expiration):
         )
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
-        """A second person's approval: the store is asked for every file. Run again after a kill it asks for the rest.
-
-        Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
-        """
         thaw = self.resources.operations.thaws.approve(thaw_id, who, why)
         return self._asked(thaw)
 
@@ -389,8 +341,6 @@ class ColdTier(Expiration):
         return self.resources.operations.thaws.asked(thaw.thaw_id)
 
     def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """End a thaw that should not be, or is no longer needed. Nothing reads by it from then on, though S3 keeps its
-        readable copies until their days are over. Raises NoSuchPlan, BadInput where who or why is not said."""
         thaw = self.resources.operations.thaws.get(thaw_id)
         require_said(thaw.table, who=who, why=why)
         return self._ended(thaw, who, why)
@@ -406,8 +356,6 @@ class ColdTier(Expiration):
         return self.resources.operations.thaws.end(thaw.thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        """TableState how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
-        nobody approved it in time. Goes on with one whose approval was followed by a kill."""
         thaws, now = self.resources.operations.thaws, self.resources.operations.clock.now()
         thaw = thaws.get(thaw_id)
         if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
@@ -426,7 +374,6 @@ class ColdTier(Expiration):
         return thaw
 
     def thaws_to_follow(self) -> list[ThawRecord]:
-        """Thaws for which `follow_thaw` has something to do now. Looks at a few files of each, and starts no Spark."""
         now = self.resources.operations.clock.now()
 
         def is_due(thaw: ThawRecord) -> bool:
@@ -437,16 +384,3 @@ class ColdTier(Expiration):
             return thaw.readable_until is None or now >= thaw.readable_until
 
         return [thaw for thaw in self.resources.operations.thaws.list() if is_due(thaw)]
-
-    def thaw_files(self, thaw_id: str) -> DataFrame:
-        """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
-        return read_frame(
-            self.resources.spark,
-            self.resources.operations.thaws.get(thaw_id).files_location,
-            self.resources.live_stores,
-        )
-
-    def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
-        """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""
-        table_uuid = None if table is None else self.steps.table_state(table).metadata.table_uuid
-        return self.resources.operations.thaws.list(table_uuid, ended=ended)

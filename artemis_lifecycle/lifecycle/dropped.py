@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
-from artemis_lifecycle.lifecycle.contexts import Contexts
-from artemis_lifecycle.lifecycle.listings import Listings
-from artemis_lifecycle.lifecycle.deletion import Deletion
-from artemis_lifecycle.lifecycle.receipts import Receipts
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.deletion.worker import DeletionReport, report_of
 from artemis_lifecycle.errors import (
@@ -25,6 +19,12 @@ from artemis_lifecycle.errors import (
     Refused,
     StalePlan,
 )
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
+from artemis_lifecycle.lifecycle.listings import take_listing
+from artemis_lifecycle.lifecycle.receipts import stored_receipt
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -45,19 +45,12 @@ class DroppedTables:
 
     resources: Resources
     steps: Steps
-    contexts: Contexts
-    listings: Listings
     deletion: Deletion
-    receipts: Receipts
 
     def observe_catalog(self) -> dict[str, str]:
-        """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
-        files of tables that are new or have changed; returns why, for those that cannot be read."""
         return self._observed()[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
-        them."""
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
@@ -113,19 +106,13 @@ class DroppedTables:
         )
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
-        """Find what a dropped table (by name, or uuid) has left, as `delete_dropped` would delete it. Changes nothing.
-
-        What other tables read or own is kept, also a table that was made again in the same place. Raises NoSuchTable
-        for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
-        StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
-        """
         known = self.missing(table)
         state, absence = self.lost(known)
         policy = self.resources.config.policy(known.table)
         with self.steps.run(state, "dropped_scan") as step:
             scan = dropped.scan_dropped(
-                self.contexts.of_table(known.table, absence),
-                self.listings.take(state, None, step),
+                deletion_context(self.resources, known.table, absence),
+                take_listing(self.resources, state, None, step),
                 known,
                 min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
                 prefix_mismatch=policy.orphans.prefix_mismatch,
@@ -134,12 +121,6 @@ class DroppedTables:
         return scan
 
     def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
-        otherwise, a person has approved it (`approve`). Goes on where an earlier run stopped; ends the table's plans.
-
-        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
-        table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
-        """
         record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind != "dropped":
             raise NoSuchPlan(
@@ -151,7 +132,7 @@ class DroppedTables:
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
-                self.receipts.stored(job)
+                stored_receipt(self.steps, job)
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
                 self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
@@ -172,14 +153,11 @@ class DroppedTables:
             step.counts = deletion_counts(report)
             if step.state == "done":
                 if record.files:
-                    self.receipts.stored(job)
+                    stored_receipt(self.steps, job)
                 self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
-        """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
-        no scan, or an old one, and delete what may be deleted. What stands against one is told of it, and holds up no
-        other. A dry run scans nothing."""
         return [
             self._clear(each, dry_run=dry_run)
             for each in self.dropped_tables()
@@ -213,14 +191,11 @@ class DroppedTables:
         return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
-        """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
         known = self.missing(table)
         require_said(known.table, who=who, why=why)
         return self._dropped(self.resources.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
-        """End a `keep_dropped`: the time runs from when the table was missed. `who` (default: the account, USER@HOST)
-        is kept. Raises NoSuchTable, PlanStateError."""
         known = self.missing(table)
         return self._dropped(
             self.resources.operations.known_tables.unkeep(
@@ -233,7 +208,7 @@ class DroppedTables:
         with suppress(NoSuchTable):
             state = self.steps.table_state(table)
             if table_uuid in (None, state.metadata.table_uuid):
-                return look
+                return state
         return self.lost(self.missing(table_uuid or table))[0]
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
@@ -291,7 +266,7 @@ class DroppedTables:
         self.deletion.require_small_or_approved(record)
 
     def _require_no_hold(self, known: KnownTable) -> None:
-        context = self.contexts.of_table(known.table, self.lost(known)[1])
+        context = deletion_context(self.resources, known.table, self.lost(known)[1])
         Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()
 
 

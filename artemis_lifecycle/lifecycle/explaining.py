@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
-from artemis_lifecycle.lifecycle.retention import Retention
-from artemis_lifecycle.lifecycle.indexes import Indexes
-from artemis_lifecycle.lifecycle.contexts import Contexts
-from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.deletion.batches import outcome_frame
 from artemis_lifecycle.deletion.worker import GONE
@@ -22,6 +16,13 @@ from artemis_lifecycle.expiration.difference import plan_difference as compare_p
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.lifetime import held_until
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.places import NOT_OWNED
 from artemis_lifecycle.protection.protection import Protection
@@ -59,23 +60,14 @@ class Explaining:
 
     resources: Resources
     steps: Steps
-    retention: Retention
-    indexes: Indexes
-    contexts: Contexts
     expiration: Expiration
+    orphans: Orphans
 
     def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
-        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
-        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
-        """
         first, second = (self.expiration.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
         return compare_plans(first, second, self.resources.rules(second.table))
 
     def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
-        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
-
-        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
-        """
         found = self.expiration.plan(plan) if isinstance(plan, str) else plan
         _require_path(found.table, path)
         rules = self.resources.rules(found.table)
@@ -87,20 +79,15 @@ class Explaining:
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
             )
         base = base_metadata(self.resources.live_stores, found)
-        holders = holders_of(self.indexes.live(found.table, base), location)
+        holders = holders_of(live_index(self.resources, found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def explain(self, table: str, path: str) -> Explanation:
-        """A file's fate: who holds it, which plan has it, which plan or scan deleted it, or that it is an orphan.
-
-        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
-        those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
-        """
         _require_path(table, path)
         state = self.steps.table_state(table)
         metadata, rules = state.metadata, self.resources.rules(table)
         location = normalise(path, rules)
-        holders = holders_of(self.indexes.live(table, metadata), location)
+        holders = holders_of(live_index(self.resources, table, metadata), location)
         plans = [
             record
             for record in self.resources.operations.plans.holding(metadata.table_uuid)
@@ -108,7 +95,7 @@ class Explaining:
         ]
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
-            holds, _ = self.retention.guards(metadata.table_uuid)
+            holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
             by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
             every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
             held = tuple(dict.fromkeys(every))
@@ -125,7 +112,7 @@ class Explaining:
         why = self._protected(state, path)
         if why is not None and why != NOT_OWNED:
             return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan",), (why,))
-        scan = self.latest_scan(table)
+        scan = self.orphans.latest_scan(table)
         if (
             why is None
             and scan is not None
@@ -142,7 +129,8 @@ class Explaining:
         import pyarrow as pa
 
         protection = Protection(
-            self.contexts.of_table(state.name), Asking("explain", "orphans", state.name, state.metadata.table_uuid)
+            deletion_context(self.resources, state.name),
+            Asking("explain", "orphans", state.name, state.metadata.table_uuid),
         )
         paths = pa.array([path], pa.string())
         protection.look_around()
@@ -154,8 +142,8 @@ class Explaining:
         if not held:
             return None, None
         instant = self.resources.instant("now", None)
-        holds, tags = self.retention.guards(state.metadata.table_uuid)
-        settings = self.retention.settings(state.name, instant)
+        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        settings = retention_settings(self.resources, state.name)
         until = held_until(state.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
         since = datetime.fromtimestamp(min(snapshot.timestamp_ms for snapshot in held) / 1000, UTC)
         return since, None if until is None else datetime.fromtimestamp(until / 1000, UTC)

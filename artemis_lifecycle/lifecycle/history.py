@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, Step
-from artemis_lifecycle.lifecycle.indexes import Indexes
-from artemis_lifecycle.lifecycle.retention import Retention
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
-from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import ROWS_HERE, reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
@@ -64,31 +63,20 @@ class History:
 
     resources: Resources
     steps: Steps
-    indexes: Indexes
-    retention: Retention
-
-    def snapshot_history(self, table: str) -> SnapshotHistory:
-        """The table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
-        state = self.steps.table_state(table)
-        return SnapshotHistory.of(table, state.metadata, state.read_at)
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
-        """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
-
-        Raises UnreadableMetadata when a metadata file that it reads is missing, unreadable or shorter than recorded.
-        """
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", now)
-        holds, tags = self.retention.guards(state.metadata.table_uuid)
+        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
         decision = decide(
             view_of(state.metadata),
-            self.retention.settings(table, instant),
+            retention_settings(self.resources, table),
             milliseconds(instant),
             holds=holds,
             tags=tags,
         )
         folder = f"{self.resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = self.indexes.live(table, state.metadata)
+        view = live_index(self.resources, table, state.metadata)
         with worker_errors():
             if view.entries_of(decision.kept) <= ROWS_HERE:
                 write_table(view.reachable(list(decision.kept)), folder, self.resources.live_stores)
@@ -110,23 +98,21 @@ class History:
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
     ) -> RetentionCurve:
-        """What the table would hold under other windows (None: some over its whole age), and what each ref costs.
+        view = live_index(self.resources, table, self.steps.table_state(table).metadata)
+        return curve(self.resources, table, view, self.resources.instant("now", now), windows)
 
-        Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
-        """
-        metadata = self.steps.table_state(table).metadata
-        return self.curve(table, self.indexes.live(table, metadata), self.resources.instant("now", now), windows)
 
-    def curve(
-        self, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
-    ) -> RetentionCurve:
-        holds, tags = self.retention.guards(view.metadata.table_uuid)
-        return curve_of(
-            table,
-            view,
-            self.retention.settings(table, instant),
-            milliseconds(instant),
-            holds=holds,
-            tags=tags,
-            windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
-        )
+def curve(
+    resources: Resources, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
+) -> RetentionCurve:
+    """What a table holds under other windows, by its index."""
+    holds, tags = holds_and_tags(resources, view.metadata.table_uuid)
+    return curve_of(
+        table,
+        view,
+        retention_settings(resources, table),
+        milliseconds(instant),
+        holds=holds,
+        tags=tags,
+        windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
+    )

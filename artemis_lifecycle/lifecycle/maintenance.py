@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
-from artemis_lifecycle.lifecycle.indexes import Indexes
-from artemis_lifecycle.lifecycle.history import History
-from artemis_lifecycle.lifecycle.reading import Reading
+
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.expiration.curve import RetentionCurve
+from artemis_lifecycle.lifecycle.history import curve as curve_of
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, live_index
 from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements
@@ -28,17 +28,14 @@ STANDARD = "STANDARD"
 """The storage class of S3 where none is named."""
 
 
-class Maintenance(History, Reading):
+@dataclass(frozen=True)
+class Maintenance:
     """Keeps a table readable and its writers on record."""
 
     resources: Resources
     steps: Steps
-    indexes: Indexes
-    history: History
-    reading: Reading
 
     def record_lineage(self, table: str) -> LedgerUpdate:
-        """Append to the ledger (`<live>.lifecycle.lineage_ledger`) the snapshots that it does not have yet."""
         state = self.steps.table_state(table)
         requirements = LineageRequirements.from_config(self.resources.config.policy(table).lineage)
         with self.steps.run(state, "lineage") as step:
@@ -54,8 +51,6 @@ class Maintenance(History, Reading):
         return update
 
     def schema_history(self, table: str) -> SchemaHistory:
-        """The schemas that the table has had, what each changed, and which snapshots used it: those that expired since
-        too, where the ledger had recorded them (`record_lineage`)."""
         metadata = self.steps.table_state(table).metadata
         earlier: tuple[SchemaUse, ...] = ()
         # Looking at it would make it; who only reads makes no table.
@@ -66,7 +61,6 @@ class Maintenance(History, Reading):
         return schemas_of(table, metadata, earlier)
 
     def table_health(self, table: str) -> TableHealth:
-        """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
         return self._health(self.steps.table_state(table))
 
     def _health(self, state: TableState) -> TableHealth:
@@ -76,7 +70,6 @@ class Maintenance(History, Reading):
         )
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
-        """Rewrite small data files, where the table's health asks for it, within the bandwidth budget."""
         state = self.steps.table_state(table)
         settings = CompactionSettings(
             bandwidth_share=self.resources.config.policy(table).budgets.compaction_bandwidth_share
@@ -95,7 +88,6 @@ class Maintenance(History, Reading):
         return done
 
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
-        """Rewrite many small manifests into few, where their average size asks for it."""
         state = self.steps.table_state(table)
         with self.steps.run(state, "manifest_compaction", dry_run=dry_run) as step:
             done = compacted_manifests(
@@ -111,14 +103,9 @@ class Maintenance(History, Reading):
         return done
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
-        """What the table holds in each tier and for each tag, and what that costs by `prices` of lifecycle.yaml.
-
-        Sizes are what the metadata records. A `curve` of the table that is there already says what its refs hold, so
-        that it is not counted again. Changes nothing. Raises UnreadableMetadata.
-        """
         metadata, catalogs = self.steps.table_state(table).metadata, self.resources.config.catalogs
-        view, cold = self.indexes.live(table, metadata), self.reading.cold_metadata_of(metadata.table_uuid)
-        known = curve or self.history.curve(table, view, self.resources.instant("now", None), windows=())
+        view, cold = live_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)
+        known = curve or curve_of(self.resources, table, view, self.resources.instant("now", None), windows=())
         classes = StorageClasses(
             live=catalogs.live.storage_class or STANDARD,
             cold=catalogs.cold.storage_class or STANDARD,
@@ -139,7 +126,7 @@ class Maintenance(History, Reading):
             if each.asked_at is not None
         ]
         return ColdHoldings(
-            view=self.indexes.cold(table, cold),
+            view=cold_index(self.resources, table, cold),
             copies=handoff_ledger(self.resources.live_stores, self.resources.root, cold.table_uuid).copies(),
             deep_snapshots=self.resources.operations.deep_moves.snapshots(cold.table_uuid),
             deep_files=len(deep),

@@ -9,16 +9,17 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
-from artemis_lifecycle.lifecycle.contexts import Contexts
-from artemis_lifecycle.lifecycle.expiration import Expiration
-from artemis_lifecycle.lifecycle.deletion import Deletion
-from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.deletion import Deletion
+from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.receipts import id_of
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -40,28 +41,11 @@ class Quarantine:
 
     resources: Resources
     steps: Steps
-    contexts: Contexts
     expiration: Expiration
     deletion: Deletion
     dropped: DroppedTables
 
-    def quarantined(self, table: str) -> list[QuarantineRecord]:
-        """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
-        return self.resources.operations.quarantines.of_table(
-            self.dropped.state_even_if_dropped(table).metadata.table_uuid
-        )
-
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
-        """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
-        is the plan or the orphan scan.
-
-        They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
-        its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
-        the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
-        left. Raises BadInput where nobody, or no reason, is said; NoSuchPlan
-        when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
-        it is purged; LeaseTaken, StorageError.
-        """
         job_id = job if isinstance(job, str) else id_of(job)
         record = self.resources.operations.quarantines.get(job_id)
         require_said(record.table, who=who, why=why)
@@ -97,9 +81,6 @@ class Quarantine:
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
-        """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed, and what a hold covers until that ends. A dry run tells what would go. Raises
-        LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
         state = self.dropped.state_even_if_dropped(table)
         bucket = TokenBucket(self.deletion.settings(table).requests_per_second)
         done: list[Purged] = []
@@ -143,7 +124,7 @@ class Quarantine:
         absence = self.dropped.lost(self.dropped.missing(record.table_uuid))[1] if state.is_dropped else None
         cold = self.resources.config.catalogs.cold.warehouse
         context = replace(
-            self.contexts.of_table(state.name, absence),
+            deletion_context(self.resources, state.name, absence),
             reserved=() if cold is None else (cold,),
             roots=(),
             own=(record.folder,),

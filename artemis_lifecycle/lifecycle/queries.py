@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, Step
-from artemis_lifecycle.lifecycle.history import History
-from artemis_lifecycle.lifecycle.reading import Reading
-from artemis_lifecycle.lifecycle.tags_and_holds import TagsAndHolds
 from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
-from artemis_lifecycle.expiration.promises import max_ref_age_ms
+from artemis_lifecycle.expiration.promises import max_ref_age_ms, no_such_snapshot
+from artemis_lifecycle.lifecycle.reading import Reading, require_readable
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
 from artemis_lifecycle.spark.statement_errors import statement_errors
 
 if TYPE_CHECKING:
@@ -28,19 +27,10 @@ class Queries:
 
     resources: Resources
     steps: Steps
-    history: History
     reading: Reading
     tags: TagsAndHolds
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
-        """What `query` would run for `sql`, in Spark's words; changes nothing.
-
-        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
-        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
-        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
-        that has snapshot `n`. With `as_of` a query's tables without a clause of their own are read at that instant.
-        Raises BadInput, with the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
-        """
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
@@ -86,7 +76,7 @@ class Queries:
         """The one live table that has the snapshot. Reads every table's metadata file."""
         having = [
             name
-            for name in self.history.tables()
+            for name in self.steps.tables()
             if self.steps.table_state(name).metadata.snapshot(snapshot_id) is not None
         ]
         if len(having) == 1:
@@ -112,12 +102,6 @@ class Queries:
         who: str | None = None,
         why: str = "",
     ) -> DataFrame | Tagged:
-        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
-
-        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
-        refuses, InDeepArchive for one that has to wait for a thaw; what is wrong with single rows shows when they are
-        collected.
-        """
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",

@@ -9,8 +9,6 @@ from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, Step
 from artemis_lifecycle.cold_tier.cold_metadata import ARCHIVE_OF
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.cold_tier.history import ColdHistory
@@ -21,7 +19,9 @@ from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.tags import former_states
 from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchTable
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.operations.deep_archive import ThawState
 from artemis_lifecycle.spark.java_errors import java_errors
 
@@ -36,20 +36,9 @@ class Reading:
     resources: Resources
     steps: Steps
 
-    def cold_tables(self, table_uuid: str) -> ColdTables | None:
-        """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
-        handoff. Raises UnreadableMetadata."""
-        return ColdTables.open(
-            self.resources.cold_catalog,
-            self.resources.cold_stores,
-            self.resources.live_stores,
-            self.resources.root,
-            table_uuid,
-        )
-
     def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
         """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
-        tables = self.cold_tables(table_uuid)
+        tables = cold_tables(self.resources, table_uuid)
         of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
         return None if self._other_name(table, table_uuid, of) is not None else tables
 
@@ -78,20 +67,9 @@ class Reading:
                 "set cold_tier.enabled to false for it",
             )
 
-    def cold_metadata(self, table: str) -> TableMetadata | None:
-        """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
-        handoff."""
-        return self.cold_metadata_of(self.steps.table_state(table).metadata.table_uuid)
-
-    def cold_metadata_of(self, table_uuid: str) -> TableMetadata | None:
-        tables = self.cold_tables(table_uuid)
-        return None if tables is None else tables.whole()
-
     def cold_history(self, table: str) -> ColdHistory:
-        """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
-        NoSuchTable before the first handoff."""
-        table_uuid = self.steps.table_state(table).metadata.table_uuid
-        cold = self.cold_tables(table_uuid)
+        table_uuid = self.steps.table_uuid(table)
+        cold = cold_tables(self.resources, table_uuid)
         if cold is None:
             raise no_cold_table(table)
         return archived_history(table, cold, self.resources.unchecked_operations.deep_moves.snapshots(table_uuid))
@@ -99,12 +77,6 @@ class Reading:
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
-        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could. A tag
-        answers what it means, or meant at its end; with `as_of`, what it meant then.
-
-        A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
-        selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
-        """
         selector = Selector(as_of, snapshot_id, tag)
         live = self.steps.table_state(table).metadata
         found = find_route(
@@ -151,10 +123,6 @@ class Reading:
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> DataFrame:
-        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`).
-
-        Raises InDeepArchive for what has to be thawed first, and what `route` raises.
-        """
         found = self.route(table, as_of, snapshot_id, tag)
         require_readable(table, found)
         catalogs = self.resources.config.catalogs

@@ -11,24 +11,27 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.catalogs.settings import in_one_database, require_uri
+from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.errors import OperationsUnavailable
+from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
+from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
+from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.location import LocationRules, normalise
 from artemis_lifecycle.storage.roots import require_apart
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 _log = escaping.logger(__name__)
 _DEPLOYMENT_SEEN_FOR = 10.0
 """Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
+_CLOCKS_SEEN_FOR = 60.0
+"""Seconds for which a store whose clock agreed is not asked again."""
 
 
 @cache
@@ -48,12 +53,24 @@ def _warn_once(warning: str) -> None:
     _log.warning("lifecycle.yaml: %s", warning)
 
 
+class Sessions(Protocol):
+    """What lends a Spark session, and stops it itself."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The session, with both catalogs; started at first use."""
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, if it was started."""
+
+
 class Resources:
     """One configuration's catalogs, stores, Postgres and Spark session."""
 
     def __init__(
         self,
-        config: LifecycleConfig,
+        config: LifecycleConfig | str | Path | None = None,
         spark: SparkSession | None = None,
         *,
         owner: str | None = None,
@@ -62,23 +79,25 @@ class Resources:
         sessions: Sessions | None = None,
         s3_client_factory: Callable[[], Any] | None = None,
     ) -> None:
-        """See `Lifecycle`. `sessions` lends a Spark session in place of `spark`; `s3_client_factory` makes the stores'
-        S3 clients."""
-        self.config = config
+        """See `Lifecycle.open`. `sessions` lends a Spark session in place of `spark`; `s3_client_factory` makes the
+        stores' S3 clients."""
+        self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
         self.run_id = run_id
         self.in_quiet_window = in_quiet_window
-        self._own_session = LazySession(config, spark)
-        self._sessions = sessions or self._own_session
+        self._given_spark = spark
+        self._own_spark: SparkSession | None = None
+        self._prepared = False
+        self._sessions = sessions
         self._s3_client_factory = s3_client_factory
-        self._clocks = ClockCheck(config.clocks.max_difference)
         self._deployment_seen_at = float("-inf")
-        for warning in config.warnings():
+        self._clocks_seen_at: dict[str, float] = {}
+        for warning in self.config.warnings():
             _warn_once(warning)
         self.require_apart()
+        self._verify_cold_guard()
 
-    def verify_cold_guard(self) -> None:
-        """Verify the guard of the cold catalog, and restore it where it is broken. Raises Refused where it cannot."""
+    def _verify_cold_guard(self) -> None:
         cold = self.config.catalogs.cold
         if cold.type != "sql":
             return
@@ -102,7 +121,9 @@ class Resources:
 
     def close(self) -> None:
         """Stop the Spark session that this object started, and give back its connections."""
-        self._own_session.close()
+        if self._own_spark is not None:
+            self._own_spark.stop()
+            self._own_spark = None
         self.__dict__.pop("database_catalogs", None)
         for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
@@ -112,11 +133,24 @@ class Resources:
     @property
     def spark(self) -> SparkSession:
         """The Spark session: the given one, or one of our own, started at first use."""
-        return self._sessions.spark_session
+        if self._sessions is not None:
+            return self._sessions.spark_session
+        if self._own_spark is None and self._given_spark is None:
+            # A session that lives in this process already is its owner's to stop.
+            self._given_spark = live_session()
+        if self._given_spark is not None:
+            if not self._prepared:
+                add_catalogs(self._given_spark, lifecycle_conf(self.config))
+                self._prepared = True
+            return self._given_spark
+        if self._own_spark is None:
+            jars = resolve(self.config.home, needed(self.config))
+            self._own_spark = open_session(session_conf(self.config, lifecycle_conf(self.config), jars))
+        return self._own_spark
 
     def started_spark(self) -> SparkSession | None:
         """The session, if there is one already; None rather than starting one."""
-        return self._sessions.started
+        return self._sessions.started if self._sessions is not None else self._given_spark or self._own_spark
 
     @property
     def operations(self) -> Operations:
@@ -203,7 +237,16 @@ class Resources:
         folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
         if cold and tiers.cold.warehouse:
             folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
-        self._clocks.require(self.clock.now, folders)
+        # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
+        asked = {folder.clock: folder for folder in reversed(folders)}
+        now = elapsed()
+        due = {
+            clock: folder
+            for clock, folder in asked.items()
+            if now - self._clocks_seen_at.get(clock, float("-inf")) > _CLOCKS_SEEN_FOR
+        }
+        require_agreement(self.clock.now, due.values(), self.config.clocks.max_difference)
+        self._clocks_seen_at |= dict.fromkeys(due, now)
 
     def _stores(self, catalog: Catalog) -> Stores:
         settings = StoreSettings.from_catalog(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
@@ -12,39 +11,31 @@ from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagVi
 from artemis_lifecycle.storage.instants import milliseconds
 
 
-@dataclass(frozen=True)
-class Retention:
-    """What the rules of retention need of one configuration."""
+def retention_settings(
+    resources: Resources,
+    table: str,
+    older_than: datetime | None = None,
+    retain_last: int | None = None,
+    snapshot_ids: Sequence[int] | None = None,
+) -> RetentionSettings:
+    """The settings of the table's policy, with what the call asks for above them."""
+    retention = resources.config.policy(table).retention
+    return RetentionSettings(
+        rule=retention.rule,
+        window_ms=retention.window // timedelta(milliseconds=1),
+        min_snapshots=retention.min_snapshots,
+        max_snapshots=retention.max_snapshots,
+        expire_limit=retention.expire_limit,
+        next_timestamp=retention.next_timestamp,
+        thinning=thinning_tiers(retention.thin),
+        older_than_ms=None if older_than is None else milliseconds(resources.instant("older_than", older_than)),
+        retain_last=retain_last,
+        explicit_ids=tuple(snapshot_ids or ()),
+        explicit_window=resources.config.explicit_window(table) is not None,
+    )
 
-    resources: Resources
 
-    def settings(
-        self,
-        table: str,
-        now: datetime,
-        older_than: datetime | None = None,
-        retain_last: int | None = None,
-        snapshot_ids: Sequence[int] | None = None,
-    ) -> RetentionSettings:
-        """The settings of the table's policy, with what the call asks for above them."""
-        retention = self.resources.config.policy(table).retention
-        return RetentionSettings(
-            rule=retention.rule,
-            window_ms=retention.window // timedelta(milliseconds=1),
-            min_snapshots=retention.min_snapshots,
-            max_snapshots=retention.max_snapshots,
-            expire_limit=retention.expire_limit,
-            next_timestamp=retention.next_timestamp,
-            thinning=thinning_tiers(retention.thin),
-            older_than_ms=None
-            if older_than is None
-            else milliseconds(self.resources.instant("older_than", older_than)),
-            retain_last=retain_last,
-            explicit_ids=tuple(snapshot_ids or ()),
-            explicit_window=self.resources.config.explicit_window(table) is not None,
-        )
-
-    def guards(self, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
-        """The holds in force on a table, and its tags."""
-        holds = self.resources.operations.holds.active(table_uuid, self.resources.operations.clock.now())
-        return hold_views(holds), tag_views(self.resources.operations.tags.of_table(table_uuid))
+def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
+    """The holds in force on a table, and its tags."""
+    holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
+    return hold_views(holds), tag_views(resources.operations.tags.of_table(table_uuid))

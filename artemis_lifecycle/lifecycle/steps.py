@@ -13,8 +13,11 @@ from datetime import date, datetime
 from importlib.metadata import version
 from typing import Literal
 
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
 from artemis_lifecycle.operations.known_tables import Seen
@@ -25,7 +28,6 @@ from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_w
 from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
-from artemis_lifecycle.maintenance.actions import Worker
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
 """Steps that judge files of the cold warehouse by age."""
@@ -52,12 +54,20 @@ class Steps:
 
     resources: Resources
 
+    def tables(self) -> list[str]:
+        """The live catalog's tables, without the project's own result tables."""
+        return [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
+
     def table_state(self, table: str) -> TableState:
         """The table as it is now. Raises NoSuchTable, UnreadableMetadata."""
         # The instant before the reading: metadata counts as newer than a listing only when all of it is.
         read_at = self.resources.clock.now()
         entry = self.resources.live_catalog.entry(table)
         return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
+
+    def table_uuid(self, table: str) -> str:
+        """The uuid of the table that has the name now. Raises NoSuchTable, UnreadableMetadata."""
+        return self.table_state(table).metadata.table_uuid
 
     def worker(self, what: str) -> Worker:
         """Who commits to tables in a step, for the snapshots' summaries."""

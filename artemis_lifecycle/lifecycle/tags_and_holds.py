@@ -8,21 +8,22 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
-from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps, TableState, Step
-from artemis_lifecycle.lifecycle.retention import Retention
-from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
-from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, table_refs
+from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import retention_settings
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.metadata.types import Ref
 from artemis_lifecycle.operations.decisions import person
-from artemis_lifecycle.operations.heartbeats import Heartbeat, Writing, writing
+from artemis_lifecycle.operations.heartbeats import Writing, writing
 from artemis_lifecycle.operations.holds import Hold, HoldKind
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import ENDED
 from artemis_lifecycle.protection.prefixes import require_prefix
+from artemis_lifecycle.reachability.reached import ReachedFolders
 from artemis_lifecycle.storage.instants import milliseconds
 
 
@@ -47,8 +48,6 @@ class TagsAndHolds:
 
     resources: Resources
     steps: Steps
-    retention: Retention
-    reading: Reading
 
     def tag(
         self,
@@ -61,14 +60,6 @@ class TagsAndHolds:
         who: str | None = None,
         replace: bool = False,
     ) -> Tagged:
-        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now.
-
-        Iceberg counts from the snapshot's commit; what is written on the ref says the same end in its terms. `who` (the
-        user and host, if none is given), when and `why` are kept in Postgres. A tag of that name on another snapshot is
-        moved only with `replace`.
-
-        Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
-        """
         kept = None if retain == "forever" else _duration("retain", retain)
         state = self.steps.table_state(table)
         snapshot = state.metadata.snapshot(snapshot_id)
@@ -120,8 +111,6 @@ class TagsAndHolds:
         return Tagged(table, name, snapshot_id, result.metadata_location, record.who, created_at, why or None, ends)
 
     def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
-        """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
-        tag, BadInput when it was moved meanwhile."""
         state = self.steps.table_state(table)
         ref = state.metadata.refs.get(name) or self._removed_unsaid(state, name)
         if ref is None or ref.is_branch:
@@ -170,14 +159,12 @@ class TagsAndHolds:
         return Ref(name, record.snapshot_id, "tag")
 
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
-        """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
-        where that is known. `with_removed` adds the records of tags that are no more."""
         state = self.steps.table_state(table)
         return table_refs(
             table,
             state.metadata,
             self.resources.operations.tags.of_table(state.metadata.table_uuid, with_removed=True),
-            self.retention.settings(table, state.read_at),
+            retention_settings(self.resources, table),
             milliseconds(state.read_at),
             with_removed=with_removed,
         )
@@ -193,18 +180,12 @@ class TagsAndHolds:
         kind: HoldKind = "legal",
         ttl: str | timedelta | None = None,
     ) -> Hold:
-        """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
-
-        `kind`: "legal", which also keeps snapshots of the cold tier from the deep archive; "lease", a reader's, which
-        ends after `ttl` unless it is renewed; "consumer", whose one snapshot is what it reads next: that and every
-        later one stay. `until`, or `ttl` from now, ends any of them.
-
-        Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
-        """
         state = self.steps.table_state(table)
         self._require_snapshots(state, snapshot_ids, kind)
         # What its snapshots read elsewhere stays known, should another tool expire them.
-        self._reached_folders().look({table: state.entry}, self.resources.database_catalogs.tables())
+        ReachedFolders(
+            self.resources.spark, self.resources.live_stores, self.resources.root, self.resources.rules
+        ).look({table: state.entry}, self.resources.database_catalogs.tables())
         placed = self.resources.operations.holds.place(
             table_uuid=state.metadata.table_uuid,
             table=table,
@@ -229,32 +210,15 @@ class TagsAndHolds:
         absent = [snapshot_id for snapshot_id in snapshot_ids if state.metadata.snapshot(snapshot_id) is None]
         if absent and kind == "legal":
             # A legal hold also keeps a snapshot of the cold tier from the archive.
-            cold = self.reading.cold_tables(state.metadata.table_uuid)
+            cold = cold_tables(self.resources, state.metadata.table_uuid)
             absent = [each for each in absent if cold is None or cold.holding(each) is None]
         if absent:
             raise no_such_snapshot(state.name, absent[0], "its holds")
 
-    def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
-        """The table's holds in force, oldest first; with `ended`, those that were, too."""
-        table_uuid = self.steps.table_state(table).metadata.table_uuid
-        found = (
-            self.resources.operations.holds.of_table(table_uuid)
-            if ended
-            else self.resources.operations.holds.active(table_uuid)
-        )
-        return list(found)
-
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
-        """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
-        NoSuchPlan for an id that no hold has."""
         return self.resources.operations.holds.renew(hold_id, _duration("ttl", ttl))
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
-        """Move a consumer's position: that snapshot, and every later one, stay from now on.
-
-        Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
-        NoSuchPlan for an id that no hold has.
-        """
         hold = self.resources.operations.holds.get(hold_id)
         with table_lock(self.resources.operations.engine, hold.table_uuid, table=hold.table):
             state = self.steps.table_state(hold.table)
@@ -268,25 +232,9 @@ class TagsAndHolds:
             self._require_snapshots(state, [snapshot_id])
             return self.resources.operations.holds.advance(hold_id, snapshot_id)
 
-    def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
-        """Release a hold. `who` (default: the account, USER@HOST) and `why` are kept. Raises NoSuchPlan for an id that
-        no hold has; BadInput where nobody is named."""
-        return self.resources.operations.holds.release(hold_id, person() if who is None else who, why)
-
-    def writers(self, table: str | None = None) -> list[Heartbeat]:
-        """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
-        return self.resources.operations.heartbeats.live(
-            None if table is None else self.steps.table_state(table).metadata.table_uuid
-        )
-
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
-        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's.
-
-        `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
-        OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
-        """
         state = self.steps.table_state(table)
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))

@@ -264,7 +264,7 @@ def _prints(lifecycle: Lifecycle, table: str, ids: list[int]) -> dict[int, Print
 
 
 def _tables(lifecycle: Lifecycle, table: str) -> ColdTables:
-    found = lifecycle.cold_tables(lifecycle._look(table).metadata.table_uuid)
+    found = lifecycle.cold_tables(lifecycle.steps.table_state(table).metadata.table_uuid)
     assert found is not None
     return found
 
@@ -276,7 +276,7 @@ def _members(lifecycle: Lifecycle, table: str) -> dict[str, list[int]]:
 
 
 def _location(lifecycle: Lifecycle, name: str) -> str:
-    return lifecycle._cold.entry(name).metadata_location
+    return lifecycle.resources.cold_catalog.entry(name).metadata_location
 
 
 def _year(snapshot_id: int, ids: list[int]) -> str:
