@@ -378,7 +378,8 @@ class Lifecycle:
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""
-        return self.operations.thaws.list(None if table is None else self.steps.table_uuid(table), ended=ended)
+        table_uuid = None if table is None else self.steps.table_uuid(table)
+        return self.operations.thaws.list(table_uuid, ended=ended)
 
     def expire(
         self,
@@ -514,7 +515,8 @@ class Lifecycle:
     def interrupted_scans(self, table: str) -> list[ScanRecord]:
         """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
         scan names them."""
-        return list(reversed(self.operations.scans.of_table(self.steps.table_uuid(table), [ScanState.DELETING])))
+        table_uuid = self.steps.table_uuid(table)
+        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
         """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
@@ -809,12 +811,14 @@ class Lifecycle:
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
         two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
-        return self.operations.pauses.begin(who, why, None if table is None else self.steps.table_uuid(table), table)
+        table_uuid = None if table is None else self.steps.table_uuid(table)
+        return self.operations.pauses.begin(who, why, table_uuid, table)
 
     def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
         """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
         outlives that of all. Raises BadInput where nobody is named."""
-        return self.operations.pauses.end(who, None if table is None else self.steps.table_uuid(table), why)
+        table_uuid = None if table is None else self.steps.table_uuid(table)
+        return self.operations.pauses.end(who, table_uuid, why)
 
     def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
         """Who decided what, why and by which account, newest first: of one table or of all; or,

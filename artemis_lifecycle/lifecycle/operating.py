@@ -15,8 +15,7 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     require_said(f"catalog {resources.live_catalog.name}", who=who, why=why)
     records = resources.live_catalog.deployments(resources.live_stores)
     # A database that was put back in time goes on from there by this word.
-    anew = resources.progress.accept()
-    found = record_take_over(records, resources.deployment, who=who, why=why, anew=anew)
+    found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
     # Somebody else may have taken it over at this moment.
     resources.require_deployment()
     return found
