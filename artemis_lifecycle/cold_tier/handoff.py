@@ -41,7 +41,7 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.metadata import manifest_lists
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import connect
@@ -155,7 +155,7 @@ def hand_off(
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         return _recorded(context, none)
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
-    live = with_lists(cold_metadata.load_json(base, plan.base_metadata_location, context.live_stores.limits))
+    live = with_lists(metadata_json(base, plan.base_metadata_location, context.live_stores.limits))
     demand, placing = _demand(context, plan, base, live)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
@@ -386,7 +386,7 @@ def _current(context: HandoffContext, catalog: CatalogReader, table: str) -> _Cu
     except NoSuchTable:
         return _Current()
     stores = context.cold_stores
-    return _Current(location, with_lists(cold_metadata.load_json(stores.read(location), location, stores.limits)))
+    return _Current(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
 
 @dataclass(frozen=True)
