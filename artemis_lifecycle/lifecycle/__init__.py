@@ -32,7 +32,7 @@ from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.explained import PlanExplanation
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.expiration.promises import TableRefs
+from artemis_lifecycle.expiration.tags_and_holds import TableRefs
 from artemis_lifecycle.lifecycle import receipts, tiers
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.deletion import Deletion
@@ -90,10 +90,10 @@ class Lifecycle:
     Open it with `Lifecycle.open` and use it as a context manager, or call `close`. Spark starts when a step first needs
     it; a session that was passed in is used as it is and left running.
 
-    Each method is one call of a service: a class in a module of its own, which gets the `resources` (catalogs, stores,
-    Postgres and sessions), the `steps` (a table's state; the lease, the record and the pauses around the work) and the
-    services that it calls. What several services need is a function over the resources: `tiers`, `contexts`, `copies`,
-    `listings`, `receipts`, `retention`.
+    Each method calls one service, or reads a record. A service is a class in a module of its own. Its constructor takes
+    the `resources` (catalogs, stores, Postgres, Spark), the `steps` (a table's state; the lease, the record and the
+    pauses around the work) and the services that it calls. What several services need is a function over the resources:
+    see `tiers`, `contexts`, `copies`, `listings`, `receipts` and `retention`.
     """
 
     def __init__(self, resources: Resources) -> None:

@@ -1,4 +1,4 @@
-"""The cold tier: the handoff of expired snapshots, bringing one back, the deep archive and its thaws."""
+"""The cold tier: the handoff of expired snapshots, restores, the deep archive and its thaws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from artemis_lifecycle.cold_tier.restore import restore as bring_back
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
-from artemis_lifecycle.expiration.promises import thaw_views, to_archive
+from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
 from artemis_lifecycle.lifecycle.contexts import cold_context
 from artemis_lifecycle.lifecycle.copies import cold_copies, copy_again
 from artemis_lifecycle.lifecycle.expiration import Expiration
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColdTier:
-    """What goes to the cold tier, and what comes back."""
+    """Archives expired snapshots, checks the archive, and restores from it."""
 
     resources: Resources
     steps: Steps

@@ -1,4 +1,4 @@
-"""What files are judged with before they go: those of live tables, and those of cold ones."""
+"""What protection needs to decide on files of a live table, a dropped table, or the cold tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 
 
 def deletion_context(resources: Resources, table: str, dropped: Absence | None = None) -> DeletionContext:
-    """What the files of a live table, or of a `dropped` one, are judged with."""
+    """What protection needs for files of a live table, or of a `dropped` one."""
     config = resources.config
     live = config.catalogs.live
     # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
@@ -45,8 +45,8 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
 
 
 def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[ColdSide, DeletionContext]:
-    """The cold tables of a live table, and what files of theirs are judged with. Raises NoSuchTable before the
-    first handoff."""
+    """The cold tables of a live table, and what protection needs for their files. Raises NoSuchTable before the first
+    handoff."""
     config = resources.config
     identity = read_identity(resources.live_stores, resources.root, table_uuid)
     if identity is None:

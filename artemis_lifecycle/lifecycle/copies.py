@@ -1,4 +1,4 @@
-"""The archived copies of live files: where they are, which are lost, and making those again."""
+"""The archived copies of live files: where they are, which are lost, and how to copy those again."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord
 
 
 def require_published(resources: Resources, plan: ExpirationPlan) -> None:
+    """Raise HandoffFailed when the cold tables lack snapshots that the plan's handoff archived."""
     outcome = read_outcome(resources.live_stores, resources.root, plan.plan_id)
     try:
         tables = cold_tables(resources, plan.table_uuid)
@@ -70,15 +71,14 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
 
 
 def copy_again(resources: Resources, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:
-    """Have every promised copy of the plan's files in cold; how many had to be made again. Raises HandoffFailed."""
+    """Copy again what cold has lost of the plan's files, and return how many files. Raises HandoffFailed."""
     absent = absent_copies(resources, plan, record)
     if not absent:
         return 0
     copies = cold_copies(resources, plan.table, plan.table_uuid)
     assert copies is not None  # it said which are absent
-    failed = [
-        each for each in repair(copies, resources.live_stores, absent, check=step.check) if each.error is not None
-    ]
+    done = repair(copies, resources.live_stores, absent, check=step.check)
+    failed = [each for each in done if each.error is not None]
     if failed:
         raise HandoffFailed(
             f"{len(absent)} archived copies are lost in cold, and {len(failed)} of them cannot be made again; the "

@@ -1,4 +1,4 @@
-"""Deletion: who lets a plan pass a guard, the files of a committed plan, those of a stored scan, and the receipts."""
+"""Deletion: approvals, and the files of committed plans and of stored scans."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Deletion:
-    """Deletes the files of plans, and of scans for those who know what stands against them."""
+    """Deletes the files of plans, and those of scans for the services that scan."""
 
     resources: Resources
     steps: Steps
@@ -183,6 +183,7 @@ class Deletion:
         return PlannedCopies(copies, job.files, paths).missing
 
     def require_small_or_approved(self, record: ScanRecord) -> None:
+        """Raise ApprovalNeeded for a scan above the policy's limits that is not approved."""
         policy, summary = self.resources.config.policy(record.table), json.loads(record.summary)
         require_approval(
             record.scan_id,
@@ -203,6 +204,7 @@ class Deletion:
         pause: Callable[[], str | None] = lambda: None,
         absence: Absence | None = None,
     ) -> DeletionReport:
+        """Delete the files of a scan. The caller has checked what forbids it."""
         return delete_scan(
             replace(
                 deletion_context(self.resources, record.table, absence),
@@ -233,6 +235,7 @@ class Deletion:
 
 
 def deletion_counts(report: DeletionReport) -> dict[str, int]:
+    """What a step record counts of a deletion."""
     return {
         "files_deleted": report.deleted,
         "files_absent": report.already_absent,

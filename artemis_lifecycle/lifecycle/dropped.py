@@ -1,4 +1,4 @@
-"""Tables that the catalog has no more: noticing them, deciding about them, and deleting what they left."""
+"""Dropped tables: detection, decisions about their files, and the deletion of those."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from artemis_lifecycle.protection.protection import Protection
 
 @dataclass(frozen=True)
 class DroppedTables:
-    """Dropped tables, from their drop to their last file."""
+    """Detects dropped tables, and scans and deletes their files."""
 
     resources: Resources
     steps: Steps

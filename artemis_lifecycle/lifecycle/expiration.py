@@ -1,4 +1,4 @@
-"""Expiration: the plan, what became of plans, and the commit that removes snapshots from a table's metadata."""
+"""Expiration: the plan, and the commit that removes its snapshots from a table's metadata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from artemis_lifecycle.reachability.walk import tidy
 
 @dataclass(frozen=True)
 class Expiration:
-    """Plans, and their commits."""
+    """Plans expirations, and commits them."""
 
     resources: Resources
     steps: Steps
@@ -124,6 +124,7 @@ class Expiration:
         return load_plan(self.resources.spark, self.resources.live_stores, self.resources.operations, plan_id)
 
     def loaded(self, plan: ExpirationPlan | str) -> tuple[ExpirationPlan, PlanRecord]:
+        """The plan, and its record as of now. Raises NoSuchPlan."""
         found = self.plan(plan) if isinstance(plan, str) else plan
         return found, self.resources.operations.plans.get(found.plan_id)
 

@@ -1,4 +1,4 @@
-"""Why: a file's fate, a file's place in a plan, and what one plan does that another does not."""
+"""Explanations: a file's fate, a file's place in a plan, and the difference of two plans."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Explaining:
-    """Answers; changes nothing."""
+    """Explains files and plans. Changes nothing."""
 
     resources: Resources
     steps: Steps

@@ -1,4 +1,4 @@
-"""What a table has and keeps: its history, the files that kept snapshots reach, and what other windows would keep."""
+"""What a table keeps: the files that its kept snapshots reach, and what other windows would keep."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ReachableSet:
 
 @dataclass(frozen=True)
 class History:
-    """Reads metadata; changes nothing."""
+    """Reads metadata and manifests. Changes nothing."""
 
     resources: Resources
     steps: Steps

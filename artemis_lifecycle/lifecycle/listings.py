@@ -1,4 +1,4 @@
-"""Listings of a table's files: taken in a step of their own or in another one, and the newest."""
+"""Listings of a table's files, and the folders that they cover."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from artemis_lifecycle.protection.ownership import former_locations, spelled_loc
 
 
 def take_listing(resources: Resources, state: TableState, location: str | None, step: Step) -> Listing:
-    """A sealed listing of the table's locations, or of `location` in them."""
+    """List the table's locations, or `location` in them, and seal the listing."""
     listing = list_table(
         resources.spark,
         resources.live_stores,

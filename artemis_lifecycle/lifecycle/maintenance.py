@@ -30,7 +30,7 @@ STANDARD = "STANDARD"
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Keeps a table readable and its writers on record."""
+    """Compacts tables, records lineage, and reports health and costs."""
 
     resources: Resources
     steps: Steps

@@ -1,4 +1,4 @@
-"""Orphan files: listing, scanning, deleting, and how a table's scans develop."""
+"""Orphan files: listings, scans, the deletion of what a scan found, and the trend of a table's scans."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Orphans:
-    """Scans, and the deletion of what scans found."""
+    """Lists and scans tables, and deletes what scans found."""
 
     resources: Resources
     steps: Steps
@@ -118,11 +118,8 @@ class Orphans:
             listing = take_listing(self.resources, state, None, step)
             # After the listing: what was committed meanwhile is not newer.
             metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
-            named, known_here = (
-                metadata_files(listing, self.resources.live_stores),
-                self.resources.operations.table_locations,
-            )
-            found = evidence(self.resources.live_stores, metadata, named, rules, known_here)
+            stores, named = self.resources.live_stores, metadata_files(listing, self.resources.live_stores)
+            found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
             known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
             new = {path: place for path in newer if (place := normalise(path, rules)) not in known}
@@ -158,10 +155,7 @@ class Orphans:
         return trend_of(table, self.resources.operations.scans.of_table(self.steps.table_uuid(table))[:limit])
 
     def in_flight(self, table: str) -> InFlight | None:
-        table_uuid, policy = (
-            self.steps.table_uuid(table),
-            self.resources.config.policy(table).orphans,
-        )
+        table_uuid, policy = self.steps.table_uuid(table), self.resources.config.policy(table).orphans
         points = self.scan_trend(table).points
         if not points:
             return None

@@ -1,4 +1,4 @@
-"""The quarantine: what is in it, bringing it back, and deleting it for good when its time is over."""
+"""The quarantine: undelete, and the purge of what is past its retention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LISTED_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class Quarantine:
-    """What deletions moved aside."""
+    """Restores or purges the files that deletions moved to quarantine."""
 
     resources: Resources
     steps: Steps

@@ -1,4 +1,4 @@
-"""SQL with the project's own clauses: reading by tag, version and instant in any tier, and tagging."""
+"""SQL with the project's own clauses: reads by tag, version and instant in any tier, and TAG SNAPSHOT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
-from artemis_lifecycle.expiration.promises import max_ref_age_ms, no_such_snapshot
+from artemis_lifecycle.expiration.tags_and_holds import max_ref_age_ms, no_such_snapshot
 from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Queries:
-    """Translates a statement, and runs it."""
+    """Translates and runs statements."""
 
     resources: Resources
     steps: Steps

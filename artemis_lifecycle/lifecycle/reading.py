@@ -1,6 +1,4 @@
-"""Reading a table where its history is: in the live catalog, in the cold tier, or in the deep archive, which has to be
-thawed first.
-"""
+"""Reads of a table in the tier that has the snapshot: live, cold, or the deep archive, which needs a thaw first."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """Finds what answers, and reads it."""
+    """Finds the tier and the snapshot that answer a read, and reads them."""
 
     resources: Resources
     steps: Steps

@@ -18,8 +18,7 @@ from artemis_lifecycle.protection.ownership import metadata_locations
 
 
 def receipt(steps: Steps, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
-    """What became of every file of a finished deletion, by whose decision. It stands in the table's metadata folder
-    as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
+    """See `Lifecycle.receipt`."""
     job_id = job if isinstance(job, str) else id_of(job)
     known = steps.resources.operations.journal.job(job_id)
     if known is None:
@@ -33,17 +32,15 @@ def receipt(steps: Steps, job: ExpirationPlan | OrphanScanResult | str) -> Recei
 
 
 def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
-    """The stored receipt; written now if its job is over and has none."""
+    """The stored receipt. Writes it if the job is over and has none."""
     resources = steps.resources
     if job.kind == "dropped":
-        # Where the table was nothing is to stay.
+        # Nothing stays where the table was.
         place, is_its = dropped_folder(resources.root, job.table_uuid), True
     else:
         metadata = steps.table_state(job.table).metadata
-        place, is_its = (
-            metadata_locations(metadata, resources.rules(job.table))[0],
-            metadata.table_uuid == job.table_uuid,
-        )
+        place = metadata_locations(metadata, resources.rules(job.table))[0]
+        is_its = metadata.table_uuid == job.table_uuid
     folder = receipt_folder(place, job.job_id)
     journal = resources.operations.journal.job(job.job_id)
     missing = resources.live_stores.head(f"{folder}/receipt.json") is None
@@ -72,11 +69,10 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
         }
     record = resources.operations.plans.get(job.job_id)
     outcome = read_outcome(resources.live_stores, resources.root, job.job_id)
+    plan = load_plan(resources.spark, resources.live_stores, resources.operations, job.job_id)
     return {
         "rule": record.rule,
-        "expired_snapshots": list(
-            load_plan(resources.spark, resources.live_stores, resources.operations, job.job_id).expired_snapshots
-        ),
+        "expired_snapshots": list(plan.expired_snapshots),
         "expired_refs": list(record.expired_refs),
         "planned_at": record.planned_at,
         "planned_on": record.base_metadata_location,
@@ -93,4 +89,5 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
 
 
 def id_of(job: ExpirationPlan | OrphanScanResult) -> str:
+    """The id of a plan or a scan."""
     return job.plan_id if isinstance(job, ExpirationPlan) else job.scan_id

@@ -1,11 +1,11 @@
-"""What decides which snapshots of a table stay: the policy's settings, its holds and its tags."""
+"""What the rules of retention need for a table: its settings, holds and tags."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from artemis_lifecycle.expiration.promises import hold_views, tag_views, thinning_tiers
+from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views, thinning_tiers
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
 from artemis_lifecycle.storage.instants import milliseconds
@@ -18,7 +18,7 @@ def retention_settings(
     retain_last: int | None = None,
     snapshot_ids: Sequence[int] | None = None,
 ) -> RetentionSettings:
-    """The settings of the table's policy, with what the call asks for above them."""
+    """The settings of the table's policy. What the call asks for takes precedence."""
     retention = resources.config.policy(table).retention
     return RetentionSettings(
         rule=retention.rule,

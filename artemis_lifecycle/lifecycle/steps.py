@@ -1,5 +1,5 @@
-"""What the steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
-Does not belong here: anything that is one step's own.
+"""What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
+Does not belong here: what only one step needs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What keeps snapshots and files by somebody's word: tags, holds, and the heartbeats of writers."""
+"""Tags, holds, and the heartbeats of writers: what keeps snapshots and files from expiration and deletion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shlex import quote
 from artemis_lifecycle.catalogs.commit import BaseState, Change, TagChange, commit_with_retry
 from artemis_lifecycle.config.durations import parse_duration
 from artemis_lifecycle.errors import BadInput, CommitStateUnknown, LifecycleError, NoSuchSnapshot, NoSuchTable
-from artemis_lifecycle.expiration.promises import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
+from artemis_lifecycle.expiration.tags_and_holds import TableRefs, max_ref_age_ms, no_such_snapshot, table_refs
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
@@ -44,7 +44,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class TagsAndHolds:
-    """Made, renewed and taken back, each by somebody who is on record."""
+    """Sets and removes tags, places and moves holds, and records who did."""
 
     resources: Resources
     steps: Steps
