@@ -277,15 +277,16 @@ class ColdTier:
         tag: str | None = None,
         days: int | None = None,
     ) -> ThawRecord:
+        resources = self.resources
         require_said(table, case_id=case_id, requester=requester, reason=reason)
-        lasting = self.resources.config.deep_archive.days if days is None else days
+        lasting = resources.config.deep_archive.days if days is None else days
         if lasting < 1:
             raise BadInput("A thaw lasts for at least a day", table=table, hint="give --days 1")
         if snapshot_ids and (as_of is not None or tag is not None):
             raise BadInput("Two selectors at once", table=table, hint="give one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
-        table_uuid, cold = live.table_uuid, cold_tables(self.resources, live.table_uuid)
+        table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
         routes = [self.reading.described(table_uuid, find_route(table, live, cold, selector)) for selector in selectors]
         readable = next((route for route in routes if route.tier != "deep-archive"), None)
         if readable is not None:
@@ -297,17 +298,12 @@ class ColdTier:
         assert cold is not None  # the routes led there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
         thaw_id = new_id("thaw")
-        folder = f"{self.resources.root}/thaws/{table_uuid}/{thaw_id}"
-        moves = self.resources.operations.deep_moves.of_table(table_uuid)
+        folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
+        moves = resources.operations.deep_moves.of_table(table_uuid)
         files, size = thawing.seal_files(
-            self.resources.spark,
-            cold_index(self.resources, table, cold.whole()),
-            wanted,
-            moves,
-            self.resources.live_stores,
-            folder,
+            resources.spark, cold_index(resources, table, cold.whole()), wanted, moves, resources.live_stores, folder
         )
-        return self.resources.operations.thaws.request(
+        return resources.operations.thaws.request(
             thaw_id,
             table_uuid,
             table,
@@ -319,7 +315,7 @@ class ColdTier:
             files_location=folder,
             files=files,
             size_in_bytes=size,
-            approve_within=self.resources.config.deep_archive.approve_within,
+            approve_within=resources.config.deep_archive.approve_within,
         )
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
@@ -356,16 +352,15 @@ class ColdTier:
         return self.resources.operations.thaws.end(thaw.thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        thaws, now = self.resources.operations.thaws, self.resources.operations.clock.now()
+        resources = self.resources
+        thaws, now = resources.operations.thaws, resources.operations.clock.now()
         thaw = thaws.get(thaw_id)
         if thaw.state is ThawState.REQUESTED and now >= thaw.lapses_at:
             return self._ended(thaw, None, LAPSED)
         if thaw.state is ThawState.APPROVED:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
-            found = thawing.look(
-                self.resources.spark, self.resources.cold_stores, self.resources.live_stores, thaw.files_location
-            )
+            found = thawing.look(resources.spark, resources.cold_stores, resources.live_stores, thaw.files_location)
             if found.done:
                 # A store that does not tell an end keeps what it was asked for.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))

@@ -85,6 +85,7 @@ class Deletion:
     def delete_files(
         self, plan: ExpirationPlan | str, now: datetime | None = None, *, dry_run: bool = False
     ) -> DeletionReport:
+        resources = self.resources
         plan, record = self.expiration.loaded(plan)
         job = DeletionJob(
             job_id=plan.plan_id,
@@ -103,9 +104,7 @@ class Deletion:
         if record.status == PlanStatus.DONE:
             if job.files:
                 stored_receipt(self.steps, job)
-            return report_of(
-                self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root
-            )
+            return report_of(resources.spark, resources.live_stores, resources.operations, job, resources.root)
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",
@@ -113,12 +112,12 @@ class Deletion:
                 untouched="all files of the plan",
                 hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
             )
-        instant = None if now is None else self.resources.instant("now", now)
-        require_grace_over(plan.plan_id, plan.table, record.due_at, self.resources.operations.clock.now(), instant)
+        instant = None if now is None else resources.instant("now", now)
+        require_grace_over(plan.plan_id, plan.table, record.due_at, resources.operations.clock.now(), instant)
         with self.steps.run(self.steps.table_state(plan.table), "deletion") as step:
             if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
-                require_published(self.resources, plan)
-            self.resources.operations.plans.mark(
+                require_published(resources, plan)
+            resources.operations.plans.mark(
                 plan.plan_id, {PlanStatus.COMMITTED, PlanStatus.DELETING}, PlanStatus.DELETING
             )
             report = self._delete(
@@ -127,7 +126,7 @@ class Deletion:
             if report.failed == 0 and report.pending == 0:
                 if job.files:
                     stored_receipt(self.steps, job)
-                self.resources.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
+                resources.operations.plans.mark(plan.plan_id, {PlanStatus.DELETING}, PlanStatus.DONE)
             else:
                 step.state = "pending"
             step.counts = deletion_counts(report)
@@ -142,8 +141,9 @@ class Deletion:
         dry_run: bool = False,
         pause: Callable[[], str | None] = lambda: None,
     ) -> DeletionReport:
+        resources = self.resources
         report = delete_job(
-            replace(deletion_context(self.resources, job.table), missing_copies=self._missing_copies(job)),
+            replace(deletion_context(resources, job.table), missing_copies=self._missing_copies(job)),
             job,
             lease=lease,
             settings=self.settings(job.table, metadata_location),
@@ -151,15 +151,9 @@ class Deletion:
             pause=pause,
         )
         if not dry_run:
-            catalog = self.resources.config.catalogs.live.name
+            catalog = resources.config.catalogs.live.name
             record_outcomes(
-                self.resources.spark,
-                self.resources.operations,
-                catalog,
-                job,
-                report,
-                self.resources.live_stores,
-                self.resources.root,
+                resources.spark, resources.operations, catalog, job, report, resources.live_stores, resources.root
             )
         return report
 

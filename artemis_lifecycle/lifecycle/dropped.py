@@ -54,13 +54,11 @@ class DroppedTables:
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+        resources = self.resources
         # What is missing from now on is due a while after that.
-        self.resources.require_clocks()
+        resources.require_clocks()
         return dropped.observe(
-            self.resources.live_catalog,
-            self.resources.live_stores,
-            self.resources.operations,
-            self.resources.live_catalog.name,
+            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name
         )
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
@@ -121,32 +119,31 @@ class DroppedTables:
         return scan
 
     def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        resources = self.resources
+        record = resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind != "dropped":
             raise NoSuchPlan(
                 f"{record.scan_id} is a scan for orphans, not of a dropped table",
                 table=record.table,
                 hint=f"artemis delete-orphans {record.scan_id}",
             )
-        known = self.resources.operations.known_tables.get(self.resources.live_catalog.name, record.table_uuid)
+        known = resources.operations.known_tables.get(resources.live_catalog.name, record.table_uuid)
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
                 stored_receipt(self.steps, job)
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
-                self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
-            return report_of(
-                self.resources.spark, self.resources.live_stores, self.resources.operations, job, self.resources.root
-            )
+                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+            return report_of(resources.spark, resources.live_stores, resources.operations, job, resources.root)
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
         if dry_run:
             return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
         with self.steps.run(state, "dropped_deletion") as step:
-            for plan in self.resources.operations.plans.holding(known.table_uuid):
-                self.resources.operations.plans.close(
-                    plan.plan_id, record.approved_by or self.resources.owner, "its table was dropped"
+            for plan in resources.operations.plans.holding(known.table_uuid):
+                resources.operations.plans.close(
+                    plan.plan_id, record.approved_by or resources.owner, "its table was dropped"
                 )
             report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
@@ -154,7 +151,7 @@ class DroppedTables:
             if step.state == "done":
                 if record.files:
                     stored_receipt(self.steps, job)
-                self.resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
@@ -196,11 +193,10 @@ class DroppedTables:
         return self._dropped(self.resources.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
+        resources = self.resources
         known = self.missing(table)
         return self._dropped(
-            self.resources.operations.known_tables.unkeep(
-                known.catalog, known.table_uuid, person() if who is None else who
-            )
+            resources.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
         )
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:

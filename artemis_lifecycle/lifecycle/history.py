@@ -65,26 +65,21 @@ class History:
     steps: Steps
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
+        resources = self.resources
         state = self.steps.table_state(table)
-        instant = self.resources.instant("now", now)
-        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        instant = resources.instant("now", now)
+        holds, tags = holds_and_tags(resources, state.metadata.table_uuid)
         decision = decide(
-            view_of(state.metadata),
-            retention_settings(self.resources, table),
-            milliseconds(instant),
-            holds=holds,
-            tags=tags,
+            view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
         )
-        folder = f"{self.resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = live_index(self.resources, table, state.metadata)
+        folder = f"{resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
+        view = live_index(resources, table, state.metadata)
         with worker_errors():
             if view.entries_of(decision.kept) <= ROWS_HERE:
-                write_table(view.reachable(list(decision.kept)), folder, self.resources.live_stores)
+                write_table(view.reachable(list(decision.kept)), folder, resources.live_stores)
             else:
-                write_frame(
-                    reachable_files(self.resources.spark, view, decision.kept), folder, self.resources.live_stores
-                )
-        frame = read_frame(self.resources.spark, folder, self.resources.live_stores)
+                write_frame(reachable_files(resources.spark, view, decision.kept), folder, resources.live_stores)
+        frame = read_frame(resources.spark, folder, resources.live_stores)
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(
             table=table,

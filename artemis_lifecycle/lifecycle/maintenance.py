@@ -36,48 +36,41 @@ class Maintenance:
     steps: Steps
 
     def record_lineage(self, table: str) -> LedgerUpdate:
+        resources = self.resources
         state = self.steps.table_state(table)
-        requirements = LineageRequirements.from_config(self.resources.config.policy(table).lineage)
+        requirements = LineageRequirements.from_config(resources.config.policy(table).lineage)
         with self.steps.run(state, "lineage") as step:
             update = append_lineage(
-                self.resources.spark,
-                self.resources.config.catalogs.live.name,
-                table,
-                state.metadata,
-                requirements,
-                state.read_at,
+                resources.spark, resources.config.catalogs.live.name, table, state.metadata, requirements, state.read_at
             )
             step.counts = {"snapshots_added": update.added}
         return update
 
     def schema_history(self, table: str) -> SchemaHistory:
+        resources = self.resources
         metadata = self.steps.table_state(table).metadata
         earlier: tuple[SchemaUse, ...] = ()
         # Looking at it would make it; who only reads makes no table.
-        if self.resources.live_catalog.exists(f"{NAMESPACE}.{LEDGER}"):
-            earlier = recorded_schema_uses(
-                self.resources.spark, self.resources.config.catalogs.live.name, metadata.table_uuid
-            )
+        if resources.live_catalog.exists(f"{NAMESPACE}.{LEDGER}"):
+            earlier = recorded_schema_uses(resources.spark, resources.config.catalogs.live.name, metadata.table_uuid)
         return schemas_of(table, metadata, earlier)
 
     def table_health(self, table: str) -> TableHealth:
         return self._health(self.steps.table_state(table))
 
     def _health(self, state: TableState) -> TableHealth:
-        live = self.resources.config.catalogs.live.name
-        return health_of(
-            self.resources.spark, self.resources.live_stores, live, state.name, state.metadata, state.read_at
-        )
+        resources = self.resources
+        live = resources.config.catalogs.live.name
+        return health_of(resources.spark, resources.live_stores, live, state.name, state.metadata, state.read_at)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
+        resources = self.resources
         state = self.steps.table_state(table)
-        settings = CompactionSettings(
-            bandwidth_share=self.resources.config.policy(table).budgets.compaction_bandwidth_share
-        )
+        settings = CompactionSettings(bandwidth_share=resources.config.policy(table).budgets.compaction_bandwidth_share)
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             done = compacted_data_files(
-                self.resources.spark,
-                self.resources.config.catalogs.live.name,
+                resources.spark,
+                resources.config.catalogs.live.name,
                 table,
                 self._health(state),
                 self.steps.worker("compaction"),
@@ -115,20 +108,17 @@ class Maintenance:
         return table_costs(table, view, known.refs, holdings, classes, self.resources.config.prices)
 
     def _cold_holdings(self, table: str, cold: TableMetadata) -> ColdHoldings:
+        resources = self.resources
         deep: dict[str, int] = {}
-        for batch in archived_files(
-            self.resources.live_stores, self.resources.operations.deep_moves.of_table(cold.table_uuid)
-        ):
+        for batch in archived_files(resources.live_stores, resources.operations.deep_moves.of_table(cold.table_uuid)):
             deep |= zip(batch.column("path").to_pylist(), batch.column("size_in_bytes").to_pylist(), strict=True)
         asked = [
-            each
-            for each in self.resources.operations.thaws.list(cold.table_uuid, ended=True)
-            if each.asked_at is not None
+            each for each in resources.operations.thaws.list(cold.table_uuid, ended=True) if each.asked_at is not None
         ]
         return ColdHoldings(
-            view=cold_index(self.resources, table, cold),
-            copies=handoff_ledger(self.resources.live_stores, self.resources.root, cold.table_uuid).copies(),
-            deep_snapshots=self.resources.operations.deep_moves.snapshots(cold.table_uuid),
+            view=cold_index(resources, table, cold),
+            copies=handoff_ledger(resources.live_stores, resources.root, cold.table_uuid).copies(),
+            deep_snapshots=resources.operations.deep_moves.snapshots(cold.table_uuid),
             deep_files=len(deep),
             deep_bytes=sum(deep.values()),
             thawed_files=sum(thaw.files for thaw in asked),

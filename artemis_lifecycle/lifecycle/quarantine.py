@@ -46,24 +46,20 @@ class Quarantine:
     dropped: DroppedTables
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
+        resources = self.resources
         job_id = job if isinstance(job, str) else id_of(job)
-        record = self.resources.operations.quarantines.get(job_id)
+        record = resources.operations.quarantines.get(job_id)
         require_said(record.table, who=who, why=why)
         state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
         with self.steps.run(state, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
             # On record first, under the lock of those who delete: nobody takes away again what is put back.
-            with table_lock(self.resources.operations.engine, record.table_uuid, table=record.table):
-                record = self.resources.operations.quarantines.undelete(job_id, who, why)
+            with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
+                record = resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:
-                self.resources.operations.known_tables.back(self.resources.live_catalog.name, record.table_uuid)
+                resources.operations.known_tables.back(resources.live_catalog.name, record.table_uuid)
             done = put_back(
-                self.resources.spark,
-                self.resources.live_stores,
-                self.resources.root,
-                record,
-                self._job(job_id),
-                check=step.check,
+                resources.spark, resources.live_stores, resources.root, record, self._job(job_id), check=step.check
             )
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}

@@ -180,19 +180,20 @@ class TagsAndHolds:
         kind: HoldKind = "legal",
         ttl: str | timedelta | None = None,
     ) -> Hold:
+        resources = self.resources
         state = self.steps.table_state(table)
         self._require_snapshots(state, snapshot_ids, kind)
         # What its snapshots read elsewhere stays known, should another tool expire them.
-        ReachedFolders(
-            self.resources.spark, self.resources.live_stores, self.resources.root, self.resources.rules
-        ).look({table: state.entry}, self.resources.database_catalogs.tables())
-        placed = self.resources.operations.holds.place(
+        ReachedFolders(resources.spark, resources.live_stores, resources.root, resources.rules).look(
+            {table: state.entry}, resources.database_catalogs.tables()
+        )
+        placed = resources.operations.holds.place(
             table_uuid=state.metadata.table_uuid,
             table=table,
             owner=owner,
             reason=reason,
             snapshot_ids=tuple(snapshot_ids),
-            until=None if until is None else self.resources.instant("until", until),
+            until=None if until is None else resources.instant("until", until),
             kind=kind,
             ttl=None if ttl is None else _duration("ttl", ttl),
         )
@@ -200,9 +201,7 @@ class TagsAndHolds:
             # Placing waited for commits under way; what they removed, no hold brings back.
             self._require_snapshots(self.steps.table_state(table), snapshot_ids, kind)
         except BadInput:
-            self.resources.operations.holds.release(
-                placed.hold_id, person(), "its snapshot expired while it was placed"
-            )
+            resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
             raise
         return placed
 
