@@ -89,7 +89,7 @@ class Resources:
         self._own_spark: SparkSession | None = None
         self._prepared = False
         self._sessions = sessions
-        self._s3_client_factory = s3_client_factory
+        self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
         for warning in self.config.warnings():
@@ -252,7 +252,7 @@ class Resources:
         settings = StoreSettings.from_catalog(
             catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
         )
-        return Stores(settings, self._s3_client_factory)
+        return Stores(settings, self.s3_client_factory)
 
     @property
     def root(self) -> str:
