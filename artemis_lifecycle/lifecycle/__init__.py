@@ -131,7 +131,7 @@ class Lifecycle:
         EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
 
         `owner` and `run_id` name the worker in leases and step records; the default owner is user and host.
-        `in_quiet_window`: steps stop when their table's quiet window closes, and the next run goes on (schedules run
+        `in_quiet_window`: steps stop when their table's quiet window closes, and the next run resumes (schedules run
         so).
         """
         return cls(Resources(config, spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window))
@@ -169,7 +169,7 @@ class Lifecycle:
 
     @property
     def root(self) -> str:
-        """Where sealed plans, listings and scans stand."""
+        """The folder of sealed plans, listings and scans."""
         return self.resources.root
 
     def rules(self, table: str) -> LocationRules:
@@ -263,11 +263,11 @@ class Lifecycle:
 
     def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
-        catalog in one commit. Goes on where an earlier run stopped. For a plan that is handed off, until its files are
+        catalog in one commit. Resumes where an earlier run stopped. For a plan that is handed off, until its files are
         deleted, it copies again what cold has lost of them since, and publishes what the cold tables have lost.
 
-        The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`.
-        Snapshots that somebody else expired since the plan are archived if their files are still there, and stay out as
+        The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`. Snapshots
+        that another tool expired since the plan are archived if their files are still there, and stay out as
         `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
         (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
         """
@@ -288,7 +288,7 @@ class Lifecycle:
 
         The branch's snapshot has no parent; its summary names the snapshot that it was, and the `ticket`. `who` (the
         user and host, if none is given) and `why` are kept in Postgres. Queries of the branch see the table's present
-        schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill it goes on;
+        schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill, it resumes;
         run again when it is done it changes nothing.
 
         Raises NoSuchSnapshot when neither tier has it; InDeepArchive when it has to be thawed first; BadInput for main,
@@ -305,7 +305,7 @@ class Lifecycle:
         """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
         no other cold snapshot has, of any table, nor the live table. Where the policy says `then: keep`, nothing moves.
 
-        A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run tells what would
+        A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run reports what would
         move. Raises NoSuchTable before the first handoff; Refused when a hold, or another table's need, comes in
         meanwhile; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
         """
@@ -364,12 +364,12 @@ class Lifecycle:
         return self._cold_tier.refuse_thaw(thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        """Look how far a thaw is, and write it down: readable when all its files are, ended when its days are over or
-        nobody approved it in time. Goes on with one whose approval was followed by a kill."""
+        """Check a thaw and record its state: readable when all its files are, ended when its days are over or no one
+        approved it in time. Resumes a thaw whose approval was followed by a kill."""
         return self._cold_tier.follow_thaw(thaw_id)
 
     def thaws_to_follow(self) -> list[ThawRecord]:
-        """Thaws for which `follow_thaw` has something to do now. Looks at a few files of each, and starts no Spark."""
+        """Thaws for which `follow_thaw` has something to do now. Checks a few files of each, and starts no Spark."""
         return self._cold_tier.thaws_to_follow()
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
@@ -428,10 +428,10 @@ class Lifecycle:
     def delete_files(
         self, plan: ExpirationPlan | str, now: datetime | None = None, *, dry_run: bool = False
     ) -> DeletionReport:
-        """Delete the files of a committed plan whose grace is over; goes on where an earlier run stopped.
+        """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped.
 
-        Each batch looks at the table once more before it goes: what is reachable again is kept and reported. `now` can
-        only make the grace end later. `dry_run` looks and deletes nothing; it also takes a plan that is not committed.
+        Each batch reads the table once more before it deletes: what is reachable again is kept and reported. `now` can
+        only make the grace end later. `dry_run` checks and deletes nothing; it also takes a plan that is not committed.
 
         Raises PlanStateError (not committed, closed), GraceNotOver, Refused (a hold), StalePlan (the table is gone or
         another), UnreadableMetadata, StorageError, LeaseTaken; what was not deleted until then is untouched.
@@ -439,8 +439,8 @@ class Lifecycle:
         return self._deletion.delete_files(plan, now, dry_run=dry_run)
 
     def receipt(self, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
-        """What became of every file of a finished deletion, by whose decision. It stands in the table's metadata folder
-        as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
+        """The outcome of every file of a finished deletion, and who decided. The receipt is in the table's metadata
+        folder as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
         return receipts.receipt(self.steps, job)
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
@@ -478,10 +478,10 @@ class Lifecycle:
 
     def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
         """Decide that the catalog's pointer is right, and metadata files that are newer are no history of the table:
-        orphan scans go on, and collect what those commits wrote. Returns the files, without what was settled before.
+        orphan scans resume, and collect what those commits wrote. Returns the files that were not settled before.
 
-        They stop scans because the catalog may have been restored from a backup. Raises BadInput where nobody, or no
-        reason, is said; UnreadableMetadata, StorageError, LeaseTaken.
+        They stop scans because the catalog may have been restored from a backup. Raises BadInput without `who` or
+        `why`; UnreadableMetadata, StorageError, LeaseTaken.
         """
         return self._orphans.settle_metadata(table, who=who, why=why)
 
@@ -496,8 +496,8 @@ class Lifecycle:
         return read_parquet_listing(self.live_stores, location)
 
     def scan_cold(self, table: str) -> ColdScan:
-        """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
-        handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
+        """Find the files under the cold table's location that no cold table reaches: leftovers of refused writers and
+        of killed handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
 
         Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
         UnreadableMetadata, StorageError, LeaseTaken.
@@ -527,8 +527,8 @@ class Lifecycle:
         return self._orphans.in_flight(table)
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
-        hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
+        """Delete the files of a stored scan. Each batch is checked once more: what a snapshot, a plan or a writer uses
+        since the scan is kept and reported. Resumes where an earlier run stopped."""
         return self._orphans.delete_orphans(scan, dry_run=dry_run)
 
     def observe_catalog(self) -> dict[str, str]:
@@ -537,8 +537,7 @@ class Lifecycle:
         return self._dropped.observe_catalog()
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
-        them."""
+        """The tables that the live catalog no longer has: until when their files are kept, and their state."""
         return self._dropped.dropped_tables()
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
@@ -552,16 +551,16 @@ class Lifecycle:
 
     def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
-        otherwise, a person has approved it (`approve`). Goes on where an earlier run stopped; ends the table's plans.
+        otherwise, a person has approved it (`approve`). Resumes where an earlier run stopped; ends the table's plans.
 
-        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
+        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; a person decided to keep the files), StalePlan when the
         table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
         """
         return self._dropped.delete_dropped(scan, dry_run=dry_run)
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
         """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
-        no scan, or an old one, and delete what may be deleted. What stands against one is told of it, and holds up no
+        no scan, or an old one, and delete what may be deleted. What forbids one is reported with it, and stops no
         other. A dry run scans nothing."""
         return self._dropped.clear_dropped(dry_run=dry_run)
 
@@ -579,21 +578,20 @@ class Lifecycle:
         return self.operations.quarantines.of_table(self._dropped.state_even_if_dropped(table).metadata.table_uuid)
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
-        """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
-        is the plan or the orphan scan.
+        """Put the files that a deletion moved into quarantine back to their paths, where nothing else is now. `job` is
+        the plan or the orphan scan.
 
         They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
         its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
         the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
-        left. Raises BadInput where nobody, or no reason, is said; NoSuchPlan
-        when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
-        it is purged; LeaseTaken, StorageError.
+        left. Raises BadInput without `who` or `why`; NoSuchPlan when nothing of it is in quarantine; PlanStateError
+        while it is being deleted, and when it is purged; LeaseTaken, StorageError.
         """
         return self._quarantine.undelete(job, who=who, why=why)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
         """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed, and what a hold covers until that ends. A dry run tells what would go. Raises
+        stays until that is closed, and what a hold covers until that ends. A dry run reports what would go. Raises
         LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
         return self._quarantine.purge_quarantine(table, dry_run=dry_run)
 
@@ -656,11 +654,11 @@ class Lifecycle:
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
         """What `query` would run for `sql`, in Spark's words; changes nothing.
 
-        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
-        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
-        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
-        that has snapshot `n`. With `as_of` a query's tables without a clause of their own are read at that instant.
-        Raises BadInput, with the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
+        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and `FOR TIMESTAMP AS
+        OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS 'x' [WITH RETENTION
+        FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one that has snapshot
+        `n`. With `as_of` a query's tables without a clause of their own are read at that instant. Raises BadInput, with
+        the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
         """
         return self._queries.translate(sql, table=table, as_of=as_of)
 
@@ -676,8 +674,7 @@ class Lifecycle:
         """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
 
         `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
-        refuses, InDeepArchive for one that has to wait for a thaw; what is wrong with single rows shows when they are
-        collected.
+        refuses, InDeepArchive for one that has to wait for a thaw; errors of single rows show when they are collected.
         """
         return self._queries.query(sql, table=table, as_of=as_of, who=who, why=why)
 
@@ -709,7 +706,7 @@ class Lifecycle:
 
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
         """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
-        where that is known. `with_removed` adds the records of tags that are no more."""
+        where that is known. `with_removed` adds the records of removed tags."""
         return self._tags_and_holds.tags(table, with_removed=with_removed)
 
     def hold(
@@ -746,14 +743,14 @@ class Lifecycle:
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
         """Move a consumer's position: that snapshot, and every later one, stay from now on.
 
-        Raises NoSuchSnapshot when the table has it no more, Refused when the hold has ended, BadInput for another kind,
-        NoSuchPlan for an id that no hold has.
+        Raises NoSuchSnapshot when the table no longer has it, Refused when the hold has ended, BadInput for another
+        kind, NoSuchPlan for an id that no hold has.
         """
         return self._tags_and_holds.advance(hold_id, snapshot_id)
 
     def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
         """Release a hold. `who` (default: the account, USER@HOST) and `why` are kept. Raises NoSuchPlan for an id that
-        no hold has; BadInput where nobody is named."""
+        no hold has; BadInput without a name."""
         return self.operations.holds.release(hold_id, person() if who is None else who, why)
 
     def writers(self, table: str | None = None) -> list[Heartbeat]:
@@ -794,35 +791,35 @@ class Lifecycle:
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
         """What the table holds in each tier and for each tag, and what that costs by `prices` of lifecycle.yaml.
 
-        Sizes are what the metadata records. A `curve` of the table that is there already says what its refs hold, so
-        that it is not counted again. Changes nothing. Raises UnreadableMetadata.
+        Sizes are what the metadata records. A `curve` of the table says what its refs hold; without it they are
+        counted. Changes nothing. Raises UnreadableMetadata.
         """
         return self._maintenance.costs(table, curve)
 
     def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
-        """Make the live catalog this deployment's, whoever has it: the other one's steps are refused from now on. Who,
-        when and why are kept beside the catalog. Does nothing where it is this one's already.
+        """Make the live catalog this deployment's: the steps of the one that has it are refused from now on. Who, when
+        and why are kept beside the catalog. Does nothing where it is this one's already.
 
         The other operations database's holds, open plans, graces and heartbeats protect nothing from then on. Returns
-        the record in force. Raises BadInput where nobody, or no reason, is said; Refused for a role without rights.
+        the record in force. Raises BadInput without `who` or `why`; Refused for a role without rights.
         """
         return take_over(self.resources, who=who, why=why)
 
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
         """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
-        two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
+        two pieces of work, and new ones do not begin. Reads, holds, restores and undeletes go on."""
         table_uuid = None if table is None else self.steps.table_uuid(table)
         return self.operations.pauses.begin(who, why, table_uuid, table)
 
     def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
         """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
-        outlives that of all. Raises BadInput where nobody is named."""
+        outlives that of all. Raises BadInput without a name."""
         table_uuid = None if table is None else self.steps.table_uuid(table)
         return self.operations.pauses.end(who, table_uuid, why)
 
     def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
-        """Who decided what, why and by which account, newest first: of one table or of all; or,
-        oldest first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete what is in it."""
+        """Who decided what, why and by which account, newest first: of one table or of all; or, oldest first, `about`
+        one plan, scan, hold, pause or thaw. No one can change or delete these records."""
         if about is not None:
             return self.operations.decisions.about(about)
         return self.operations.decisions.of_table(None if table is None else self.steps.table_uuid(table))
@@ -835,6 +832,6 @@ class Lifecycle:
         """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,
         steps, leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
 
-        Raises StorageError when the store refuses; run again it goes on. A pause of all tables stops it.
+        Raises StorageError when the store refuses; the next run resumes. A pause of all tables stops it.
         """
         return forget_records(self.resources, dry_run=dry_run)

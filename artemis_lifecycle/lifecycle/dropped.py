@@ -208,7 +208,7 @@ class DroppedTables:
         return self.lost(self.missing(table_uuid or table))[0]
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
-        """A dropped table as it was last seen, and what looks for it in the catalog."""
+        """A dropped table as it was last seen, and the check that it is absent from the catalog."""
         metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
         absence = dropped.absence_of(
@@ -217,7 +217,7 @@ class DroppedTables:
         return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
-        """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
+        """Raise what forbids the deletion of a dropped table's files now; a dry run may come before its time."""
         if known.missing_since is None:
             raise StalePlan(
                 "The table is in the catalog again",

@@ -78,7 +78,7 @@ class Expiration:
                 index=IndexSettings.from_config(self.resources.config, table),
             )
             publish_plan(self.resources.spark, self.resources.config.catalogs.live.name, plan)
-            # When nobody waits for it any more.
+            # Nothing waits for this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = _counts(plan)
         return plan

@@ -14,9 +14,9 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     """See `Lifecycle.take_over`."""
     require_said(f"catalog {resources.live_catalog.name}", who=who, why=why)
     records = resources.live_catalog.deployments(resources.live_stores)
-    # A database that was put back in time goes on from there by this word.
+    # This accepts a database that was restored to an earlier time.
     found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
-    # Somebody else may have taken it over at this moment.
+    # Another deployment may have taken it over at this moment.
     resources.require_deployment()
     return found
 

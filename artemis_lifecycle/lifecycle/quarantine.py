@@ -53,7 +53,7 @@ class Quarantine:
         state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
         with self.steps.run(state, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
-            # On record first, under the lock of those who delete: nobody takes away again what is put back.
+            # The record comes first, under the lock of deletions: no deletion takes away again what is put back.
             with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                 record = resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:

@@ -87,7 +87,7 @@ class Reading:
         return self.described(live.table_uuid, found)
 
     def described(self, table_uuid: str, found: Route) -> Route:
-        """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
+        """`found`, with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
         if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)

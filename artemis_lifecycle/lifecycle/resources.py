@@ -1,5 +1,5 @@
 """An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
-here: what is done with them.
+here: the use of them.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Resources:
         return self._own_spark
 
     def started_spark(self) -> SparkSession | None:
-        """The session, if there is one already; None rather than starting one."""
+        """The session, or None when it is not started yet."""
         return self._sessions.started if self._sessions is not None else self._given_spark or self._own_spark
 
     @property
@@ -162,7 +162,7 @@ class Resources:
 
     @cached_property
     def unchecked_operations(self) -> Operations:
-        """`operations`, whoever has the live catalog: for reading tables, which anybody may."""
+        """`operations` without the check of the deployment: for reads of tables, which everyone may do."""
         assert self.config.operations.uri is not None
         return Operations.open(self.config.operations.uri)
 
@@ -218,7 +218,7 @@ class Resources:
         return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
 
     def confirm(self) -> None:
-        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
+        """Raise what forbids to go on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
         self.require_deployment()
@@ -256,7 +256,7 @@ class Resources:
 
     @property
     def root(self) -> str:
-        """Where sealed plans, listings and scans stand."""
+        """The folder of sealed plans, listings and scans."""
         assert self.config.operations.root is not None
         return self.config.operations.root
 

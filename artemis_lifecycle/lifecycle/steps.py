@@ -231,7 +231,7 @@ class Step:
         return None if self._watch is None else self._watch.why
 
     def check(self) -> None:
-        """Raise what stands against going on, as of now."""
+        """Raise what forbids to go on, as of now."""
         if self.lease is not None:
             self.lease.check()
         why = self.pause()

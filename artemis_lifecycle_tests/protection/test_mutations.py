@@ -721,7 +721,7 @@ GUARDS = (
     ),
     Guard(
         "open plans hold what they still have to archive",
-        taken(("lifecycle.base", "unarchived", nothing)),
+        taken(("lifecycle.contexts", "unarchived", nothing)),
         another_tool_expires_what_shared_files_with_an_open_plan,
         1,
     ),
@@ -788,7 +788,7 @@ GUARDS = (
     ),
     Guard(
         "one deployment",
-        taken(("lifecycle.opened", "require_deployment", nothing)),
+        taken(("lifecycle.resources", "require_deployment", nothing)),
         another_deployment_has_a_hold,
         11,
     ),
@@ -812,7 +812,7 @@ GUARDS = (
     ),
     Guard(
         "clocks agree",
-        taken(("lifecycle.opened", "require_agreement", nothing)),
+        taken(("lifecycle.resources", "require_agreement", nothing)),
         a_clock_goes_ahead,
         15,
     ),
