@@ -18,9 +18,9 @@ from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_t
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
 from artemis_lifecycle.cold_tier.tags import Meaning, continued
 from artemis_lifecycle.cold_tier.verify import verify_copies
-from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.evidence import cold_copy
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
