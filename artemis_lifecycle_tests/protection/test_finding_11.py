@@ -318,7 +318,7 @@ def test_a_role_that_may_not_make_the_record_is_told_which_grant_it_needs(
             lifecycle.scan_orphans(table)
         assert "hush" not in str(refused.value)
     with Lifecycle.open(config, spark=spark) as owner:
-        owner.require_deployment()
+        owner.resources.require_deployment()
     with Lifecycle.open(limited, spark=spark) as lifecycle:
         lifecycle.scan_orphans(table)
 
@@ -332,7 +332,7 @@ def test_a_role_for_ingest_claims_no_catalog_and_beats_only_where_it_is_seen(
         writing.check()
     with Lifecycle.open(config, spark=spark) as owner:
         assert owner.resources.live_catalog.deployments(owner.live_stores).newest() == []
-        owner.require_deployment()
+        owner.resources.require_deployment()
     with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
         writing.check()
         elsewhere = with_operations(ingest, uri=databases.make())
