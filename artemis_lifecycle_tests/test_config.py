@@ -12,7 +12,7 @@ from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.errors import ConfigError
-from artemis_lifecycle.expiration.promises import thinning_tiers
+from artemis_lifecycle.expiration.tags_and_holds import thinning_tiers
 from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
 
 THINNED = """

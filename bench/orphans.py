@@ -42,11 +42,12 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.listings import listed_locations
+from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.walk import reachable_files
-from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.configuration import config_in
@@ -145,9 +146,11 @@ class Bench:
     def reached(self, table: str) -> DataFrame:
         """All that the table's snapshots reach, and its metadata file: DataFrame[path, size_in_bytes]."""
         lifecycle = self.lifecycle
-        content = read_table_metadata(lifecycle.live_stores, lifecycle._live.entry(table).metadata_location)
+        content = read_table_metadata(
+            lifecycle.live_stores, lifecycle.resources.live_catalog.entry(table).metadata_location
+        )
         ids = [snapshot.snapshot_id for snapshot in content.snapshots]
-        reached = reachable_files(Runner(self.spark), lifecycle._index(table, content), ids)
+        reached = reachable_files(Runner(self.spark), live_index(lifecycle.resources, table, content), ids)
         files = reached.frame().select("path", "size_in_bytes")
         own = self.spark.createDataFrame([(content.metadata_location, 1)], files.schema)
         return files.unionByName(own)
@@ -303,7 +306,7 @@ class Bench:
             self.spark,
             lifecycle.live_stores,
             frame,
-            lifecycle._locations(lifecycle._look(table), None),
+            listed_locations(lifecycle.resources, lifecycle.steps.table_state(table), None),
             taken_at=lifecycle.operations.clock.now(),
             root=lifecycle.root,
             clock=lifecycle.operations.clock.now,

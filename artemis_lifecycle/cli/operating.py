@@ -148,7 +148,7 @@ def resume(
 ) -> None:
     """End a pause. What was stopped goes on with the next run."""
     with opened(config, "resuming") as lifecycle:
-        ended = lifecycle.resume(table, who=lifecycle.owner if who is None else who, why=why)
+        ended = lifecycle.resume(table, who=lifecycle.resources.owner if who is None else who, why=why)
         left = lifecycle.pauses()
     if json:
         show_json({"ended": ended, "in_force": left})

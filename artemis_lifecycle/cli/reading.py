@@ -11,7 +11,7 @@ import typer
 
 from artemis_lifecycle.cli.options import AsOfOption, ConfigOption, JsonOption, TableArgument, instant
 from artemis_lifecycle.cli.output import as_json, collected, opened, say, show, show_json, show_rows, show_table
-from artemis_lifecycle.cli.promises import show_tag
+from artemis_lifecycle.cli.tags_and_holds import show_tag
 from artemis_lifecycle.config.durations import format_duration
 
 if TYPE_CHECKING:

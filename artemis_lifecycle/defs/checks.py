@@ -23,12 +23,12 @@ from dagster import (
 
 from artemis_lifecycle.catalogs.guard import GuardState
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.evidence import NAMED, cold_copy, reachable_presence
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.evidence import NAMED, cold_copy, reachable_presence
 from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss

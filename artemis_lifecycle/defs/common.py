@@ -7,7 +7,8 @@ from pydantic import Field
 
 from artemis_lifecycle.defs.failures import RETRIES
 from artemis_lifecycle.defs.partitions import table_of, tables
-from artemis_lifecycle.defs.resources import LifecycleResource, RunLifecycle
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
     Materialized = MaterializeResult[None]
@@ -37,6 +38,6 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
     }
 
 
-def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[RunLifecycle, str]:
+def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
     """This run's `Lifecycle`, and the table that is its partition."""
     return resource.get(), table_of(context.partition_key)

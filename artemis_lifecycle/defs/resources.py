@@ -1,7 +1,5 @@
 """The resources: a Spark session that knows the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
 
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Optional
 
 from dagster import ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
@@ -18,8 +16,8 @@ from artemis_lifecycle.defs.progress import NIGHT_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
-from artemis_lifecycle.storage.stores import Stores
 
 OWNER = "dagster"
 """Who leases and step records name when Dagster does the work; the run's id stands beside it."""
@@ -63,31 +61,6 @@ def _jars(config: LifecycleConfig) -> Any:
     return None if local_cores(config.spark.master) is None else resolve(config.home, needed(config))
 
 
-class RunLifecycle(Lifecycle):
-    """A `Lifecycle` on the resources of a run: Spark starts when a step first needs it; S3 has one client factory."""
-
-    session: SparkSessionResource
-    s3_client_factory: Callable[[], Any] | None = None
-
-    @property
-    def spark(self) -> Any:
-        """The run's session."""
-        return self.session.spark_session
-
-    def _started_spark(self) -> Any:
-        return self.session.started
-
-    @cached_property
-    def live_stores(self) -> Stores:
-        """The stores of the live warehouse."""
-        return Stores(self._store_settings(self.config.catalogs.live), self.s3_client_factory)
-
-    @cached_property
-    def cold_stores(self) -> Stores:
-        """The stores of the cold warehouse."""
-        return Stores(self._store_settings(self.config.catalogs.cold), self.s3_client_factory)
-
-
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     """Hands out one `Lifecycle` per run, opened when a step first asks and closed when the run ends."""
 
@@ -95,7 +68,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     spark: SparkSessionResource
     s3: Optional[S3Resource] = None
 
-    _opened: Optional[RunLifecycle] = PrivateAttr(default=None)
+    _opened: Optional[Lifecycle] = PrivateAttr(default=None)
     _run_id: Optional[str] = PrivateAttr(default=None)
     _scheduled: bool = PrivateAttr(default=False)
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
@@ -112,14 +85,19 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         self._scheduled = run is not None and NIGHT_TAG in run.tags
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
-    def get(self) -> RunLifecycle:
+    def get(self) -> Lifecycle:
         """The `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
         if self._opened is None:
-            opened = RunLifecycle.open(
-                self.config_path, owner=OWNER, run_id=self._run_id, in_quiet_window=self._scheduled
+            opened = Lifecycle(
+                Resources(
+                    self.config_path,
+                    owner=OWNER,
+                    run_id=self._run_id,
+                    in_quiet_window=self._scheduled,
+                    sessions=self.spark,
+                    s3_client_factory=self.s3.get_client if self.s3 is not None else None,
+                )
             )
-            opened.session = self.spark
-            opened.s3_client_factory = self.s3.get_client if self.s3 is not None else None
             self._opened = opened
             if self._log is not None:
                 for warning in opened.config.warnings():

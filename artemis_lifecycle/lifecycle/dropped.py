@@ -1,8 +1,9 @@
-"""Tables that the catalog has no more: noticing them, deciding about them, and deleting what they left."""
+"""Dropped tables: detection, decisions about their files, and the deletion of those."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 
@@ -18,8 +19,12 @@ from artemis_lifecycle.errors import (
     Refused,
     StalePlan,
 )
-from artemis_lifecycle.lifecycle.base import Look
+from artemis_lifecycle.lifecycle.contexts import deletion_context
 from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
+from artemis_lifecycle.lifecycle.listings import take_listing
+from artemis_lifecycle.lifecycle.receipts import stored_receipt
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.metadata.types import CatalogEntry
 from artemis_lifecycle.operations.decisions import person
 from artemis_lifecycle.operations.known_tables import KnownTable
@@ -34,34 +39,38 @@ from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.protection import Protection
 
 
-class DroppedTables(Deletion):
-    """Dropped tables, from their drop to their last file."""
+@dataclass(frozen=True)
+class DroppedTables:
+    """Detects dropped tables, and scans and deletes their files."""
+
+    resources: Resources
+    steps: Steps
+    deletion: Deletion
 
     def observe_catalog(self) -> dict[str, str]:
-        """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
-        files of tables that are new or have changed; returns why, for those that cannot be read."""
         return self._observed()[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The tables that the live catalog has no more, as of now: until when their files are kept, and what became of
-        them."""
         return [self._dropped(known) for known in self._observed()[0]]
 
     def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+        resources = self.resources
         # What is missing from now on is due a while after that.
-        self.require_clocks()
-        return dropped.observe(self._live, self.live_stores, self.operations, self._live.name)
+        resources.require_clocks()
+        return dropped.observe(
+            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name
+        )
 
     def _dropped(self, known: KnownTable) -> DroppedTable:
         assert known.missing_since is not None
-        due_at = known.missing_since + self.config.policy(known.table).dropped.keep
-        scans = self.operations.scans.of_table(known.table_uuid, kind="dropped")
-        state: dropped.State = "due" if self.operations.clock.now() >= due_at else "waiting"
+        due_at = known.missing_since + self.resources.config.policy(known.table).dropped.keep
+        scans = self.resources.operations.scans.of_table(known.table_uuid, kind="dropped")
+        state: dropped.State = "due" if self.resources.operations.clock.now() >= due_at else "waiting"
         if known.gone_at is not None:
             state = "gone"
         elif known.kept_at is not None:
             state = "kept"
-        elif not dropped.has_metadata(self.live_stores, self.root, known):
+        elif not dropped.has_metadata(self.resources.live_stores, self.resources.root, known):
             state = "purged"
         return DroppedTable(
             table=known.table,
@@ -77,7 +86,7 @@ class DroppedTables(Deletion):
             approved_by=scans[0].approved_by if scans else None,
         )
 
-    def _missing(self, table: str) -> KnownTable:
+    def missing(self, table: str) -> KnownTable:
         """The one dropped table of that name or uuid."""
         having = [known for known in self._observed()[0] if table in (known.table_uuid, known.table)]
         if len(having) == 1:
@@ -95,19 +104,13 @@ class DroppedTables(Deletion):
         )
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
-        """Find what a dropped table (by name, or uuid) has left, as `delete_dropped` would delete it. Changes nothing.
-
-        What other tables read or own is kept, also a table that was made again in the same place. Raises NoSuchTable
-        for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
-        StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
-        """
-        known = self._missing(table)
-        look, absence = self._lost(known)
-        policy = self.config.policy(known.table)
-        with self._step(look, "dropped_scan") as step:
+        known = self.missing(table)
+        state, absence = self.lost(known)
+        policy = self.resources.config.policy(known.table)
+        with self.steps.run(state, "dropped_scan") as step:
             scan = dropped.scan_dropped(
-                self._deletion_context(known.table, absence),
-                self._listed(look, None, step),
+                deletion_context(self.resources, known.table, absence),
+                take_listing(self.resources, state, None, step),
                 known,
                 min_age=max(policy.orphans.min_age, policy.orphans.min_age_floor),
                 prefix_mismatch=policy.orphans.prefix_mismatch,
@@ -116,61 +119,55 @@ class DroppedTables(Deletion):
         return scan
 
     def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
-        otherwise, a person has approved it (`approve`). Goes on where an earlier run stopped; ends the table's plans.
-
-        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; somebody decided to keep the files), StalePlan when the
-        table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
-        """
-        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        resources = self.resources
+        record = resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind != "dropped":
             raise NoSuchPlan(
                 f"{record.scan_id} is a scan for orphans, not of a dropped table",
                 table=record.table,
                 hint=f"artemis delete-orphans {record.scan_id}",
             )
-        known = self.operations.known_tables.get(self._live.name, record.table_uuid)
+        known = resources.operations.known_tables.get(resources.live_catalog.name, record.table_uuid)
         job = job_of(record)
         if record.state == ScanState.DONE and not dry_run:
             if record.files:
-                self._receipt(job)
+                stored_receipt(self.steps, job)
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
-                self.operations.known_tables.gone(known.catalog, known.table_uuid)
-            return report_of(self.spark, self.live_stores, self.operations, job, self.root)
+                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
+            return report_of(resources.spark, resources.live_stores, resources.operations, job, resources.root)
         self._require_over(known, record, dry_run=dry_run)
-        look, absence = self._lost(known)
+        state, absence = self.lost(known)
         if dry_run:
-            return self._delete_scan(record, None, dry_run=True, absence=absence)
-        with self._step(look, "dropped_deletion") as step:
-            for plan in self.operations.plans.holding(known.table_uuid):
-                self.operations.plans.close(plan.plan_id, record.approved_by or self.owner, "its table was dropped")
-            report = self._delete_scan(record, step.lease, pause=step.pause, absence=absence)
+            return self.deletion.run_scan(record, None, dry_run=True, absence=absence)
+        with self.steps.run(state, "dropped_deletion") as step:
+            for plan in resources.operations.plans.holding(known.table_uuid):
+                resources.operations.plans.close(
+                    plan.plan_id, record.approved_by or resources.owner, "its table was dropped"
+                )
+            report = self.deletion.run_scan(record, step.lease, pause=step.pause, absence=absence)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)
             if step.state == "done":
                 if record.files:
-                    self._receipt(job)
-                self.operations.known_tables.gone(known.catalog, known.table_uuid)
+                    stored_receipt(self.steps, job)
+                resources.operations.known_tables.gone(known.catalog, known.table_uuid)
         return report
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
-        """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
-        no scan, or an old one, and delete what may be deleted. What stands against one is told of it, and holds up no
-        other. A dry run scans nothing."""
         return [
             self._clear(each, dry_run=dry_run)
             for each in self.dropped_tables()
-            if each.state == "due" and self.config.entry(each.table) is not None
+            if each.state == "due" and self.resources.config.entry(each.table) is not None
         ]
 
     def _clear(self, lost: DroppedTable, *, dry_run: bool) -> Cleared:
-        policy = self.config.policy(lost.table)
+        policy = self.resources.config.policy(lost.table)
         states = (ScanState.OPEN, ScanState.DELETING)
-        scans = self.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
+        scans = self.resources.operations.scans.of_table(lost.table_uuid, states, kind="dropped")
         record = scans[0] if scans else None
         try:
-            latest = self.operations.clock.now() - policy.orphans.scan_every.most
+            latest = self.resources.operations.clock.now() - policy.orphans.scan_every.most
             # What a person has approved is deleted as it was approved.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
             # Of an earlier drop, after which the table was there again.
@@ -180,7 +177,7 @@ class DroppedTables(Deletion):
             if stale and dry_run:
                 return Cleared(lost, problem="it is to be scanned")
             if stale:
-                record = self.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
+                record = self.resources.operations.scans.get(self.scan_dropped(lost.table_uuid).scan_id)
             assert record is not None
             if record.approved_by is None and policy.dropped.approval == "required":
                 waits = f"somebody's word: artemis approve {record.scan_id} --large --who … --why …"
@@ -191,36 +188,36 @@ class DroppedTables(Deletion):
         return Cleared(lost, record.scan_id, record.files, report.deleted, report.paused)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
-        """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
-        known = self._missing(table)
+        known = self.missing(table)
         require_said(known.table, who=who, why=why)
-        return self._dropped(self.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
+        return self._dropped(self.resources.operations.known_tables.keep(known.catalog, known.table_uuid, who, why))
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
-        """End a `keep_dropped`: the time runs from when the table was missed. `who` (default: the account, USER@HOST)
-        is kept. Raises NoSuchTable, PlanStateError."""
-        known = self._missing(table)
+        resources = self.resources
+        known = self.missing(table)
         return self._dropped(
-            self.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
+            resources.operations.known_tables.unkeep(known.catalog, known.table_uuid, person() if who is None else who)
         )
 
-    def _look_even_if_dropped(self, table: str, table_uuid: str | None = None) -> Look:
+    def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
         """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
         with suppress(NoSuchTable):
-            look = self._look(table)
-            if table_uuid in (None, look.metadata.table_uuid):
-                return look
-        return self._lost(self._missing(table_uuid or table))[0]
+            state = self.steps.table_state(table)
+            if table_uuid in (None, state.metadata.table_uuid):
+                return state
+        return self.lost(self.missing(table_uuid or table))[0]
 
-    def _lost(self, known: KnownTable) -> tuple[Look, Absence]:
-        """A dropped table as it was last seen, and what looks for it in the catalog."""
-        metadata = dropped.last_metadata(self.live_stores, self.root, known)
+    def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
+        """A dropped table as it was last seen, and the check that it is absent from the catalog."""
+        metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
-        absence = dropped.absence_of(self.operations, self._around, self.live_stores, known, metadata)
-        return Look(entry, metadata, self.operations.clock.now(), is_dropped=True), absence
+        absence = dropped.absence_of(
+            self.resources.operations, self.resources.database_catalogs, self.resources.live_stores, known, metadata
+        )
+        return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
-        """Raise what stands against deleting a dropped table's files now; a dry run may come before its time."""
+        """Raise what forbids the deletion of a dropped table's files now; a dry run may come before its time."""
         if known.missing_since is None:
             raise StalePlan(
                 "The table is in the catalog again",
@@ -236,7 +233,7 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 hint=f"scan again: artemis scan-dropped {quote(known.table)}",
             )
-        policy = self.config.policy(known.table)
+        policy = self.resources.config.policy(known.table)
         due_at = known.missing_since + policy.dropped.keep
         self._require_no_hold(known)
         if known.kept_at is not None and known.gone_at is None:
@@ -248,7 +245,7 @@ class DroppedTables(Deletion):
             )
         if dry_run:
             return
-        if self.operations.clock.now() < due_at:
+        if self.resources.operations.clock.now() < due_at:
             raise GraceNotOver(
                 f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
@@ -262,10 +259,10 @@ class DroppedTables(Deletion):
                 untouched="all files",
                 hint=f"artemis approve {record.scan_id} --large --who … --why …, then delete",
             )
-        self._require_small_or_approved(record)
+        self.deletion.require_small_or_approved(record)
 
     def _require_no_hold(self, known: KnownTable) -> None:
-        context = self._deletion_context(known.table, self._lost(known)[1])
+        context = deletion_context(self.resources, known.table, self.lost(known)[1])
         Protection(context, Asking(known.table_uuid, "dropped", known.table, known.table_uuid)).require_no_hold()
 
 

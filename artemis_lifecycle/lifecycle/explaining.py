@@ -1,4 +1,4 @@
-"""Why: a file's fate, a file's place in a plan, and what one plan does that another does not."""
+"""Explanations: a file's fate, a file's place in a plan, and the difference of two plans."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from artemis_lifecycle.expiration.difference import plan_difference as compare_p
 from artemis_lifecycle.expiration.explained import PlanExplanation, why_kept
 from artemis_lifecycle.expiration.lifetime import held_until
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata
-from artemis_lifecycle.lifecycle.base import Look
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
+from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.protection.context import Asking
 from artemis_lifecycle.protection.places import NOT_OWNED
 from artemis_lifecycle.protection.protection import Protection
@@ -49,24 +54,23 @@ class Explanation:
     until: datetime | None = None
 
 
-class Explaining(Orphans):
-    """Answers; changes nothing."""
+@dataclass(frozen=True)
+class Explaining:
+    """Explains files and plans. Changes nothing."""
+
+    resources: Resources
+    steps: Steps
+    expiration: Expiration
+    orphans: Orphans
 
     def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
-        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
-        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
-        """
-        first, second = (self.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
-        return compare_plans(first, second, self.rules(second.table))
+        first, second = (self.expiration.plan(plan) if isinstance(plan, str) else plan for plan in (before, after))
+        return compare_plans(first, second, self.resources.rules(second.table))
 
     def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
-        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
-
-        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
-        """
-        found = self.plan(plan) if isinstance(plan, str) else plan
+        found = self.expiration.plan(plan) if isinstance(plan, str) else plan
         _require_path(found.table, path)
-        rules = self.rules(found.table)
+        rules = self.resources.rules(found.table)
         location = normalise(path, rules)
         files = found.files()
         row = files.filter(normalise_column(files.path, rules) == location).first()
@@ -74,87 +78,83 @@ class Explaining(Orphans):
             return PlanExplanation(
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
             )
-        base = base_metadata(self.live_stores, found)
-        holders = holders_of(self._index(found.table, base), location)
+        base = base_metadata(self.resources.live_stores, found)
+        holders = holders_of(live_index(self.resources, found.table, base), location)
         return why_kept(found, path, [(holder.snapshot_id, str(holder)) for holder in holders])
 
     def explain(self, table: str, path: str) -> Explanation:
-        """A file's fate: who holds it, which plan has it, which plan or scan deleted it, or that it is an orphan.
-
-        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
-        those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
-        """
         _require_path(table, path)
-        look = self._look(table)
-        metadata, rules = look.metadata, self.rules(table)
+        state = self.steps.table_state(table)
+        metadata, rules = state.metadata, self.resources.rules(table)
         location = normalise(path, rules)
-        holders = holders_of(self._index(table, metadata), location)
+        holders = holders_of(live_index(self.resources, table, metadata), location)
         plans = [
             record
-            for record in self.operations.plans.holding(metadata.table_uuid)
-            if _names(self.spark, self.live_stores, record.files_location, location, rules)
+            for record in self.resources.operations.plans.holding(metadata.table_uuid)
+            if _names(self.resources.spark, self.resources.live_stores, record.files_location, location, rules)
         ]
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
-            holds, _ = self._guards(metadata.table_uuid)
-            by_holds = held_by(view_of(metadata), holds, milliseconds(look.read_at))
+            holds, _ = holds_and_tags(self.resources, metadata.table_uuid)
+            by_holds = held_by(view_of(metadata), holds, milliseconds(state.read_at))
             every = [reason for holder in holders for reason in by_holds.get(holder.snapshot_id or 0, ())]
             held = tuple(dict.fromkeys(every))
             names = tuple(str(holder) for holder in holders) + held
             verdict = "planned" if planned else "kept"
             reasons = planned or (f"reached from {table} at {metadata.metadata_location}",)
-            since, until = self._lifetime(look, [h.snapshot_id for h in holders if h.snapshot_id is not None])
+            since, until = self._lifetime(state, [h.snapshot_id for h in holders if h.snapshot_id is not None])
             return Explanation(path, verdict, reasons, names, since, until)
         if planned:
             return Explanation(path, "planned", planned, planned)
         fate = self._fate(metadata.table_uuid, location, rules)
         if fate is not None:
             return Explanation(path, "deleted", (fate,), ())
-        why = self._protected(look, path)
+        why = self._protected(state, path)
         if why is not None and why != NOT_OWNED:
             return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan",), (why,))
-        scan = self.latest_scan(table)
+        scan = self.orphans.latest_scan(table)
         if (
             why is None
             and scan is not None
-            and _names(self.spark, self.live_stores, scan.files_location, location, rules)
+            and _names(self.resources.spark, self.resources.live_stores, scan.files_location, location, rules)
         ):
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
-        beats = self.operations.heartbeats.live(metadata.table_uuid)
+        beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
         nobody = "no snapshot, open plan, journal or scan of the table names it"
         return Explanation(path, "unknown", (nobody, *((why,) if why is not None else ())), writers)
 
-    def _protected(self, look: Look, path: str) -> str | None:
+    def _protected(self, state: TableState, path: str) -> str | None:
         """Why an orphan deletion of the table would keep the file now, if it would."""
         import pyarrow as pa
 
         protection = Protection(
-            self._deletion_context(look.name), Asking("explain", "orphans", look.name, look.metadata.table_uuid)
+            deletion_context(self.resources, state.name),
+            Asking("explain", "orphans", state.name, state.metadata.table_uuid),
         )
         paths = pa.array([path], pa.string())
         protection.look_around()
         protection.full(lambda: [paths])
         return protection.protected().reasons(pa.table({"path": paths})).get(0)
 
-    def _lifetime(self, look: Look, snapshot_ids: Sequence[int]) -> tuple[datetime | None, datetime | None]:
-        held = [snapshot for snapshot in look.metadata.snapshots if snapshot.snapshot_id in set(snapshot_ids)]
+    def _lifetime(self, state: TableState, snapshot_ids: Sequence[int]) -> tuple[datetime | None, datetime | None]:
+        held = [snapshot for snapshot in state.metadata.snapshots if snapshot.snapshot_id in set(snapshot_ids)]
         if not held:
             return None, None
-        instant = self._instant("now", None)
-        holds, tags = self._guards(look.metadata.table_uuid)
-        settings = self._settings(look.name, instant)
-        until = held_until(look.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
+        instant = self.resources.instant("now", None)
+        holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
+        settings = retention_settings(self.resources, state.name)
+        until = held_until(state.metadata, snapshot_ids, settings, milliseconds(instant), holds=holds, tags=tags)
         since = datetime.fromtimestamp(min(snapshot.timestamp_ms for snapshot in held) / 1000, UTC)
         return since, None if until is None else datetime.fromtimestamp(until / 1000, UTC)
 
     def _fate(self, table_uuid: str, location: str, rules: LocationRules) -> str | None:
-        ended = [(record.plan_id, "plan") for record in self.operations.plans.of_table(table_uuid)]
-        ended += [(record.scan_id, "scan") for record in self.operations.scans.of_table(table_uuid)]
+        ended = [(record.plan_id, "plan") for record in self.resources.operations.plans.of_table(table_uuid)]
+        ended += [(record.scan_id, "scan") for record in self.resources.operations.scans.of_table(table_uuid)]
         for job_id, kind in ended:
-            if self.operations.journal.job(job_id) is None:
+            if self.resources.operations.journal.job(job_id) is None:
                 continue
-            outcomes = outcome_frame(self.spark, self.live_stores, self.root, job_id)
+            outcomes = outcome_frame(self.resources.spark, self.resources.live_stores, self.resources.root, job_id)
             at = normalise_column(outcomes.path, rules) == location
             row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
             if row is not None:
@@ -163,12 +163,12 @@ class Explaining(Orphans):
 
     def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
         """The same by the table for people, of deletions whose outcomes were forgotten."""
-        known = [self.operations.journal.job(job_id) for job_id in jobs]
+        known = [self.resources.operations.journal.job(job_id) for job_id in jobs]
         if not any(job is not None and job.forgotten_at is not None for job in known):
             return None
-        if not self._live.exists(f"{NAMESPACE}.deletions"):
+        if not self.resources.live_catalog.exists(f"{NAMESPACE}.deletions"):
             return None
-        rows = self.spark.table(sql_name(self.config.catalogs.live.name, NAMESPACE, "deletions"))
+        rows = self.resources.spark.table(sql_name(self.resources.config.catalogs.live.name, NAMESPACE, "deletions"))
         rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
         row = rows.filter(normalise_column(rows.path, rules) == location).first()
         if row is None:

@@ -1,4 +1,4 @@
-"""What a table has and keeps: its history, the files that kept snapshots reach, and what other windows would keep."""
+"""What a table keeps: the files that its kept snapshots reach, and what other windows would keep."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
-from artemis_lifecycle.lifecycle.base import Base
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import live_index
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
-from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
@@ -55,34 +57,30 @@ class ReachableSet:
         return self._frame.filter("kind = 'manifest_list'").select("path")
 
 
-class History(Base):
-    """Reads metadata; changes nothing."""
+@dataclass(frozen=True)
+class History:
+    """Reads metadata and manifests. Changes nothing."""
 
-    def snapshot_history(self, table: str) -> SnapshotHistory:
-        """The table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
-        look = self._look(table)
-        return SnapshotHistory.of(table, look.metadata, look.read_at)
+    resources: Resources
+    steps: Steps
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
-        """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
-
-        Raises UnreadableMetadata when a metadata file that it reads is missing, unreadable or shorter than recorded.
-        """
-        look = self._look(table)
-        instant = self._instant("now", now)
-        holds, tags = self._guards(look.metadata.table_uuid)
+        resources = self.resources
+        state = self.steps.table_state(table)
+        instant = resources.instant("now", now)
+        holds, tags = holds_and_tags(resources, state.metadata.table_uuid)
         decision = decide(
-            view_of(look.metadata), self._settings(table, instant), milliseconds(instant), holds=holds, tags=tags
+            view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
         )
-        folder = f"{self.root}/reachable/{look.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = self._index(table, look.metadata)
-        runner = Runner(self.spark)
-        write_frame(reachable_files(runner, view, decision.kept), folder, self.live_stores)
-        frame = read_frame(runner, folder, self.live_stores).frame()
+        folder = f"{resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
+        view = live_index(resources, table, state.metadata)
+        runner = Runner(resources.spark)
+        write_frame(reachable_files(runner, view, decision.kept), folder, resources.live_stores)
+        frame = read_frame(runner, folder, resources.live_stores).frame()
         totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
         return ReachableSet(
             table=table,
-            metadata_location=look.metadata.metadata_location,
+            metadata_location=state.metadata.metadata_location,
             snapshot_ids=tuple(decision.kept),
             counts={row["kind"]: row["count(path)"] for row in sorted(totals, key=lambda row: str(row["kind"]))},
             size_in_bytes=sum(row["sum(size_in_bytes)"] for row in totals),
@@ -92,23 +90,21 @@ class History(Base):
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
     ) -> RetentionCurve:
-        """What the table would hold under other windows (None: some over its whole age), and what each ref costs.
+        view = live_index(self.resources, table, self.steps.table_state(table).metadata)
+        return curve(self.resources, table, view, self.resources.instant("now", now), windows)
 
-        Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
-        """
-        metadata = self._look(table).metadata
-        return self._curve(table, self._index(table, metadata), self._instant("now", now), windows)
 
-    def _curve(
-        self, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
-    ) -> RetentionCurve:
-        holds, tags = self._guards(view.metadata.table_uuid)
-        return curve_of(
-            table,
-            view,
-            self._settings(table, instant),
-            milliseconds(instant),
-            holds=holds,
-            tags=tags,
-            windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
-        )
+def curve(
+    resources: Resources, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
+) -> RetentionCurve:
+    """What a table holds under other windows, by its index."""
+    holds, tags = holds_and_tags(resources, view.metadata.table_uuid)
+    return curve_of(
+        table,
+        view,
+        retention_settings(resources, table),
+        milliseconds(instant),
+        holds=holds,
+        tags=tags,
+        windows_ms=None if windows is None else [window // timedelta(milliseconds=1) for window in windows],
+    )

@@ -1,74 +1,41 @@
-"""For those who operate it: the kill switch, and old records."""
+"""Work for operators: taking over a catalog, and deleting old records."""
 
 from __future__ import annotations
 
-from artemis_lifecycle.catalogs.deployments import DeploymentRecord, take_over
+from artemis_lifecycle.catalogs.deployments import DeploymentRecord
+from artemis_lifecycle.catalogs.deployments import take_over as record_take_over
 from artemis_lifecycle.deletion.records import Forgotten, forget
-from artemis_lifecycle.lifecycle.base import Base, paused
-from artemis_lifecycle.operations.decisions import Decision
-from artemis_lifecycle.operations.pauses import Pause
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.operations.pauses import paused
 from artemis_lifecycle.operations.texts import require_said
 
 
-class Operating(Base):
-    """Stops work, lets it go on, and forgets what is long over."""
+def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRecord]:
+    """See `Lifecycle.take_over`."""
+    require_said(f"catalog {resources.live_catalog.name}", who=who, why=why)
+    records = resources.live_catalog.deployments(resources.live_stores)
+    # This accepts a database that was restored to an earlier time.
+    found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
+    # Another deployment may have taken it over at this moment.
+    resources.require_deployment()
+    return found
 
-    def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
-        """Make the live catalog this deployment's, whoever has it: the other one's steps are refused from now on. Who,
-        when and why are kept beside the catalog. Does nothing where it is this one's already.
 
-        The other operations database's holds, open plans, graces and heartbeats protect nothing from then on. Returns
-        the record in force. Raises BadInput where nobody, or no reason, is said; Refused for a role without rights.
-        """
-        require_said(f"catalog {self._live.name}", who=who, why=why)
-        records = self._live.deployments(self.live_stores)
-        # A database that was put back in time goes on from there by this word.
-        found = take_over(records, self.deployment, who=who, why=why, anew=self._progress.accept())
-        # Somebody else may have taken it over at this moment.
-        self.require_deployment()
-        return found
+def forget_records(resources: Resources, *, dry_run: bool) -> Forgotten:
+    """See `Lifecycle.forget_records`."""
+    now, keep = resources.operations.clock.now(), resources.config.records
 
-    def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
-        """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
-        two pieces of work, and new ones do not begin. Reading, holding, restoring and undeleting go on."""
-        table_uuid = None if table is None else self._look(table).metadata.table_uuid
-        return self.operations.pauses.begin(who, why, table_uuid, table)
-
-    def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
-        """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
-        outlives that of all. Raises BadInput where nobody is named."""
-        table_uuid = None if table is None else self._look(table).metadata.table_uuid
-        return self.operations.pauses.end(who, table_uuid, why)
-
-    def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
-        """Who decided what, why and by which account, newest first: of one table or of all; or,
-        oldest first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete what is in it."""
-        if about is not None:
-            return self.operations.decisions.about(about)
-        return self.operations.decisions.of_table(None if table is None else self._look(table).metadata.table_uuid)
-
-    def pauses(self) -> list[Pause]:
-        """The pauses that are in force."""
-        return self.operations.pauses.in_force()
-
-    def forget_records(self, *, dry_run: bool = False) -> Forgotten:
-        """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,
-        steps, leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
-
-        Raises StorageError when the store refuses; run again it goes on. A pause of all tables stops it.
-        """
-        now, keep = self.operations.clock.now(), self.config.records
-        return forget(
-            self.live_stores,
-            self.operations,
-            self.root,
-            records_before=now - keep.keep,
-            listings_before=now - keep.listings,
-            dry_run=dry_run,
-            check=self._require_no_pause,
-        )
-
-    def _require_no_pause(self) -> None:
-        for pause in self.operations.pauses.in_force():
+    def require_no_pause() -> None:
+        for pause in resources.operations.pauses.in_force():
             if pause.table_uuid is None:
                 raise paused("all tables", str(pause))
+
+    return forget(
+        resources.live_stores,
+        resources.operations,
+        resources.root,
+        records_before=now - keep.keep,
+        listings_before=now - keep.listings,
+        dry_run=dry_run,
+        check=require_no_pause,
+    )

@@ -1,22 +1,27 @@
-"""Orphan files: listing, scanning, deleting, and how a table's scans develop."""
+"""Orphan files: listings, scans, the deletion of what a scan found, and the trend of a table's scans."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.lifecycle.deletion import deletion_counts
+from artemis_lifecycle.lifecycle.contexts import cold_context, deletion_context
+from artemis_lifecycle.lifecycle.deletion import Deletion, deletion_counts
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
-from artemis_lifecycle.lifecycle.reading import Reading
-from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.lifecycle.listings import listed_locations, take_listing
+from artemis_lifecycle.lifecycle.receipts import stored_receipt
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.operations.scans import ScanState
 from artemis_lifecycle.operations.texts import require_said
 from artemis_lifecycle.orphans.candidates import metadata_files
 from artemis_lifecycle.orphans.cold import ColdScan, scan_cold
 from artemis_lifecycle.orphans.delete import job_of
-from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing, read_parquet_listing
-from artemis_lifecycle.orphans.inventory import Inventory, read_inventory
+from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
+from artemis_lifecycle.orphans.inventory import Inventory
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult, load_scan
 from artemis_lifecycle.orphans.scan import ScanSettings
@@ -30,24 +35,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Orphans(DroppedTables, Reading):
-    """Listings and scans, and the deletion of what scans found."""
+@dataclass(frozen=True)
+class Orphans:
+    """Lists and scans tables, and deletes what scans found."""
+
+    resources: Resources
+    steps: Steps
+    deletion: Deletion
+    dropped: DroppedTables
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
-        """List every file below the table's locations (or below `location` inside them), and seal the listing.
-
-        Taken before any metadata that it will be compared with; `scan_orphans(listing=...)` reads that anew.
-        """
-        look = self._look(table)
-        with self._step(look, "listing") as step:
-            listing = self._listed(look, location, step)
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "listing") as step:
+            listing = take_listing(self.resources, state, location, step)
             step.counts = {"files": listing.files, "bytes": listing.bytes}
         return listing
-
-    def latest_listing(self, table: str) -> Listing | None:
-        """The newest sealed listing of the table, if there is one."""
-        record = self.operations.scans.latest_listing(self._look(table).metadata.table_uuid)
-        return None if record is None else Listing.of_record(record)
 
     def scan_orphans(
         self,
@@ -59,44 +61,35 @@ class Orphans(DroppedTables, Reading):
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
-        """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
-
-        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, a `parquet_listing`,
-        or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its making was begun (no later than
-        the inventory or the files say; default for a DataFrame: now). Then reads the metadata, anew.
-
-        Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
-        StorageError: then there is no scan.
-        """
-        instant = None if now is None else self._instant("now", now)
-        limit = None if older_than is None else self._instant("older_than", older_than)
-        policy = self.config.policy(table)
+        instant = None if now is None else self.resources.instant("now", now)
+        limit = None if older_than is None else self.resources.instant("older_than", older_than)
+        policy = self.resources.config.policy(table)
         if isinstance(listing, (Inventory, ParquetListing)):
             # The earlier of the two, and never later than now by a store's clock that is ahead.
-            known = (listing.begun_at, self.operations.clock.now())
-            listed_at = min(known if listed_at is None else (*known, self._instant("listed_at", listed_at)))
+            known = (listing.begun_at, self.resources.operations.clock.now())
+            listed_at = min(known if listed_at is None else (*known, self.resources.instant("listed_at", listed_at)))
         whole = listing is None or isinstance(listing, Listing)
         if listing is None:
             taken = self.list_objects(table, location)
         elif isinstance(listing, Listing):
             taken = listing
         else:
-            before = self._look(table)
+            before = self.steps.table_state(table)
             taken = given_listing(
-                self.spark,
-                self.live_stores,
+                self.resources.spark,
+                self.resources.live_stores,
                 listing,
-                self._locations(before, location),
-                taken_at=self._instant("listed_at", listed_at),
-                root=self.root,
-                clock=self.operations.clock.now,
-                rules=self.rules(table),
+                listed_locations(self.resources, before, location),
+                taken_at=self.resources.instant("listed_at", listed_at),
+                root=self.resources.root,
+                clock=self.resources.operations.clock.now,
+                rules=self.resources.rules(table),
                 scheme=split(before.metadata.location).scheme or "s3",
             )
-        look = self._look(table)
-        with self._step(look, "orphan_scan") as step:
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "orphan_scan") as step:
             scan = find_orphans(
-                self._deletion_context(table),
+                deletion_context(self.resources, table),
                 taken,
                 ScanSettings(
                     min_age=policy.orphans.min_age,
@@ -109,8 +102,8 @@ class Orphans(DroppedTables, Reading):
                     missing_files=policy.orphans.missing_files if whole else "ignore",
                     is_whole=listing is None and location is None,
                 ),
-                table_uuid=look.metadata.table_uuid,
-                history_read_at=look.read_at,
+                table_uuid=state.metadata.table_uuid,
+                history_read_at=state.read_at,
             )
             step.counts = {
                 "orphans": scan.summary.orphan_files,
@@ -120,54 +113,32 @@ class Orphans(DroppedTables, Reading):
         return scan
 
     def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
-        """Decide that the catalog's pointer is right, and metadata files that are newer are no history of the table:
-        orphan scans go on, and collect what those commits wrote. Returns the files, without what was settled before.
-
-        They stop scans because the catalog may have been restored from a backup. Raises BadInput where nobody, or no
-        reason, is said; UnreadableMetadata, StorageError, LeaseTaken.
-        """
         require_said(table, who=who, why=why)
-        look = self._look(table)
-        with self._step(look, "settle_metadata") as step:
-            listing = self._listed(look, None, step)
+        state = self.steps.table_state(table)
+        with self.steps.run(state, "settle_metadata") as step:
+            listing = take_listing(self.resources, state, None, step)
             # After the listing: what was committed meanwhile is not newer.
-            metadata, rules = self._look(table).metadata, self.rules(table)
-            named, known_here = metadata_files(listing, self.live_stores), self.operations.table_locations
-            found = evidence(self.live_stores, metadata, named, rules, known_here)
+            metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
+            stores, named = self.resources.live_stores, metadata_files(listing, self.resources.live_stores)
+            found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
-            known = self.operations.settled_metadata.of_table(metadata.table_uuid)
+            known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
             new = {path: place for path in newer if (place := normalise(path, rules)) not in known}
-            self.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
+            self.resources.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
             step.counts = {"files": len(new)}
         return tuple(new)
 
-    def inventory(self, manifest: str) -> Inventory:
-        """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
-        StorageError."""
-        return read_inventory(self.live_stores, manifest)
-
-    def parquet_listing(self, location: str) -> ParquetListing:
-        """A listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified and
-        size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
-        return read_parquet_listing(self.live_stores, location)
-
     def scan_cold(self, table: str) -> ColdScan:
-        """Find the files under the cold table's location that nothing there has: what refused writers left, and killed
-        handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
-
-        Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
-        UnreadableMetadata, StorageError, LeaseTaken.
-        """
-        look = self._look(table)
-        table_uuid, policy = look.metadata.table_uuid, self.config.policy(table).orphans
-        with self._step(look, "cold_scan") as step:
-            cold, context = self._cold_side(table, table_uuid)
+        state = self.steps.table_state(table)
+        table_uuid, policy = state.metadata.table_uuid, self.resources.config.policy(table).orphans
+        with self.steps.run(state, "cold_scan") as step:
+            cold, context = cold_context(self.resources, table, table_uuid)
             found = scan_cold(
                 context,
                 cold,
-                handoff_ledger(self.live_stores, self.root, table_uuid),
+                handoff_ledger(self.resources.live_stores, self.resources.root, table_uuid),
                 table=table,
-                root=self.root,
+                root=self.resources.root,
                 min_age=max(policy.min_age, policy.min_age_floor),
                 check=step.check,
             )
@@ -175,54 +146,42 @@ class Orphans(DroppedTables, Reading):
         return found
 
     def scan(self, scan_id: str) -> OrphanScanResult:
-        """The stored scan of that id. Raises NoSuchPlan."""
-        return load_scan(self.spark, self.live_stores, self.operations, scan_id)
+        return load_scan(self.resources.spark, self.resources.live_stores, self.resources.operations, scan_id)
 
     def latest_scan(self, table: str) -> OrphanScanResult | None:
-        """The newest stored scan of the table, if there is one."""
-        records = self.operations.scans.of_table(self._look(table).metadata.table_uuid)
+        records = self.resources.operations.scans.of_table(self.steps.table_uuid(table))
         return self.scan(records[0].scan_id) if records else None
 
-    def interrupted_scans(self, table: str) -> list[ScanRecord]:
-        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
-        scan names them."""
-        table_uuid = self._look(table).metadata.table_uuid
-        return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
-
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
-        """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
-        return trend_of(table, self.operations.scans.of_table(self._look(table).metadata.table_uuid)[:limit])
+        return trend_of(table, self.resources.operations.scans.of_table(self.steps.table_uuid(table))[:limit])
 
     def in_flight(self, table: str) -> InFlight | None:
-        """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
-        table_uuid, policy = self._look(table).metadata.table_uuid, self.config.policy(table).orphans
+        table_uuid, policy = self.steps.table_uuid(table), self.resources.config.policy(table).orphans
         points = self.scan_trend(table).points
         if not points:
             return None
         return judge_in_flight(
             points,
-            self.operations.heartbeats.live(table_uuid),
+            self.resources.operations.heartbeats.live(table_uuid),
             max_share=policy.in_flight.max_share,
             scans=policy.in_flight.scans,
-            now=self.operations.clock.now(),
+            now=self.resources.operations.clock.now(),
             min_age=policy.min_age,
         )
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete the files of a stored scan, each batch after a last look: what a snapshot, a plan or a writer has got
-        hold of since the scan is kept and reported. Goes on where an earlier run stopped."""
-        record = self.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
+        record = self.resources.operations.scans.get(scan if isinstance(scan, str) else scan.scan_id)
         if record.kind == "dropped":
-            return self.delete_dropped(record.scan_id, dry_run=dry_run)
+            return self.dropped.delete_dropped(record.scan_id, dry_run=dry_run)
         if dry_run or record.state == ScanState.DONE:
             if not dry_run and record.files:
-                self._receipt(job_of(record))
-            return self._delete_scan(record, None, dry_run=dry_run)
-        self._require_small_or_approved(record)
-        with self._step(self._look(record.table), "orphan_deletion") as step:
-            report = self._delete_scan(record, step.lease, pause=step.pause)
+                stored_receipt(self.steps, job_of(record))
+            return self.deletion.run_scan(record, None, dry_run=dry_run)
+        self.deletion.require_small_or_approved(record)
+        with self.steps.run(self.steps.table_state(record.table), "orphan_deletion") as step:
+            report = self.deletion.run_scan(record, step.lease, pause=step.pause)
             step.state = "pending" if report.failed or report.pending else "done"
             step.counts = deletion_counts(report)
             if step.state == "done" and record.files:
-                self._receipt(job_of(record))
+                stored_receipt(self.steps, job_of(record))
         return report

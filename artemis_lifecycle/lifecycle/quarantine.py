@@ -1,10 +1,10 @@
-"""The quarantine: what is in it, bringing it back, and deleting it for good when its time is over."""
+"""The quarantine: undelete, and the purge of what is past its retention."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -13,9 +13,13 @@ from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted, purge, put_back
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError, Refused
 from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle.base import Look
-from artemis_lifecycle.lifecycle.deletion import id_of
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
+from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.receipts import id_of
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
@@ -31,61 +35,54 @@ if TYPE_CHECKING:
 _LISTED_AT_ONCE = 10_000
 
 
-class Quarantine(DroppedTables):
-    """What deletions moved aside."""
+@dataclass(frozen=True)
+class Quarantine:
+    """Restores or purges the files that deletions moved to quarantine."""
 
-    def quarantined(self, table: str) -> list[QuarantineRecord]:
-        """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
-        return self.operations.quarantines.of_table(self._look_even_if_dropped(table).metadata.table_uuid)
+    resources: Resources
+    steps: Steps
+    expiration: Expiration
+    deletion: Deletion
+    dropped: DroppedTables
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
-        """Put the files that a deletion moved into quarantine back to their paths, where nothing else stands now. `job`
-        is the plan or the orphan scan.
-
-        They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
-        its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
-        the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
-        left. Raises BadInput where nobody, or no reason, is said; NoSuchPlan
-        when nothing of it is in quarantine; PlanStateError while it is being deleted, and when
-        it is purged; LeaseTaken, StorageError.
-        """
+        resources = self.resources
         job_id = job if isinstance(job, str) else id_of(job)
-        record = self.operations.quarantines.get(job_id)
+        record = resources.operations.quarantines.get(job_id)
         require_said(record.table, who=who, why=why)
-        look = self._look_even_if_dropped(record.table, record.table_uuid)
-        with self._step(look, "undelete", pausable=False) as step:
+        state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
+        with self.steps.run(state, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
-            # On record first, under the lock of those who delete: nobody takes away again what is put back.
-            with table_lock(self.operations.engine, record.table_uuid, table=record.table):
-                record = self.operations.quarantines.undelete(job_id, who, why)
-            if look.is_dropped:
-                self.operations.known_tables.back(self._live.name, record.table_uuid)
-            done = put_back(self.spark, self.live_stores, self.root, record, self._job(job_id), check=step.check)
+            # The record comes first, under the lock of deletions: no deletion takes away again what is put back.
+            with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
+                record = resources.operations.quarantines.undelete(job_id, who, why)
+            if state.is_dropped:
+                resources.operations.known_tables.back(resources.live_catalog.name, record.table_uuid)
+            done = put_back(
+                resources.spark, resources.live_stores, resources.root, record, self._job(job_id), check=step.check
+            )
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}
         return done
 
     def _require_ended(self, job_id: str, table: str) -> None:
-        job = self.operations.journal.job(job_id)
+        job = self.resources.operations.journal.job(job_id)
         if job is not None and job.finished_at is not None:
             return
         do = f"let it end: artemis delete-orphans {job_id}; then undelete"
         with suppress(NoSuchPlan):
-            if self.operations.plans.get(job_id).status is PlanStatus.CLOSED:
+            if self.resources.operations.plans.get(job_id).status is PlanStatus.CLOSED:
                 return
             do = f"let it end, or end it: artemis close {job_id}; then undelete"
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
-        """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed, and what a hold covers until that ends. A dry run tells what would go. Raises
-        LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
-        look = self._look_even_if_dropped(table)
-        bucket = TokenBucket(self._deletion_settings(table).requests_per_second)
+        state = self.dropped.state_even_if_dropped(table)
+        bucket = TokenBucket(self.deletion.settings(table).requests_per_second)
         done: list[Purged] = []
-        with self._step(look, "quarantine_purge", dry_run=dry_run) as step:
-            for record in self.operations.quarantines.due(look.metadata.table_uuid):
-                protection, considered = self._protection(look, record)
+        with self.steps.run(state, "quarantine_purge", dry_run=dry_run) as step:
+            for record in self.resources.operations.quarantines.due(state.metadata.table_uuid):
+                protection, considered = self._protection(state, record)
                 try:
                     protection.require_no_hold()
                 except Refused:
@@ -94,36 +91,36 @@ class Quarantine(DroppedTables):
                 protection.look_around()
                 protection.full(considered)
                 if not dry_run:
-                    record = self.operations.quarantines.purge(record.job_id)
+                    record = self.resources.operations.quarantines.purge(record.job_id)
                 purged = purge(
-                    self.live_stores,
+                    self.resources.live_stores,
                     record,
                     kept=lambda files, ask=protection.kept, every=considered: ask(files, every),  # type: ignore[misc]
                     lock=nullcontext
                     if dry_run
-                    else partial(table_lock, self.operations.engine, record.table_uuid, table=record.table),
+                    else partial(table_lock, self.resources.operations.engine, record.table_uuid, table=record.table),
                     dry_run=dry_run,
                     take=bucket.take,
                     check=step.check,
                 )
                 if not dry_run and not purged.failed and not purged.kept:
-                    self.operations.quarantines.purged(record.job_id)
+                    self.resources.operations.quarantines.purged(record.job_id)
                 done.append(purged)
             if any(each.failed or each.kept for each in done):
                 step.state = "pending"
             step.counts = {"deleted": sum(each.deleted for each in done), "bytes": sum(each.bytes for each in done)}
         return done
 
-    def _protection(self, look: Look, record: QuarantineRecord) -> tuple[Protection, Considered]:
+    def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
         """What is asked before a job's files go from quarantine for good, and the paths of all of them."""
         snapshot_ids: tuple[int, ...] = ()
         with suppress(NoSuchPlan):
-            snapshot_ids = self.plan(record.job_id).expired_snapshots
-        asking = Asking(record.job_id, "purge", look.name, record.table_uuid, snapshot_ids)
-        absence = self._lost(self._missing(record.table_uuid))[1] if look.is_dropped else None
-        cold = self.config.catalogs.cold.warehouse
+            snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots
+        asking = Asking(record.job_id, "purge", state.name, record.table_uuid, snapshot_ids)
+        absence = self.dropped.lost(self.dropped.missing(record.table_uuid))[1] if state.is_dropped else None
+        cold = self.resources.config.catalogs.cold.warehouse
         context = replace(
-            self._deletion_context(look.name, absence),
+            deletion_context(self.resources, state.name, absence),
             reserved=() if cold is None else (cold,),
             roots=(),
             own=(record.folder,),
@@ -132,13 +129,13 @@ class Quarantine(DroppedTables):
         def considered() -> Iterator[pa.Array]:
             import pyarrow as pa
 
-            files = iter(self.live_stores.list(record.folder))
+            files = iter(self.resources.live_stores.list(record.folder))
             while paths := [file.path for file in islice(files, _LISTED_AT_ONCE)]:
                 yield pa.array(paths, pa.string())
 
         return Protection(context, asking), considered
 
     def _job(self, job_id: str) -> DeletionJob:
-        known = self.operations.journal.job(job_id)
+        known = self.resources.operations.journal.job(job_id)
         assert known is not None  # the journal has a job before its quarantine begins
         return DeletionJob(job_id, known.kind, known.table_uuid, known.table, known.files_location, known.files)

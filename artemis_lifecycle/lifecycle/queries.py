@@ -1,7 +1,8 @@
-"""SQL with the project's own clauses: reading by tag, version and instant in any tier, and tagging."""
+"""SQL with the project's own clauses: reads by tag, version and instant in any tier, and TAG SNAPSHOT."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -9,47 +10,46 @@ from artemis_lifecycle.catalogs.identifier import Identifier, parse
 from artemis_lifecycle.cold_tier.queries import Query, Tables, TagStatement, parse_tag, spark_tag
 from artemis_lifecycle.cold_tier.queries import translate as translate_query
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot
-from artemis_lifecycle.expiration.promises import max_ref_age_ms
-from artemis_lifecycle.lifecycle.base import no_such_snapshot
-from artemis_lifecycle.lifecycle.promises import Promises, Tagged
-from artemis_lifecycle.lifecycle.reading import require_readable
+from artemis_lifecycle.expiration.tags_and_holds import max_ref_age_ms, no_such_snapshot
+from artemis_lifecycle.lifecycle.reading import Reading, require_readable
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
 from artemis_lifecycle.spark.statement_errors import statement_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Queries(Promises):
-    """Translates a statement, and runs it."""
+@dataclass(frozen=True)
+class Queries:
+    """Translates and runs statements."""
+
+    resources: Resources
+    steps: Steps
+    reading: Reading
+    tags: TagsAndHolds
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
-        """What `query` would run for `sql`, in Spark's words; changes nothing.
-
-        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and
-        `FOR TIMESTAMP AS OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS
-        'x' [WITH RETENTION FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one
-        that has snapshot `n`. With `as_of` a query's tables without a clause of their own are read at that instant.
-        Raises BadInput, with the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
-        """
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
                 raise BadInput("A TAG statement names a snapshot and no instant", hint="leave out as_of")
             return self._tag_statement(statement, table)
         return translate_query(
-            self.spark,
+            self.resources.spark,
             sql,
             Tables(
-                live=self.config.catalogs.live.name,
-                cold=self.config.catalogs.cold.name,
-                listed_as=self._live.listed_as,
-                route=lambda name, asked: self.route(name, asked.as_of, asked.snapshot_id, asked.tag),
+                live=self.resources.config.catalogs.live.name,
+                cold=self.resources.config.catalogs.cold.name,
+                listed_as=self.resources.live_catalog.listed_as,
+                route=lambda name, asked: self.reading.route(name, asked.as_of, asked.snapshot_id, asked.tag),
             ),
             as_of,
         )
 
     def _tag_statement(self, statement: TagStatement, table: str | None) -> TagStatement:
-        live = self.config.catalogs.live.name
+        live = self.resources.config.catalogs.live.name
         named = statement.table and self._named(statement.table)
         if named and table and named != table:
             raise BadInput(
@@ -58,23 +58,27 @@ class Queries(Promises):
                 hint="name one of them",
             )
         found = named or table or self._table_of(statement.snapshot_id)
-        snapshot = self._look(found).metadata.snapshot(statement.snapshot_id)
+        snapshot = self.steps.table_state(found).metadata.snapshot(statement.snapshot_id)
         if snapshot is None:
             raise no_such_snapshot(found, statement.snapshot_id, "its refs")
-        age = max_ref_age_ms(statement.retain, self._instant("now", None), snapshot.timestamp_ms)
+        age = max_ref_age_ms(statement.retain, self.resources.instant("now", None), snapshot.timestamp_ms)
         return spark_tag(statement, found, live, age)
 
     def _named(self, table: str) -> str:
         """The text under which the catalog lists a table that a statement names."""
         identifier = parse(table)
-        if identifier.namespace[0] == self.config.catalogs.live.name and len(identifier.namespace) > 1:
+        if identifier.namespace[0] == self.resources.config.catalogs.live.name and len(identifier.namespace) > 1:
             # The catalog may be named too, as it is in Spark SQL.
             identifier = Identifier.of(identifier.parts[1:])
-        return self._live.listed_as(identifier) or str(identifier)
+        return self.resources.live_catalog.listed_as(identifier) or str(identifier)
 
     def _table_of(self, snapshot_id: int) -> str:
         """The one live table that has the snapshot. Reads every table's metadata file."""
-        having = [name for name in self.tables() if self._look(name).metadata.snapshot(snapshot_id) is not None]
+        having = [
+            name
+            for name in self.steps.tables()
+            if self.steps.table_state(name).metadata.snapshot(snapshot_id) is not None
+        ]
         if len(having) == 1:
             return having[0]
         if not having:
@@ -98,12 +102,6 @@ class Queries(Promises):
         who: str | None = None,
         why: str = "",
     ) -> DataFrame | Tagged:
-        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
-
-        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
-        refuses, InDeepArchive for one that has to wait for a thaw; what is wrong with single rows shows when they are
-        collected.
-        """
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",
@@ -114,7 +112,7 @@ class Queries(Promises):
             for source in found.sources:
                 require_readable(source.table, source)
             with statement_errors():
-                return self.spark.sql(found.spark_sql)
+                return self.resources.spark.sql(found.spark_sql)
         assert found.table is not None  # translate settled it
         retain = "forever" if found.retain is None else found.retain
-        return self.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)
+        return self.tags.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)

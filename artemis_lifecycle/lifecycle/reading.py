@@ -1,10 +1,8 @@
-"""Reading a table where its history is: in the live catalog, in the cold tier, or in the deep archive, which has to be
-thawed first.
-"""
+"""Reads of a table in the tier that has the snapshot: live, cold, or the deep archive, which needs a thaw first."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -19,8 +17,9 @@ from artemis_lifecycle.cold_tier.reads import read as read_rows
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.tags import former_states
 from artemis_lifecycle.errors import BadInput, HandoffFailed, InDeepArchive, NoSuchTable
-from artemis_lifecycle.lifecycle.base import Base
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.tiers import cold_tables
 from artemis_lifecycle.operations.deep_archive import ThawState
 from artemis_lifecycle.spark.java_errors import java_errors
 
@@ -28,17 +27,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Reading(Base):
-    """Finds what answers, and reads it."""
+@dataclass(frozen=True)
+class Reading:
+    """Finds the tier and the snapshot that answer a read, and reads them."""
 
-    def cold_tables(self, table_uuid: str) -> ColdTables | None:
-        """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
-        handoff. Raises UnreadableMetadata."""
-        return ColdTables.open(self._cold, self.cold_stores, self.live_stores, self.root, table_uuid)
+    resources: Resources
+    steps: Steps
 
-    def _own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
+    def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
         """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
-        tables = self.cold_tables(table_uuid)
+        tables = cold_tables(self.resources, table_uuid)
         of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
         return None if self._other_name(table, table_uuid, of) is not None else tables
 
@@ -47,16 +45,16 @@ class Reading(Base):
         if archived_as is None or archived_as == table:
             return None
         try:
-            found = self._look(archived_as)
+            found = self.steps.table_state(archived_as)
         except (NoSuchTable, BadInput):
             return None  # It was renamed.
         return archived_as if found.metadata.table_uuid == table_uuid else None
 
-    def _require_own_archive(self, table: str, table_uuid: str) -> None:
+    def require_own_archive(self, table: str, table_uuid: str) -> None:
         """Raise HandoffFailed where the archive of the table's uuid is another table's."""
-        if not self.config.policy(table).cold_tier.enabled:
+        if not self.resources.config.policy(table).cold_tier.enabled:
             return
-        identity = read_identity(self.live_stores, self.root, table_uuid)
+        identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
         other = self._other_name(table, table_uuid, None if identity is None else identity.live_table)
         if other is not None:
             raise HandoffFailed(
@@ -67,54 +65,37 @@ class Reading(Base):
                 "set cold_tier.enabled to false for it",
             )
 
-    def cold_metadata(self, table: str) -> TableMetadata | None:
-        """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
-        handoff."""
-        return self._cold_metadata(self._look(table).metadata.table_uuid)
-
-    def _cold_metadata(self, table_uuid: str) -> TableMetadata | None:
-        tables = self.cold_tables(table_uuid)
-        return None if tables is None else tables.whole()
-
     def cold_history(self, table: str) -> ColdHistory:
-        """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
-        NoSuchTable before the first handoff."""
-        table_uuid = self._look(table).metadata.table_uuid
-        cold = self.cold_tables(table_uuid)
+        table_uuid = self.steps.table_uuid(table)
+        cold = cold_tables(self.resources, table_uuid)
         if cold is None:
             raise no_cold_table(table)
-        return archived_history(table, cold, self._operations.deep_moves.snapshots(table_uuid))
+        return archived_history(table, cold, self.resources.unchecked_operations.deep_moves.snapshots(table_uuid))
 
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
-        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could. A tag
-        answers what it means, or meant at its end; with `as_of`, what it meant then.
-
-        A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
-        selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
-        """
         selector = Selector(as_of, snapshot_id, tag)
-        live = self._look(table).metadata
+        live = self.steps.table_state(table).metadata
         found = find_route(
             table,
             live,
-            self._own_cold_tables(table, live.table_uuid),
+            self.own_cold_tables(table, live.table_uuid),
             selector,
-            lambda after: former_states(self.live_stores, live, after),
+            lambda after: former_states(self.resources.live_stores, live, after),
         )
-        return self._told(live.table_uuid, found)
+        return self.described(live.table_uuid, found)
 
-    def _told(self, table_uuid: str, found: Route) -> Route:
-        """`found`, with what is to be told of its tier; a cold snapshot may be in the archive."""
+    def described(self, table_uuid: str, found: Route) -> Route:
+        """`found`, with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
-        if self._operations.deep_moves.snapshots(table_uuid, among=cold_ids):
+        if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
-        catalog = self.config.catalogs.live if found.tier == "live" else self.config.catalogs.cold
+        catalog = self.resources.config.catalogs.live if found.tier == "live" else self.resources.config.catalogs.cold
         return replace(found, storage_class=catalog.storage_class, expected_latency=catalog.expected_latency)
 
     def _route_to_archive(self, table_uuid: str, found: Route) -> Route:
-        archive, now = self.config.deep_archive, self._operations.clock.now()
+        archive, now = self.resources.config.deep_archive, self.resources.unchecked_operations.clock.now()
         route = replace(
             found,
             tier="deep-archive",
@@ -122,13 +103,13 @@ class Reading(Base):
             expected_latency=archive.expected_latency,
             readable_in=archive.expected_latency,
         )
-        for thaw in self._operations.thaws.list(table_uuid):
+        for thaw in self.resources.unchecked_operations.thaws.list(table_uuid):
             if found.snapshot_id not in thaw.snapshot_ids:
                 continue
             said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
             if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
                 # Once thawed it answers as the cold tier does.
-                latency = self.config.catalogs.cold.expected_latency
+                latency = self.resources.config.catalogs.cold.expected_latency
                 return replace(route, expected_latency=latency, readable_in=None, thaw=said)
             if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
                 left = max(timedelta(0), thaw.asked_at + archive.expected_latency - now)
@@ -140,17 +121,13 @@ class Reading(Base):
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> DataFrame:
-        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`).
-
-        Raises InDeepArchive for what has to be thawed first, and what `route` raises.
-        """
         found = self.route(table, as_of, snapshot_id, tag)
         require_readable(table, found)
-        catalogs = self.config.catalogs
+        catalogs = self.resources.config.catalogs
         with java_errors(table):
             if found.cold_table is None:
-                return read_rows(self.spark, catalogs.live.name, table, found)
-            return read_rows(self.spark, catalogs.cold.name, found.cold_table, found)
+                return read_rows(self.resources.spark, catalogs.live.name, table, found)
+            return read_rows(self.resources.spark, catalogs.cold.name, found.cold_table, found)
 
 
 def require_readable(table: str, found: Route) -> None:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import CheckConstraint, Engine, Index, func, text
 
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.errors import LifecycleError, Paused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.decisions import NewDecision
 from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one, records, table_of, update_records
@@ -125,3 +125,13 @@ class Watch:
                 continue
             if self._why is not None:
                 self._stop()
+
+
+def paused(table: str, why: str) -> Paused:
+    """The error for work on `table` that a pause, or the end of its quiet window, stopped."""
+    return Paused(
+        f"The work stopped: {why}",
+        table=table,
+        untouched="what was not finished before; it is gone on with by the next run",
+        hint="let it go on with artemis resume, or wait for the next night",
+    )

@@ -18,9 +18,9 @@ from artemis_lifecycle.cold_tier.cold_split import CLOSED_TABLES, Json, closed_t
 from artemis_lifecycle.cold_tier.cold_tables import ColdTable, ColdTables
 from artemis_lifecycle.cold_tier.tags import Meaning, continued
 from artemis_lifecycle.cold_tier.verify import verify_copies
-from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.evidence import cold_copy
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
@@ -264,7 +264,7 @@ def _prints(lifecycle: Lifecycle, table: str, ids: list[int]) -> dict[int, Print
 
 
 def _tables(lifecycle: Lifecycle, table: str) -> ColdTables:
-    found = lifecycle.cold_tables(lifecycle._look(table).metadata.table_uuid)
+    found = lifecycle.cold_tables(lifecycle.steps.table_state(table).metadata.table_uuid)
     assert found is not None
     return found
 
@@ -276,7 +276,7 @@ def _members(lifecycle: Lifecycle, table: str) -> dict[str, list[int]]:
 
 
 def _location(lifecycle: Lifecycle, name: str) -> str:
-    return lifecycle._cold.entry(name).metadata_location
+    return lifecycle.resources.cold_catalog.entry(name).metadata_location
 
 
 def _year(snapshot_id: int, ids: list[int]) -> str:

@@ -357,7 +357,7 @@ def test_costs_are_the_bytes_on_the_disk_by_the_price_table(archive: Archive, tm
     moved = lifecycle.deep_archive("db.costs")
     prices = {"STANDARD": {"gb_month": 2}, "GLACIER_IR": {"gb_month": 1, "put_per_1000": 500, "get_per_1000": 0}}
     config = lifecycle.config.model_copy(update={"prices": Prices.model_validate({"classes": prices})})
-    found = Lifecycle(config, spark=lifecycle.spark).costs("db.costs")
+    found = Lifecycle.open(config, spark=lifecycle.spark).costs("db.costs")
     tiers = {tier.tier: tier for tier in found.tiers}
     assert {name: tier.size_in_bytes for name, tier in tiers.items()} == {
         "live": _on_disk(Path(str(config.catalogs.live.warehouse).removeprefix("file://")) / "db" / "costs"),
@@ -377,7 +377,7 @@ def test_costs_are_the_bytes_on_the_disk_by_the_price_table(archive: Archive, tm
     whole = config.prices.model_copy(
         update={"classes": dict.fromkeys(["STANDARD", "GLACIER_IR", "DEEP_ARCHIVE"], ClassPrices(gb_month=1))}
     )
-    total = Lifecycle(config.model_copy(update={"prices": whole}), spark=lifecycle.spark).costs("db.costs")
+    total = Lifecycle.open(config.model_copy(update={"prices": whole}), spark=lifecycle.spark).costs("db.costs")
     assert total.per_month == pytest.approx(sum(tier.size_in_bytes for tier in found.tiers) / 2**30)
 
 

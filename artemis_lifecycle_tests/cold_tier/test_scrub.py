@@ -17,6 +17,7 @@ from artemis_lifecycle.cold_tier.scrub import RING, place_of, rotation
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.scrubs import ScrubRecord
 from artemis_lifecycle.storage.location_hash import hash_strings
@@ -203,7 +204,7 @@ def test_what_cannot_be_judged_is_an_error(opened: Callable[[str], Lifecycle]) -
     with pytest.raises(NoSuchTable):
         lifecycle.scrub_cold("db.t")
     lifecycle.hand_off(lifecycle.plan_expiration("db.t"))
-    copies = lifecycle.cold_copies("db.t", lifecycle.plans("db.t")[0].table_uuid)
+    copies = cold_copies(lifecycle.resources, "db.t", lifecycle.plans("db.t")[0].table_uuid)
     assert copies is not None
     folder = Path(copies.ledger.folder.removeprefix("file://"))
     folder.rename(folder.with_name("lost"))

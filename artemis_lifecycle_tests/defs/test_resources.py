@@ -156,4 +156,4 @@ def test_the_s3_resource_makes_the_client_of_every_store(project: Project, s3: S
 
 def test_without_an_s3_resource_the_settings_of_the_catalog_hold(project: Project) -> None:
     with build_resources({"lifecycle": project.resource()}) as resources:
-        assert resources.lifecycle.get().s3_client_factory is None
+        assert resources.lifecycle.get().resources.s3_client_factory is None

@@ -145,7 +145,7 @@ def test_a_cold_guard_that_is_lost_a_foreign_deployment_and_a_strange_schema_are
     found = _by_name(diagnose(file))
     assert found["cold guard"].status == found["operations"].status == found["roles"].status == "ok"
     with Lifecycle.open(load_config(file)) as lifecycle:
-        lifecycle.require_deployment()
+        lifecycle.resources.require_deployment()
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE iceberg_tables DISABLE TRIGGER artemis_cold"))
         connection.execute(text("UPDATE artemis_live.deployments SET operations_id = 'another'"))

@@ -32,7 +32,7 @@ def ids_of(lifecycle: Lifecycle, table: str) -> list[int]:
 def set_ages(lifecycle: Lifecycle, table: str, ages: Sequence[timedelta], now: datetime | None = None) -> datetime:
     """Each snapshot, in the order of the metadata, was committed its age before `now`; returns that instant."""
     instant = (now or datetime.now(UTC)).replace(microsecond=0)
-    entry = lifecycle._live.entry(table)
+    entry = lifecycle.resources.live_catalog.entry(table)
     document: dict[str, Any] = json.loads(lifecycle.live_stores.read(entry.metadata_location))
     assert len(document["snapshots"]) == len(ages)
     times = {}

@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 
 
 def _metadata(lifecycle: Lifecycle, table: str) -> dict[str, Any]:
-    location = lifecycle._live.entry(table).metadata_location
+    location = lifecycle.resources.live_catalog.entry(table).metadata_location
     found: dict[str, Any] = json.loads(Path(location.removeprefix("file:")).read_text())
     return found
 
@@ -84,7 +84,7 @@ def test_snapshots_refs_log_and_statistics_are_those_that_icebergs_own_leaves(
     lifecycle = make_lifecycle(retention={"rule": "iceberg"})
     lived = _lived(lifecycle, version)
     spark, live = lifecycle.spark, lifecycle.config.catalogs.live.name
-    before, location = _metadata(lifecycle, lived), lifecycle._live.entry(lived).metadata_location
+    before, location = _metadata(lifecycle, lived), lifecycle.resources.live_catalog.entry(lived).metadata_location
     ids = [snapshot["snapshot-id"] for snapshot in before["snapshots"]]
     assert before["statistics"] and before["partition-statistics"]
     jvm: Any = spark._jvm
@@ -138,12 +138,12 @@ def test_an_explicit_id_of_a_kept_ref_is_refused_as_iceberg_does_and_of_an_aged_
     for ref in ("TAG audit", "BRANCH work"):
         lifecycle.spark.sql(f"ALTER TABLE {name} CREATE {ref} AS OF VERSION {ids[1]}")
     lifecycle.spark.sql(f"ALTER TABLE {name} CREATE TAG old AS OF VERSION {ids[0]} RETAIN 1 DAYS")
-    before = lifecycle._live.entry(table)
+    before = lifecycle.resources.live_catalog.entry(table)
     with pytest.raises(
         ReferencedSnapshot, match=rf"Cannot expire {ids[1]}\. Still referenced by refs: \[audit, work\]"
     ):
         lifecycle.plan_expiration(table, snapshot_ids=[ids[0], ids[1]])
-    assert lifecycle._live.entry(table) == before and lifecycle.plans(table) == []
+    assert lifecycle.resources.live_catalog.entry(table) == before and lifecycle.plans(table) == []
     plan = lifecycle.plan_expiration(table, snapshot_ids=[ids[0], ids[2]])
     assert (plan.expired_snapshots, plan.expired_refs) == ((ids[0], ids[2]), ("old",))
     assert lifecycle.commit_expiration(plan).refs_removed == 1
@@ -154,14 +154,14 @@ def test_an_explicit_id_of_a_kept_ref_is_refused_as_iceberg_does_and_of_an_aged_
 def test_an_empty_table_has_an_empty_plan_whose_steps_do_nothing(make_lifecycle: MakeLifecycle, rule: str) -> None:
     lifecycle = make_lifecycle(retention={"rule": rule}, cold_tier={"enabled": True})
     table = make_table(lifecycle, "t", 0)
-    before = lifecycle._live.entry(table)
+    before = lifecycle.resources.live_catalog.entry(table)
     plan = lifecycle.plan_expiration(table)
     assert (plan.expired_snapshots, plan.expired_refs, dict(plan.kept), plan.summary.files) == ((), (), {}, 0)
     assert lifecycle.hand_off(plan).copied_files == 0
     assert lifecycle.commit_expiration(plan).attempts == 0
     assert lifecycle.delete_files(plan).deleted == 0
     assert lifecycle.tags(table).refs == () and len(lifecycle.tags(table).to_pandas()) == 0
-    assert lifecycle._live.entry(table) == before
+    assert lifecycle.resources.live_catalog.entry(table) == before
 
 
 def test_a_table_that_forbids_garbage_collection_meanwhile_stops_the_commit(make_lifecycle: MakeLifecycle) -> None:

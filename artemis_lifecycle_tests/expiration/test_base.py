@@ -38,7 +38,7 @@ def test_a_plan_outlives_its_base(lifecycle: Lifecycle) -> None:
     _commit(lifecycle, 3)
     with pytest.raises(MissingFile):
         lifecycle.live_stores.read(plan.base_metadata_location)
-    kept = lifecycle._look(TABLE).metadata.current_snapshot
+    kept = lifecycle.steps.table_state(TABLE).metadata.current_snapshot
     assert kept is not None
     assert not lifecycle.explain_in_plan(plan, kept.manifest_list).in_plan
     done = lifecycle.hand_off(plan.plan_id)

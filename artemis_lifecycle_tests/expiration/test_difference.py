@@ -149,7 +149,10 @@ def test_to_let_a_plan_lose_snapshots_is_not_to_let_it_be_large(make_lifecycle: 
 def test_a_large_scan_is_approved_by_the_same_verb(make_lifecycle: MakeLifecycle) -> None:
     lifecycle = make_lifecycle(deletion={"max_files": 0})
     table = make_table(lifecycle, "t", 1)
-    stray = Path(lifecycle._live.entry(table).metadata_location.removeprefix("file:")).parent.parent / "data/stray"
+    stray = (
+        Path(lifecycle.resources.live_catalog.entry(table).metadata_location.removeprefix("file:")).parent.parent
+        / "data/stray"
+    )
     stray.write_bytes(b"nobody's")
     lifecycle.live_stores.touch(f"file:{stray}", lifecycle.operations.clock.now() - 30 * DAY)
     scan = lifecycle.scan_orphans(table)

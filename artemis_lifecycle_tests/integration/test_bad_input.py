@@ -164,11 +164,18 @@ class Bench:
     def world(self) -> World:
         lifecycle = self.lifecycle
         live = lifecycle.config.catalogs.live.name
-        return World(lifecycle.spark, lifecycle.operations, lifecycle._live, live, self.home / "live", lifecycle.root)
+        return World(
+            lifecycle.spark,
+            lifecycle.operations,
+            lifecycle.resources.live_catalog,
+            live,
+            self.home / "live",
+            lifecycle.root,
+        )
 
     def remember(self) -> None:
         live = self.lifecycle.config.catalogs.live.name
-        self.pointer = self.lifecycle._live.entry(self.table).metadata_location
+        self.pointer = self.lifecycle.resources.live_catalog.entry(self.table).metadata_location
         self.document = json.loads(self.stores.read(self.pointer))
         self.files = _tree(*self.watched)
         current = self.document["current-snapshot-id"]
@@ -187,7 +194,7 @@ class Bench:
         return sorted(row[0] for row in found)
 
     def point_at(self, location: str) -> None:
-        entry = self.lifecycle._live.entry(self.table)
+        entry = self.lifecycle.resources.live_catalog.entry(self.table)
         if entry.metadata_location != location:
             with self.lifecycle.operations.engine.begin() as connection:
                 publish(
@@ -853,7 +860,7 @@ def _oldest(**fields: Any) -> Callable[[dict[str, Any]], None]:
 
 def test_expiration_of_a_table_whose_metadata_points_elsewhere(bench: Bench, told: Told) -> None:
     """Whole walks: plan, commit, delete."""
-    other = bench.lifecycle._live.entry("db.other").metadata_location
+    other = bench.lifecycle.resources.live_catalog.entry("db.other").metadata_location
     foreign = json.loads(bench.stores.read(other))
     current = next(
         s["manifest-list"]
@@ -1005,7 +1012,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
 
 def _blows(bench: Bench) -> dict[str, dict[Path, bytes | None]]:
     """What befalls the lists and manifests that the current snapshot is made of."""
-    entry = bench.lifecycle._live.entry("db.other")
+    entry = bench.lifecycle.resources.live_catalog.entry("db.other")
     foreign = parse_table_metadata(bench.stores.read(entry.metadata_location), entry.metadata_location).snapshots[-1]
     listed = manifest_lists.manifests_of(bench.stores, foreign)
     assert foreign.manifest_list is not None
@@ -1124,7 +1131,7 @@ def test_a_handoff_of_damaged_files_publishes_nothing(bench: Bench, told: Told, 
                     victim = next(path for path in sorted(bench.reached) if name in path.name)
                 victim.write_bytes(victim.read_bytes()[:-30] if name != ".parquet" else b"")
                 told.refused("handoff: damaged", case, lambda plan=plan: lifecycle.hand_off(plan))
-                assert lifecycle._cold.tables() == []
+                assert lifecycle.resources.cold_catalog.tables() == []
                 told.refused("handoff: damaged", f"{case}, commit", lambda plan=plan: lifecycle.commit_expiration(plan))
         assert plan is not None
         lifecycle.close_plan(plan, who="a test", why="over")

@@ -55,7 +55,7 @@ def _name(lifecycle: Lifecycle) -> str:
 
 
 def _place(lifecycle: Lifecycle, table: str) -> Path:
-    return local(lifecycle._look(table).metadata.location)
+    return local(lifecycle.steps.table_state(table).metadata.location)
 
 
 def _files(place: Path) -> set[Path]:
@@ -65,7 +65,7 @@ def _files(place: Path) -> set[Path]:
 
 def _drop(lifecycle: Lifecycle, table: str, *, days_ago: int = 40) -> tuple[str, Path]:
     """Drop a table whose files are two months old, as if that had been seen so long ago."""
-    place, table_uuid = _place(lifecycle, table), lifecycle._look(table).metadata.table_uuid
+    place, table_uuid = _place(lifecycle, table), lifecycle.steps.table_state(table).metadata.table_uuid
     lifecycle.observe_catalog()
     for path in _files(place):
         make_old(path, timedelta(days=60))
@@ -179,7 +179,7 @@ def test_a_renamed_table_is_not_dropped(lifecycle: Lifecycle) -> None:
 @pytest.mark.parametrize("when", ["before the scan", "before the deletion", "within the deletion"])
 def test_a_table_that_is_registered_again_lives(lifecycle: Lifecycle, when: str) -> None:
     table = make_table(lifecycle, "comes_back", 3)
-    pointer = lifecycle._look(table).entry.metadata_location
+    pointer = lifecycle.steps.table_state(table).entry.metadata_location
     _, place = _drop(lifecycle, table)
     files = _files(place)
 
@@ -284,7 +284,7 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
     late_data.unlink()
     # A table that cannot be read may be this one.
     stranger = make_table(lifecycle, "stranger", 1)
-    pointer = local(lifecycle._look(stranger).entry.metadata_location)
+    pointer = local(lifecycle.steps.table_state(stranger).entry.metadata_location)
     whole = pointer.read_bytes()
     pointer.write_bytes(b"{")
     with pytest.raises(UnreadableMetadata, match="may be the dropped one"):
@@ -299,10 +299,10 @@ def test_what_forbids_it(lifecycle: Lifecycle) -> None:
 def test_an_unreadable_table_hides_that_others_are_missing(lifecycle: Lifecycle) -> None:
     table, stranger = make_table(lifecycle, "missed", 1), make_table(lifecycle, "dark", 1)
     lifecycle.observe_catalog()
-    known = lifecycle._look(stranger).entry.metadata_location
+    known = lifecycle.steps.table_state(stranger).entry.metadata_location
     lifecycle.spark.sql(f"ALTER TABLE {_name(lifecycle)}.{stranger} RENAME TO db.dark_too")
     lifecycle.spark.sql(f"DELETE FROM {_name(lifecycle)}.db.dark_too WHERE true")
-    pointer = local(lifecycle._look("db.dark_too").entry.metadata_location)
+    pointer = local(lifecycle.steps.table_state("db.dark_too").entry.metadata_location)
     assert str(pointer) != str(local(known))
     whole = pointer.read_bytes()
     pointer.write_bytes(b"{")
@@ -320,7 +320,7 @@ def test_gc_disabled_and_a_purge(lifecycle: Lifecycle) -> None:
     _drop(lifecycle, disabled)
     with pytest.raises(GarbageCollectionDisabled):
         lifecycle.scan_dropped(disabled)
-    table_uuid = lifecycle._look(purged).metadata.table_uuid
+    table_uuid = lifecycle.steps.table_state(purged).metadata.table_uuid
     lifecycle.observe_catalog()
     lifecycle.spark.sql(f"DROP TABLE {_name(lifecycle)}.{purged} PURGE")
     assert _of(lifecycle, table_uuid).state == "purged"
@@ -332,7 +332,7 @@ def test_a_dropped_table_comes_back_from_quarantine(make_config: MakeConfig, spa
     policy = {**POLICY, "deletion": {"grace": "0s", "mode": "quarantine"}}
     with Lifecycle.open(make_config(defaults=policy), spark=spark) as lifecycle:
         table = make_table(lifecycle, "aside", 3)
-        pointer = lifecycle._look(table).entry.metadata_location
+        pointer = lifecycle.steps.table_state(table).entry.metadata_location
         table_uuid, place = _drop(lifecycle, table)
         files = _files(place)
         scan = lifecycle.scan_dropped(table)

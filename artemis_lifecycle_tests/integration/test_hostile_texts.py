@@ -107,7 +107,7 @@ def made(lifecycle: Lifecycle) -> list[int]:
         frame = spark.createDataFrame([(number, EVIL)], f"id int, `{quoted}` string").coalesce(1)
         frame.writeTo(full).option("snapshot-property.writer-id", EVIL).overwritePartitions()
     spark.sql(f"ALTER TABLE {full} CREATE BRANCH `{quoted}`")
-    data = local(lifecycle._look(TABLE).metadata.location) / "data"
+    data = local(lifecycle.steps.table_state(TABLE).metadata.location) / "data"
     for name in (os.fsencode(NAME[:80]) + b".parquet", UNDECODABLE):
         path = os.fsencode(data) + b"/" + name
         Path(os.fsdecode(path)).write_bytes(b"left behind")
@@ -236,7 +236,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("forget-records", "--dry-run")
     run("take-over", *by)
     assert not lifecycle.observe_catalog()
-    uuid = lifecycle._look(TABLE).metadata.table_uuid
+    uuid = lifecycle.steps.table_state(TABLE).metadata.table_uuid
     lifecycle.spark.sql(f"DROP TABLE {Identifier(('db',), NAME).sql(lifecycle.config.catalogs.live.name)}")
     run("dropped")
     run("scan-dropped", uuid, "--files", code=(0, 3))

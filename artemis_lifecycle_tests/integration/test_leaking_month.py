@@ -40,7 +40,7 @@ class Writers:
         self.full = f"{lifecycle.config.catalogs.live.name}.{table}"
         lifecycle.spark.sql(f"CREATE NAMESPACE {self.full.rpartition('.')[0]}")
         lifecycle.spark.sql(f"CREATE TABLE {self.full} USING iceberg AS SELECT id FROM range(10)")
-        self.place = local(lifecycle._look(table).metadata.location)
+        self.place = local(lifecycle.steps.table_state(table).metadata.location)
         self.template = next((self.place / "data").glob("*.parquet"))
         self.rows, self.committed = 10, 1
         self.leaked: list[Path] = []

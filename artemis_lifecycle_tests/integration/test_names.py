@@ -77,7 +77,7 @@ def _ids(frame: object) -> list[int]:
 
 
 def _files(lifecycle: Lifecycle, name: str) -> set[Path]:
-    place = local(lifecycle._look(name).metadata.location)
+    place = local(lifecycle.steps.table_state(name).metadata.location)
     return {path for path in place.rglob("*") if path.is_file()}
 
 
@@ -154,7 +154,7 @@ def test_the_whole_life_of_a_table(lifecycle: Lifecycle, table: str) -> None:
     lifecycle.scan_cold(table)
 
     # What nobody owns.
-    place = local(lifecycle._look(table).metadata.location)
+    place = local(lifecycle.steps.table_state(table).metadata.location)
     stray = place / "data" / "stray.parquet"
     stray.write_bytes(b"left behind")
     make_old(stray, timedelta(days=10))
@@ -172,7 +172,7 @@ def test_the_whole_life_of_a_table(lifecycle: Lifecycle, table: str) -> None:
 
 
 def test_a_dropped_table_is_found_kept_and_deleted(lifecycle: Lifecycle, table: str) -> None:
-    table_uuid, place = lifecycle._look(table).metadata.table_uuid, _files(lifecycle, table)
+    table_uuid, place = lifecycle.steps.table_state(table).metadata.table_uuid, _files(lifecycle, table)
     for path in place:
         make_old(path, timedelta(days=60))
     assert not lifecycle.observe_catalog()

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.evidence import cold_copy
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.evidence import cold_copy
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.deaths import Killed, lapse

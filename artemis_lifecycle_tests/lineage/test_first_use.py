@@ -18,7 +18,7 @@ def test_first_and_last_use_survive_expiry(lifecycle: Lifecycle) -> None:
     before = lifecycle.schema_history("db.t")
     assert [version.snapshots for version in before.versions] == [2, 1]
     # Nobody recorded anything, and asking made no table.
-    assert [name for name in lifecycle._live.tables() if name.startswith("lifecycle.")] == []
+    assert [name for name in lifecycle.resources.live_catalog.tables() if name.startswith("lifecycle.")] == []
 
     lifecycle.record_lineage("db.t")
     assert lifecycle.schema_history("db.t") == before

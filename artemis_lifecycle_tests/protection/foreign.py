@@ -90,7 +90,7 @@ def ids_of_every_snapshot(lifecycle: Lifecycle, table: str) -> dict[int, list[in
 
 
 def place(lifecycle: Lifecycle, table: str) -> Path:
-    return local(lifecycle._look(table).metadata.location)
+    return local(lifecycle.steps.table_state(table).metadata.location)
 
 
 def stray(folder: Path, name: str = "data/stray.parquet") -> Path:

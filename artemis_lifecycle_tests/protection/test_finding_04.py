@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.copies import cold_copies
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.cold_tier.world import tree
 from artemis_lifecycle_tests.conftest import MakeConfig
@@ -55,7 +56,7 @@ def shared_after_the_first_night(lifecycle: Lifecycle, ids: list[int]) -> Expira
 
 def copies_of(lifecycle: Lifecycle, plan: ExpirationPlan) -> dict[Path, str]:
     """The cold copies of the plan's files, with their kinds."""
-    copies = lifecycle.cold_copies(plan.table, plan.table_uuid)
+    copies = cold_copies(lifecycle.resources, plan.table, plan.table_uuid)
     assert copies is not None
     kinds = {row["path"]: row["kind"] for row in plan.files().collect()}
     return {
@@ -214,7 +215,7 @@ def test_a_copy_that_is_lost_in_the_grace_keeps_its_live_file_until_it_is_made_a
     plan = shared_after_the_first_night(walking, ids)
     walking.hand_off(plan)
     walking.commit_expiration(plan)
-    copies = walking.cold_copies(plan.table, plan.table_uuid)
+    copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
     lost = copies.promised(paths)[paths[0]]
@@ -239,7 +240,7 @@ def test_what_a_closed_plan_left_is_no_orphan_while_its_archived_copy_is_lost(wa
     walking.hand_off(plan)
     walking.commit_expiration(plan)
     walking.close_plan(plan, who="ann", why="it was interrupted for good")
-    copies = walking.cold_copies(plan.table, plan.table_uuid)
+    copies = cold_copies(walking.resources, plan.table, plan.table_uuid)
     assert copies is not None
     paths = [row["path"] for row in plan.files().collect()]
     lost = copies.promised(paths)[paths[0]]

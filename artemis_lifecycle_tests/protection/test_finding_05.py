@@ -97,7 +97,7 @@ def test_a_writer_that_was_killed_holds_up_an_expiration_until_its_heartbeat_lap
     table = make_table(at_once, "t", 1)
     overwrite(at_once, table, 5)
     plan = committed(at_once, table)
-    look = at_once._look(table)
+    look = at_once.steps.table_state(table)
     at_once.operations.heartbeats.beat(look.metadata.table_uuid, table, "gone-writer")
     assert at_once.delete_files(plan).deleted == 0
     lapse(at_once, "heartbeats")
@@ -113,7 +113,7 @@ def test_a_writer_that_comes_while_files_are_being_deleted_keeps_the_rest(
         table = make_table(lifecycle, "t", 1)
         overwrite(lifecycle, table, 5)
         plan = committed(lifecycle, table)
-        uuid = lifecycle._look(table).metadata.table_uuid
+        uuid = lifecycle.steps.table_state(table).metadata.table_uuid
 
         engine, come_in = lifecycle.operations.engine, []
 
@@ -179,7 +179,7 @@ def test_every_other_kind_of_deletion_keeps_them_too(
                 assert outcomes(lifecycle.delete_orphans(scan, dry_run=dry_run)) == {str(lost): ("kept", "in_flight")}
         make_all_old(folder)
         lifecycle.observe_catalog()
-        uuid = lifecycle._look(table).metadata.table_uuid
+        uuid = lifecycle.steps.table_state(table).metadata.table_uuid
         sql(lifecycle, f"DROP TABLE {{live}}.{table}")
         lifecycle.observe_catalog()
         lifecycle.operations.heartbeats.beat(uuid, table, "still-at-work", prefix)

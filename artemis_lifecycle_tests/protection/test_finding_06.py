@@ -49,7 +49,7 @@ def _rows(lifecycle: Lifecycle, table: str) -> list[int]:
 
 
 def _place(lifecycle: Lifecycle, table: str) -> Path:
-    return local(lifecycle._look(table).metadata.location)
+    return local(lifecycle.steps.table_state(table).metadata.location)
 
 
 def _take_up(lifecycle: Lifecycle, table: str, owner: str) -> None:

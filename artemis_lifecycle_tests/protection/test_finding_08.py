@@ -20,7 +20,7 @@ def found(lifecycle: Lifecycle, table: str, location: str) -> set[Path]:
 
 def test_a_scan_takes_the_tables_own_location_in_every_spelling(at_once: Lifecycle) -> None:
     table = make_table(at_once, "t", 2)
-    location = at_once._look(table).metadata.location
+    location = at_once.steps.table_state(table).metadata.location
     lost = stray(place(at_once, table))
     plain = str(place(at_once, table))
     for spelled in (location, f"{location}/", plain, f"file:{plain}", f"file://{plain}", f"file://{plain}//"):
@@ -67,5 +67,5 @@ def test_what_is_not_the_tables_is_refused_and_the_locations_are_named(at_once: 
     ):
         with pytest.raises(BadInput) as refused:
             at_once.scan_orphans(table, location=f"file://{location}" if str(location) else "")
-        assert at_once._look(table).metadata.location in str(refused.value), location
+        assert at_once.steps.table_state(table).metadata.location in str(refused.value), location
     assert lost.exists()

@@ -83,7 +83,7 @@ def test_a_former_location_stays_its_own_after_the_metadata_log_forgot_it(
             append(lifecycle, table, number)
         lost = stray(former)
         make_all_old(warehouse(lifecycle, "live"))
-        log = lifecycle._look(table).metadata.metadata_log
+        log = lifecycle.steps.table_state(table).metadata.metadata_log
         assert not any(str(former) in entry.metadata_file for entry in log)
 
         scan = lifecycle.scan_orphans(table, location=f"file://{former}")

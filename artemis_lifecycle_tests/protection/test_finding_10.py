@@ -43,7 +43,7 @@ def create(lifecycle: Lifecycle, table: str, location: Path | None = None) -> Pa
 def drop(lifecycle: Lifecycle, table: str, how: str = "") -> str:
     """Drop a table that the lifecycle has seen; its uuid."""
     lifecycle.observe_catalog()
-    uuid = lifecycle._look(table).metadata.table_uuid
+    uuid = lifecycle.steps.table_state(table).metadata.table_uuid
     sql(lifecycle, f"DROP TABLE {{live}}.{table} {how}")
     lifecycle.observe_catalog()
     make_all_old(warehouse(lifecycle, "live"))

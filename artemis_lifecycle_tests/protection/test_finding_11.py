@@ -171,14 +171,16 @@ def test_of_deployments_that_race_at_first_use_one_wins(
     base = make_config(catalogs={"live": {"uri": catalogs}, "cold": {"uri": catalogs}}, defaults=NOW)
     racing = [Lifecycle.open(with_operations(base, uri=databases.make()), spark=spark) for _ in range(3)]
     for lifecycle in racing:
-        assert lifecycle.tables() == [] and lifecycle.deployment  # Both databases are open: the race is for the record.
+        assert (
+            lifecycle.tables() == [] and lifecycle.resources.deployment
+        )  # Both databases are open: the race is for the record.
     outcomes: list[str] = []
     start = threading.Barrier(len(racing))
 
     def use(lifecycle: Lifecycle) -> None:
         start.wait()
         try:
-            lifecycle.require_deployment()
+            lifecycle.resources.require_deployment()
             outcomes.append("won")
         except OtherDeployment:
             outcomes.append("refused")
@@ -256,7 +258,7 @@ def test_the_command_takes_over(
 ) -> None:
     with Lifecycle.open(first, spark=spark) as theirs:
         make_table(theirs, "t", 1)
-        theirs.require_deployment()
+        theirs.resources.require_deployment()
     written = tmp_path / "lifecycle.yaml"
     written.write_text(second.model_dump_json(by_alias=True))
 
@@ -301,7 +303,7 @@ def apart(make_config: MakeConfig, databases: Databases, spark: SparkSession) ->
     config = make_config(catalogs={"live": {"uri": uri}, "cold": {"uri": uri}}, operations={"uri": uri}, defaults=NOW)
     with Lifecycle.open(config, spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 1)
-        assert lifecycle.deployment.place
+        assert lifecycle.resources.deployment.place
     return config, table
 
 
@@ -316,7 +318,7 @@ def test_a_role_that_may_not_make_the_record_is_told_which_grant_it_needs(
             lifecycle.scan_orphans(table)
         assert "hush" not in str(refused.value)
     with Lifecycle.open(config, spark=spark) as owner:
-        owner.require_deployment()
+        owner.resources.require_deployment()
     with Lifecycle.open(limited, spark=spark) as lifecycle:
         lifecycle.scan_orphans(table)
 
@@ -329,8 +331,8 @@ def test_a_role_for_ingest_claims_no_catalog_and_beats_only_where_it_is_seen(
     with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
         writing.check()
     with Lifecycle.open(config, spark=spark) as owner:
-        assert owner._live.deployments(owner.live_stores).newest() == []
-        owner.require_deployment()
+        assert owner.resources.live_catalog.deployments(owner.live_stores).newest() == []
+        owner.resources.require_deployment()
     with Lifecycle.open(ingest, spark=spark) as writer, writer.writing(table, "w") as writing:
         writing.check()
         elsewhere = with_operations(ingest, uri=databases.make())

@@ -120,9 +120,11 @@ def test_the_cold_catalog_beside_the_live_one_is_no_neighbor(pair: tuple[Lifecyc
     make_table(dev, "t", 1)
     live.expire("db.t")
     cold = live.config.catalogs.cold.name
-    assert live._cold.tables()
-    assert not [name for name in live._around.tables() if name.startswith(f"{cold}:")]
-    assert [name for name in dev._around.tables() if name.startswith(f"{cold}:")], "another deployment's cold tier is"
+    assert live.resources.cold_catalog.tables()
+    assert not [name for name in live.resources.database_catalogs.tables() if name.startswith(f"{cold}:")]
+    assert [name for name in dev.resources.database_catalogs.tables() if name.startswith(f"{cold}:")], (
+        "another deployment's cold tier is"
+    )
 
 
 def test_names_with_separators_in_them_are_found_by_what_the_row_says(pair: tuple[Lifecycle, Lifecycle]) -> None:
@@ -142,7 +144,7 @@ def test_names_with_separators_in_them_are_found_by_what_the_row_says(pair: tupl
                     "type": "VIEW" if table == "v" else "TABLE",
                 },
             )
-    around = CatalogsOfDatabase(live._live, (live.config.catalogs.cold.name,))
+    around = CatalogsOfDatabase(live.resources.live_catalog, (live.config.catalogs.cold.name,))
     expected = {f"{name}:a:b.c.d", f"{name}:db.t", f"{name}:e.f:g"}
     assert {each for each in around.tables() if each.startswith(name)} >= expected
     assert f"{name}:views.v" not in around.tables()
@@ -162,6 +164,6 @@ def test_a_live_table_whose_name_is_that_of_another_catalogs_table_is_an_error_a
             text("INSERT INTO iceberg_tables VALUES (:catalog, :namespace, 't', 'file:/x', NULL, 'TABLE')"),
             {"catalog": live.config.catalogs.live.name, "namespace": f"{dev.config.catalogs.live.name}:db"},
         )
-    for ask in (live._around.tables, live._around.pointers):
+    for ask in (live.resources.database_catalogs.tables, live.resources.database_catalogs.pointers):
         with pytest.raises(LocationConflict):
             ask()

@@ -28,7 +28,7 @@ from artemis_lifecycle_tests.protection.foreign import (
 
 def pointers(lifecycle: Lifecycle, table: str) -> list[str]:
     """Where the table's metadata was, oldest first, the current one last."""
-    metadata = lifecycle._look(table).metadata
+    metadata = lifecycle.steps.table_state(table).metadata
     return [entry.metadata_file for entry in metadata.metadata_log] + [metadata.metadata_location]
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import make_url, text
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ClocksDisagree
-from artemis_lifecycle.lifecycle import Lifecycle, clocks, opened
+from artemis_lifecycle.lifecycle import Lifecycle, clocks, resources
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.storage import instants
@@ -174,22 +174,22 @@ def test_stores_are_asked_once_a_minute_and_again_in_a_long_step(
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    compare = opened.require_agreement
+    compare = resources.require_agreement
 
     def counted(now: Any, folders: Iterable[Any], most: timedelta) -> None:
         folders = list(folders)
         asked.extend(folders)
         compare(now, folders, most)
 
-    monkeypatch.setattr(opened, "require_agreement", counted)
+    monkeypatch.setattr(resources, "require_agreement", counted)
     passed = 0.0
-    monkeypatch.setattr(opened, "elapsed", lambda: instants.elapsed() + passed)
+    monkeypatch.setattr(resources, "elapsed", lambda: instants.elapsed() + passed)
     with Lifecycle.open(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)
         for _ in range(3):
             lifecycle.plan_expiration(table)
         assert len(asked) == 1
-        with lifecycle._step(lifecycle._look(table), "listing") as step:
+        with lifecycle.steps.run(lifecycle.steps.table_state(table), "listing") as step:
             step.check()
             assert len(asked) == 1
             passed = 61.0
@@ -205,7 +205,7 @@ def test_a_clock_set_in_the_middle_of_a_deletion_stops_it_before_the_next_files_
     make_config: MakeConfig, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed = 0.0
-    monkeypatch.setattr(opened, "elapsed", lambda: instants.elapsed() + passed)
+    monkeypatch.setattr(resources, "elapsed", lambda: instants.elapsed() + passed)
     truth = clocks.host_now
     with Lifecycle.open(make_config(defaults=DUE), spark=spark) as lifecycle:
         table = make_table(lifecycle, "t", 2)

@@ -64,7 +64,7 @@ def test_a_long_bulk_delete_stops_when_the_session_of_its_lock_ends(
     table = make_table(at_once, "t", 1)
     lost = [stray(place(at_once, table), f"data/stray-{number:02}.parquet") for number in range(14)]
     scan = at_once.scan_orphans(table)
-    uuid = at_once._look(table).metadata.table_uuid
+    uuid = at_once.steps.table_state(table).metadata.table_uuid
     remove, begun = Stores.remove, threading.Event()
 
     def slowly(self: Stores, paths: pa.Array, *, until: float) -> Removals:
@@ -337,7 +337,7 @@ def foreign_heartbeat(lifecycle: Lifecycle, table: str, prefix: str) -> None:
                 "INSERT INTO lifecycle.heartbeats (table_uuid, table_name, writer_id, session, prefix, expires_at) "
                 "VALUES (:uuid, :table, 'foreign', 's', :prefix, clock_timestamp() + interval '10 minutes')"
             ),
-            {"uuid": lifecycle._look(table).metadata.table_uuid, "table": table, "prefix": prefix},
+            {"uuid": lifecycle.steps.table_state(table).metadata.table_uuid, "table": table, "prefix": prefix},
         )
 
 
@@ -380,7 +380,7 @@ def test_a_table_elsewhere_that_never_could_be_read_stops_deletions_unless_it_is
         overwrite(lifecycle, table, 5)
         plan = lifecycle.plan_expiration(table)
         lifecycle.commit_expiration(plan)
-        metadata = lifecycle._look(other).metadata
+        metadata = lifecycle.steps.table_state(other).metadata
         [snapshot] = metadata.snapshots
         folder = place(lifecycle, other) / "metadata"
         [manifest] = folder.glob("*-m0.avro")

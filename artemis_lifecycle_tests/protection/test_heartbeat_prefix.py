@@ -15,7 +15,7 @@ from artemis_lifecycle_tests.expiration.aged import make_table
 
 
 def _metadata(lifecycle: Lifecycle, table: str) -> TableMetadata:
-    return lifecycle._look(table).metadata
+    return lifecycle.steps.table_state(table).metadata
 
 
 @pytest.fixture

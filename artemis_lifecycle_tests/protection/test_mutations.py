@@ -33,9 +33,9 @@ from artemis_lifecycle.deletion.worker import DeletionSettings
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.base import Base
+from artemis_lifecycle.lifecycle.contexts import deletion_context
+from artemis_lifecycle.lifecycle.copies import copy_again
 from artemis_lifecycle.lifecycle.deletion import Deletion
-from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.holds import Holds
@@ -165,7 +165,10 @@ def register(lifecycle: Lifecycle, location: str, *, only: int | None = None) ->
         document |= {"refs": {}, "current-snapshot-id": -1, "snapshot-log": [], "metadata-log": []}
         location = f"{location.rpartition('/')[0]}/{uuid.uuid4()}.metadata.json"
         on_disk(location).write_text(json.dumps(document))
-    with GUARDIAN.step("a person registers a table"), lifecycle._operations.engine.begin() as connection:
+    with (
+        GUARDIAN.step("a person registers a table"),
+        lifecycle.resources.unchecked_operations.engine.begin() as connection,
+    ):
         connection.execute(
             text(
                 "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, "
@@ -177,7 +180,7 @@ def register(lifecycle: Lifecycle, location: str, *, only: int | None = None) ->
 
 def point(lifecycle: Lifecycle, location: str) -> None:
     """A person sets the catalog's pointer of the one table."""
-    with lifecycle._operations.engine.begin() as connection:
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
         connection.execute(
             text(
                 "UPDATE iceberg_tables SET metadata_location = :location WHERE catalog_name = :catalog "
@@ -190,7 +193,7 @@ def point(lifecycle: Lifecycle, location: str) -> None:
 def forget(lifecycle: Lifecycle, name: str) -> str:
     """The catalog loses a table's row, and nobody ever wrote down that it had it; returns the pointer."""
     found = pointer(lifecycle, f"db.{name}")
-    with lifecycle._operations.engine.begin() as connection:
+    with lifecycle.resources.unchecked_operations.engine.begin() as connection:
         connection.execute(
             text("DELETE FROM iceberg_tables WHERE catalog_name = :catalog AND table_name = :name"),
             {"catalog": lifecycle.config.catalogs.live.name, "name": name},
@@ -601,7 +604,7 @@ def the_lock_is_lost_at_the_last_second(stage: Stage) -> None:
 
     def act(reached: str) -> None:
         if reached == "deletion.delete_files:before":
-            with lifecycle._operations.engine.connect() as connection:
+            with lifecycle.resources.unchecked_operations.engine.connect() as connection:
                 ended = connection.execute(
                     text(
                         "SELECT pg_terminate_backend(pid) FROM lifecycle.locks JOIN pg_locks ON granted "
@@ -634,12 +637,10 @@ def taken(*targets: tuple[Any, str, Any]) -> Callable[[pytest.MonkeyPatch], None
 
 
 def _copies_are_trusted(status: PlanStatus) -> Callable[[pytest.MonkeyPatch], None]:
-    asked = Expiration._copy_again
+    def trusting(resources: Any, plan: Any, record: Any, step: Any) -> int:
+        return 0 if record.status is status else copy_again(resources, plan, record, step)
 
-    def trusting(self: Any, plan: Any, record: Any, step: Any) -> int:
-        return 0 if record.status is status else asked(self, plan, record, step)
-
-    return taken((Expiration, "_copy_again", trusting))
+    return taken(*((f"lifecycle.{module}", "copy_again", trusting) for module in ("expiration", "cold_tier")))
 
 
 def _without_dots(patch: pytest.MonkeyPatch) -> None:
@@ -655,14 +656,18 @@ def _without_dots(patch: pytest.MonkeyPatch) -> None:
 
 def _in_context(**changes: Any) -> Callable[[pytest.MonkeyPatch], None]:
     """What protection judges with, changed."""
-    context = Base._deletion_context
-    return taken((Base, "_deletion_context", lambda *asked: replace(context(*asked), **changes)))
+
+    def changed(*asked: Any) -> Any:
+        return replace(deletion_context(*asked), **changes)
+
+    modules = ("deletion", "dropped", "explaining", "orphans", "quarantine")
+    return taken(*((f"lifecycle.{module}", "deletion_context", changed) for module in modules))
 
 
 def _tiers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """Neither the roots, nor a file with its copy, nor a file's place with the other tier's: any one is enough."""
     _in_context(reserved=())(patch)
-    patch.setattr("artemis_lifecycle.lifecycle.opened.require_apart", nothing)
+    patch.setattr("artemis_lifecycle.lifecycle.resources.require_apart", nothing)
     for module in ("copy", "presence"):
         patch.setattr(f"artemis_lifecycle.cold_tier.{module}.same_file", no)
 
@@ -716,7 +721,7 @@ GUARDS = (
     ),
     Guard(
         "open plans hold what they still have to archive",
-        taken(("lifecycle.base", "unarchived", nothing)),
+        taken(("lifecycle.contexts", "unarchived", nothing)),
         another_tool_expires_what_shared_files_with_an_open_plan,
         1,
     ),
@@ -783,7 +788,7 @@ GUARDS = (
     ),
     Guard(
         "one deployment",
-        taken(("lifecycle.opened", "require_deployment", nothing)),
+        taken(("lifecycle.resources", "require_deployment", nothing)),
         another_deployment_has_a_hold,
         11,
     ),
@@ -807,7 +812,7 @@ GUARDS = (
     ),
     Guard(
         "clocks agree",
-        taken(("lifecycle.opened", "require_agreement", nothing)),
+        taken(("lifecycle.resources", "require_agreement", nothing)),
         a_clock_goes_ahead,
         15,
     ),

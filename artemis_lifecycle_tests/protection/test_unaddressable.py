@@ -106,7 +106,7 @@ def test_tables_whose_names_cannot_be_addressed_stop_no_other(lifecycle: Lifecyc
     sql(lifecycle, "CREATE TABLE {live}.db.other (id int) USING iceberg")
     append(lifecycle, "db.other", 5)
     gone = f"file://{warehouse(lifecycle, 'live')}/gone/metadata/1.metadata.json"
-    places = itertools.cycle([gone, lifecycle._look("db.other").entry.metadata_location, None, *NO_PATHS])
+    places = itertools.cycle([gone, lifecycle.steps.table_state("db.other").entry.metadata_location, None, *NO_PATHS])
     for catalog in (lifecycle.config.catalogs.live.name, BESIDE):
         for namespace, name in NAMES:
             register(lifecycle, namespace, name, next(places), catalog)

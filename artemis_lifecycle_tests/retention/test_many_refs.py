@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from artemis_lifecycle.cold_tier.tags import continued, refs_of, written
-from artemis_lifecycle.expiration.promises import table_refs
+from artemis_lifecycle.expiration.tags_and_holds import table_refs
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.metadata.types import SnapshotHistory, TableMetadata
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, held_by, ref_ends, view_of

@@ -173,12 +173,12 @@ def _what_was_said(verdict: Verdict, spoken: Mapping[str, list[dict[str, Any]]])
 
 def _snapshots(verdict: Verdict, lifecycle: Lifecycle, table: str, record: Record) -> None:
     """Every snapshot that ever was is in one of the tiers, and reads as it did."""
-    live = {snapshot.snapshot_id for snapshot in lifecycle._look(table).metadata.snapshots}
+    live = {snapshot.snapshot_id for snapshot in lifecycle.steps.table_state(table).metadata.snapshots}
     plans = [plan for plan in lifecycle.plans(table) if plan.status == PlanStatus.DONE and plan.expired_snapshots]
     expired = [snapshot for plan in plans for snapshot in lifecycle.plan(plan.plan_id).expired_snapshots]
     verdict.never(f"{table}: snapshots that two plans expired", [key for key, n in Counter(expired).items() if n > 1])
     ever = set(record.totals) | record.claimed | set(expired) | live
-    uuid = lifecycle._look(table).metadata.table_uuid
+    uuid = lifecycle.steps.table_state(table).metadata.table_uuid
     cold = lifecycle.cold_tables(uuid)
     archived = set() if cold is None else {each for each in ever if cold.holding(each) is not None}
     verdict.never(f"{table}: snapshots in neither tier", ever - live - archived)
@@ -250,7 +250,7 @@ def _deletions(verdict: Verdict, lifecycle: Lifecycle, table: str) -> set[str]:
 
 def _operations(verdict: Verdict, lifecycle: Lifecycle, table: str) -> None:
     """Every row in Postgres is at an end."""
-    table_uuid = lifecycle._look(table).metadata.table_uuid
+    table_uuid = lifecycle.steps.table_state(table).metadata.table_uuid
     plans = lifecycle.plans(table)
     verdict.never(f"{table}: plans that still hold files", [each.plan_id for each in plans if each.status in HOLDING])
     for each in plans:
@@ -285,7 +285,7 @@ def _operations(verdict: Verdict, lifecycle: Lifecycle, table: str) -> None:
 
 def _files(verdict: Verdict, lifecycle: Lifecycle, table: str) -> None:
     """On the store is what a snapshot reaches, by Iceberg's own metadata tables, and what a guard names; no more."""
-    look = lifecycle._look(table).metadata
+    look = lifecycle.steps.table_state(table).metadata
     live = f"{lifecycle.config.catalogs.live.name}.{table}"
     reached = _reached(lifecycle, live, look)
     there = {file.path for file in lifecycle.live_stores.list(look.location)}
@@ -332,7 +332,7 @@ def _reached(lifecycle: Lifecycle, table: str, metadata: TableMetadata) -> set[s
 
 def _requests(verdict: Verdict, lifecycle: Lifecycle, where: place.Place, recorded: Collection[str]) -> None:
     """Every file of a table that this project's own client deleted is in the record of deletions."""
-    begins = tuple(f"{lifecycle._look(table).metadata.location}/" for table in where.tables)
+    begins = tuple(f"{lifecycle.steps.table_state(table).metadata.location}/" for table in where.tables)
     log = (Path(where.home) / "requests.log").read_text().splitlines()
     asked: set[str] = set()
     for line in log:

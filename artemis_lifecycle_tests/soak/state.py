@@ -62,7 +62,7 @@ def _live(
     before: Mapping[int, Fingerprint],
 ) -> None:
     catalog = lifecycle.config.catalogs.live.name
-    metadata = lifecycle._look(table).metadata
+    metadata = lifecycle.steps.table_state(table).metadata
     state.live = [snapshot.snapshot_id for snapshot in metadata.snapshots]
     old = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in before]
     state.read = _rows(lifecycle, f"{catalog}.{table}", [snapshot.snapshot_id for snapshot in old])
@@ -96,7 +96,7 @@ def _live(
 
 
 def _cold(state: State, lifecycle: Lifecycle, table: str, before: Mapping[int, Fingerprint]) -> None:
-    cold = lifecycle.cold_tables(lifecycle._look(table).metadata.table_uuid)
+    cold = lifecycle.cold_tables(lifecycle.steps.table_state(table).metadata.table_uuid)
     if cold is None:
         state.wrong.append("there is no cold table")
         return
@@ -141,7 +141,7 @@ def _results(state: State, lifecycle: Lifecycle, table: str) -> None:
 
 
 def _operations(state: State, lifecycle: Lifecycle, table: str) -> None:
-    look = lifecycle._look(table)
+    look = lifecycle.steps.table_state(table)
     table_uuid = look.metadata.table_uuid
     plans = lifecycle.plans(table)
     state.never("plans that still hold files", [each.plan_id for each in plans if each.status in HOLDING])

@@ -1,5 +1,5 @@
 """An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
-here: what is done with them.
+here: the use of them.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
@@ -23,9 +25,10 @@ from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
-from artemis_lifecycle.errors import OperationsUnavailable
+from artemis_lifecycle.errors import NaiveDatetime, OperationsUnavailable
 from artemis_lifecycle.lifecycle.clocks import Folder, require_agreement
 from artemis_lifecycle.lifecycle.progress import Progress
+from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
@@ -50,59 +53,49 @@ def _warn_once(warning: str) -> None:
     _log.warning("lifecycle.yaml: %s", warning)
 
 
-class Opened:
-    """One configuration's catalogs, stores, Postgres and Spark session; see `Lifecycle`."""
+class Sessions(Protocol):
+    """What lends a Spark session, and stops it itself."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """The session, with both catalogs; started at first use."""
+
+    @property
+    def started(self) -> SparkSession | None:
+        """The session, if it was started."""
+
+
+class Resources:
+    """One configuration's catalogs, stores, Postgres and Spark session."""
 
     def __init__(
         self,
-        config: LifecycleConfig,
-        spark: SparkSession | None = None,
-        *,
-        owner: str | None = None,
-        run_id: str | None = None,
-        in_quiet_window: bool = False,
-    ) -> None:
-        """`config` must have every address (see `open`, which fills them). `owner` and `run_id` name the worker in
-        leases and step records; the default owner is user and host. `in_quiet_window`: steps stop when their table's
-        quiet window closes, and the next run goes on (schedules run so)."""
-        self.config = config
-        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
-        self.run_id = run_id
-        self.in_quiet_window = in_quiet_window
-        self._given_spark = spark
-        self._own_spark: SparkSession | None = None
-        self._prepared = False
-        self._deployment_seen_at = float("-inf")
-        self._clocks_seen_at: dict[str, float] = {}
-        for warning in config.warnings():
-            _warn_once(warning)
-        self.require_apart()
-
-    @classmethod
-    def open(
-        cls,
         config: LifecycleConfig | str | Path | None = None,
         spark: SparkSession | None = None,
         *,
         owner: str | None = None,
         run_id: str | None = None,
         in_quiet_window: bool = False,
-    ) -> Self:
-        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml in the working folder).
-
-        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running; but
-        not for a file that does not exist or is empty, nor with `ARTEMIS_EMBEDDED=never`. The cold catalog's guard is
-        verified, and restored where it is broken. Raises ConfigError (also for two tiers' roots in one place),
-        EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
-        """
-        loaded = config if isinstance(config, LifecycleConfig) else load_config(config)
-        opened = cls(fill(loaded), spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window)
-        try:
-            opened._verify_cold_guard()
-        except BaseException:
-            opened.close()
-            raise
-        return opened
+        sessions: Sessions | None = None,
+        s3_client_factory: Callable[[], Any] | None = None,
+    ) -> None:
+        """See `Lifecycle.open`. `sessions` lends a Spark session in place of `spark`; `s3_client_factory` makes the
+        stores' S3 clients."""
+        self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
+        self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
+        self.run_id = run_id
+        self.in_quiet_window = in_quiet_window
+        self._given_spark = spark
+        self._own_spark: SparkSession | None = None
+        self._prepared = False
+        self._sessions = sessions
+        self.s3_client_factory = s3_client_factory
+        self._deployment_seen_at = float("-inf")
+        self._clocks_seen_at: dict[str, float] = {}
+        for warning in self.config.warnings():
+            _warn_once(warning)
+        self.require_apart()
+        self._verify_cold_guard()
 
     def _verify_cold_guard(self) -> None:
         cold = self.config.catalogs.cold
@@ -126,19 +119,13 @@ class Opened:
         with connected(require_uri(cold)) as engine, engine.connect() as connection:
             return guard_state(connection, cold.name)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop the Spark session that this object started, and give back its connections."""
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
-        self.__dict__.pop("_around", None)
-        for name in ("_operations", "_live", "_cold"):
+        self.__dict__.pop("database_catalogs", None)
+        for name in ("unchecked_operations", "live_catalog", "cold_catalog"):
             opened = self.__dict__.pop(name, None)
             if opened is not None:
                 opened.close()
@@ -146,6 +133,8 @@ class Opened:
     @property
     def spark(self) -> SparkSession:
         """The Spark session: the given one, or one of our own, started at first use."""
+        if self._sessions is not None:
+            return self._sessions.spark_session
         if self._own_spark is None and self._given_spark is None:
             # A session that lives in this process already is its owner's to stop.
             self._given_spark = live_session()
@@ -159,9 +148,9 @@ class Opened:
             self._own_spark = open_session(session_conf(self.config, lifecycle_conf(self.config), jars))
         return self._own_spark
 
-    def _started_spark(self) -> SparkSession | None:
-        """The session, if there is one already; None rather than starting one."""
-        return self._given_spark or self._own_spark
+    def started_spark(self) -> SparkSession | None:
+        """The session, or None when it is not started yet."""
+        return self._sessions.started if self._sessions is not None else self._given_spark or self._own_spark
 
     @property
     def operations(self) -> Operations:
@@ -169,61 +158,76 @@ class Opened:
         the live catalog."""
         if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
             self.require_deployment()
-        return self._operations
+        return self.unchecked_operations
 
     @cached_property
-    def _operations(self) -> Operations:
-        """`operations`, whoever has the live catalog: for reading tables, which anybody may."""
+    def unchecked_operations(self) -> Operations:
+        """`operations` without the check of the deployment: for reads of tables, which everyone may do."""
         assert self.config.operations.uri is not None
         return Operations.open(self.config.operations.uri)
 
     @property
+    def clock(self) -> Clock:
+        """Postgres' clock, which decides ages, windows and graces."""
+        return self.unchecked_operations.clock
+
+    def instant(self, name: str, given: datetime | None) -> datetime:
+        """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
+        instant = self.clock.now() if given is None else given
+        if instant.tzinfo is None or instant.utcoffset() is None:
+            raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
+        return instant.astimezone(UTC).replace(microsecond=instant.microsecond // 1000 * 1000)
+
+    @property
     def deployment(self) -> Deployment:
         """The identity of this operations database, with the root, read now."""
-        return read_deployment(self._operations.engine, normalise(self.root))
+        return read_deployment(self.unchecked_operations.engine, normalise(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
         """Raise OtherDeployment when the live catalog belongs to another deployment, as of now. At its first use it
         becomes this one's, unless `record` is False."""
-        records = self._live.deployments(self.live_stores)
-        require_deployment(records, self._live.name, self.deployment, who=self.owner, record=record)
+        records = self.live_catalog.deployments(self.live_stores)
+        require_deployment(records, self.live_catalog.name, self.deployment, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
 
     @cached_property
     def live_stores(self) -> Stores:
         """The object stores of the live warehouse, and of sealed plans, listings and scans."""
-        return Stores(self._store_settings(self.config.catalogs.live))
+        return self._stores(self.config.catalogs.live)
 
     @cached_property
     def cold_stores(self) -> Stores:
         """The object stores of the cold warehouse."""
-        return Stores(self._store_settings(self.config.catalogs.cold))
+        return self._stores(self.config.catalogs.cold)
 
     @cached_property
-    def _live(self) -> CatalogReader:
+    def live_catalog(self) -> CatalogReader:
+        """The live catalog's tables."""
         return CatalogReader(self.config.catalogs.live)
 
     @cached_property
-    def _cold(self) -> CatalogReader:
+    def cold_catalog(self) -> CatalogReader:
+        """The cold catalog's tables."""
         return CatalogReader(self.config.catalogs.cold)
 
     @cached_property
-    def _around(self) -> CatalogsOfDatabase:
+    def database_catalogs(self) -> CatalogsOfDatabase:
         """Every table that may read files of a live table, or have its own among them."""
         live, cold = self.config.catalogs.live, self.config.catalogs.cold
         without = (cold.name,) if in_one_database(live, cold) else ()
-        return CatalogsOfDatabase(self._live, without, self.confirm)
+        return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
 
     def confirm(self) -> None:
-        """Raise what stands against going on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
+        """Raise what forbids to go on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
         self.require_deployment()
         self.require_clocks()
 
     @property
-    def _progress(self) -> Progress:
-        return Progress(self.live_stores, self.deployment, self._operations.leases)
+    def progress(self) -> Progress:
+        """How far this operations database has come."""
+        return Progress(self.live_stores, self.deployment, self.unchecked_operations.leases)
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
@@ -241,17 +245,18 @@ class Opened:
             for clock, folder in asked.items()
             if now - self._clocks_seen_at.get(clock, float("-inf")) > _CLOCKS_SEEN_FOR
         }
-        require_agreement(self._operations.clock.now, due.values(), self.config.clocks.max_difference)
+        require_agreement(self.clock.now, due.values(), self.config.clocks.max_difference)
         self._clocks_seen_at |= dict.fromkeys(due, now)
 
-    def _store_settings(self, catalog: Catalog) -> StoreSettings:
-        return StoreSettings.from_catalog(
+    def _stores(self, catalog: Catalog) -> Stores:
+        settings = StoreSettings.from_catalog(
             catalog, self.config.defaults.budgets, self.config.operations.uri, self.config.reading
         )
+        return Stores(settings, self.s3_client_factory)
 
     @property
     def root(self) -> str:
-        """Where sealed plans, listings and scans stand."""
+        """The folder of sealed plans, listings and scans."""
         assert self.config.operations.root is not None
         return self.config.operations.root
 

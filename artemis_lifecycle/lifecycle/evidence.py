@@ -1,4 +1,6 @@
-"""What checks look at: files that are there, in the live table and in the cold one. Reads only; imports no dagster."""
+"""Evidence for checks: the files that the store has, of the live table and of the cold one. Reads only."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +83,7 @@ def _deletions_since(lifecycle: Lifecycle, table_uuid: str, listing_id: str) -> 
     return [job.job_id for job in jobs if job.finished_at is None or job.finished_at >= began]
 
 
-def _paths(frame: "DataFrame") -> Iterator[str]:
+def _paths(frame: DataFrame) -> Iterator[str]:
     return (row["path"] for row in frame.toLocalIterator())
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.config.durations import format_duration
 from artemis_lifecycle.config.policies import Thin
+from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref, TableMetadata
 from artemis_lifecycle.operations.deep_archive import ThawRecord
 from artemis_lifecycle.operations.holds import Hold
@@ -249,3 +251,13 @@ def _instant(at_ms: int | None) -> datetime | None:
         return datetime(1970, 1, 1, tzinfo=UTC) + at_ms * _MS
     except OverflowError:
         return None
+
+
+def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:
+    """The error for a snapshot that the live table does not have."""
+    return NoSuchSnapshot(
+        f"The live table has no snapshot {snapshot_id}",
+        table=table,
+        untouched=untouched,
+        hint=f"artemis history {quote(table)} lists the snapshots that it has",
+    )

@@ -1,0 +1,85 @@
+"""What protection needs to decide on files of a live table, a dropped table, or the cold tables."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from artemis_lifecycle.cold_tier.cold_side import ColdSide
+from artemis_lifecycle.cold_tier.paths import no_cold_table, read_identity
+from artemis_lifecycle.expiration.plan import load_plan, unarchived
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, cold_tables
+from artemis_lifecycle.protection.absence import Absence
+from artemis_lifecycle.protection.context import DeletionContext
+
+
+def deletion_context(resources: Resources, table: str, dropped: Absence | None = None) -> DeletionContext:
+    """What protection needs for files of a live table, or of a `dropped` one."""
+    config = resources.config
+    live = config.catalogs.live
+    # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
+    tiers = (config.catalogs.cold.warehouse, config.quarantine.root)
+    return DeletionContext(
+        spark=resources.spark,
+        stores=resources.live_stores,
+        operations=resources.operations,
+        catalog=resources.database_catalogs,
+        confirm=resources.confirm,
+        catalog_name=live.name,
+        table=table,
+        root=resources.root,
+        rules=resources.rules(table),
+        rules_of=resources.rules,
+        reserved=tuple(tier.rstrip("/") for tier in tiers if tier is not None),
+        roots=tuple(root for root in (live.warehouse, *live.roots) if root is not None),
+        hidden=config.policy(table).orphans.hidden,
+        isolated=live.is_isolated,
+        archived=partial(_archived, resources),
+        overtaken=lambda plan, metadata: unarchived(
+            resources.live_stores,
+            load_plan(resources.spark, resources.live_stores, resources.operations, plan.plan_id),
+            metadata,
+        ),
+        dropped=dropped,
+    )
+
+
+def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[ColdSide, DeletionContext]:
+    """The cold tables of a live table, and what protection needs for their files. Raises NoSuchTable before the first
+    handoff."""
+    config = resources.config
+    identity = read_identity(resources.live_stores, resources.root, table_uuid)
+    if identity is None:
+        raise no_cold_table(table)
+    side = ColdSide(
+        table,
+        identity,
+        resources.cold_catalog,
+        lambda: cold_tables(resources, table_uuid),
+        lambda metadata: cold_index(resources, table, metadata),
+    )
+    side.current()
+    others = (config.catalogs.live.warehouse, config.quarantine.root)
+    return side, DeletionContext(
+        spark=resources.spark,
+        stores=resources.cold_stores,
+        root_stores=resources.live_stores,
+        operations=resources.operations,
+        catalog=side,
+        confirm=resources.confirm,
+        catalog_name=resources.cold_catalog.name,
+        table=identity.cold_table,
+        # The tables around these have indexes of their own: as one with their closed tables they have others.
+        root=f"{resources.root}/cold/others",
+        rules=resources.rules(table),
+        rules_of=resources.rules,
+        reserved=tuple(tier.rstrip("/") for tier in others if tier is not None),
+        hidden="scan",
+        own=(identity.cold_location,),
+        cold=side,
+    )
+
+
+def _archived(resources: Resources, table_uuid: str) -> frozenset[int]:
+    cold = cold_metadata(resources, table_uuid)
+    return frozenset() if cold is None else frozenset(each.snapshot_id for each in cold.snapshots)

@@ -1,0 +1,41 @@
+"""What the rules of retention need for a table: its settings, holds and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from artemis_lifecycle.expiration.tags_and_holds import hold_views, tag_views, thinning_tiers
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, TagView
+from artemis_lifecycle.storage.instants import milliseconds
+
+
+def retention_settings(
+    resources: Resources,
+    table: str,
+    older_than: datetime | None = None,
+    retain_last: int | None = None,
+    snapshot_ids: Sequence[int] | None = None,
+) -> RetentionSettings:
+    """The settings of the table's policy. What the call asks for takes precedence."""
+    retention = resources.config.policy(table).retention
+    return RetentionSettings(
+        rule=retention.rule,
+        window_ms=retention.window // timedelta(milliseconds=1),
+        min_snapshots=retention.min_snapshots,
+        max_snapshots=retention.max_snapshots,
+        expire_limit=retention.expire_limit,
+        next_timestamp=retention.next_timestamp,
+        thinning=thinning_tiers(retention.thin),
+        older_than_ms=None if older_than is None else milliseconds(resources.instant("older_than", older_than)),
+        retain_last=retain_last,
+        explicit_ids=tuple(snapshot_ids or ()),
+        explicit_window=resources.config.explicit_window(table) is not None,
+    )
+
+
+def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
+    """The holds in force on a table, and its tags."""
+    holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
+    return hold_views(holds), tag_views(resources.operations.tags.of_table(table_uuid))

@@ -1,0 +1,241 @@
+"""What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
+Does not belong here: what only one step needs.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import date, datetime
+from importlib.metadata import version
+from typing import Literal
+
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.maintenance.actions import Worker
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import CatalogEntry, TableMetadata
+from artemis_lifecycle.operations.known_tables import Seen
+from artemis_lifecycle.operations.leases import Lease
+from artemis_lifecycle.operations.pauses import Watch, paused
+from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.protection.limits import in_quiet_window as is_in_quiet_window
+from artemis_lifecycle.protection.ownership import own_locations
+from artemis_lifecycle.spark.java_errors import java_errors
+from artemis_lifecycle.spark.session import driver_pid
+
+_COLD = frozenset({"cold_scan", "deep_archive"})
+"""Steps that judge files of the cold warehouse by age."""
+
+
+@dataclass(frozen=True)
+class TableState:
+    """A table at one moment: its catalog row, and the metadata file that the row named."""
+
+    entry: CatalogEntry
+    metadata: TableMetadata
+    read_at: datetime
+    is_dropped: bool = False
+
+    @property
+    def name(self) -> str:
+        """The table's identifier."""
+        return self.entry.identifier
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Reads the state of tables, and runs steps on them."""
+
+    resources: Resources
+
+    def tables(self) -> list[str]:
+        """The live catalog's tables, without the project's own result tables."""
+        return [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
+
+    def table_state(self, table: str) -> TableState:
+        """The table as it is now. Raises NoSuchTable, UnreadableMetadata."""
+        # The instant before the reading: metadata counts as newer than a listing only when all of it is.
+        read_at = self.resources.clock.now()
+        entry = self.resources.live_catalog.entry(table)
+        return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
+
+    def table_uuid(self, table: str) -> str:
+        """The uuid of the table that has the name now. Raises NoSuchTable, UnreadableMetadata."""
+        return self.table_state(table).metadata.table_uuid
+
+    def worker(self, what: str) -> Worker:
+        """Who commits to tables in a step, for the snapshots' summaries."""
+        return Worker(
+            writer_id=f"artemis-lifecycle/{what}",
+            invocation_id=self.resources.run_id or uuid.uuid4().hex,
+            commit_hash=os.environ.get("ARTEMIS_COMMIT_HASH") or f"artemis-lifecycle {version('artemis-lifecycle')}",
+            trigger_type="schedule" if self.resources.run_id else "manual",
+            operator=None if self.resources.run_id else self.resources.owner,
+        )
+
+    @contextmanager
+    def run(self, state: TableState, step: str, *, dry_run: bool = False, pausable: bool = True) -> Iterator[Step]:
+        """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing.
+
+        A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
+        next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+
+        Raises OtherDeployment before all else when the catalog is another deployment's, or the operations database was
+        put back in time; ClocksDisagree, for steps that may be paused: what brings back or keeps needs no clock.
+        """
+        self.resources.require_deployment()
+        self.resources.progress.require()
+        if not pausable:
+            with self._leased(state, step, dry_run=dry_run) as running:
+                yield running
+            return
+        self.resources.require_clocks(state.metadata.location, cold=step in _COLD)
+        tag = f"artemis-{uuid.uuid4().hex}"
+        with self._watched(state, tag) as watch:
+            if watch.why is not None:
+                raise paused(state.name, watch.why)
+            with self._leased(state, step, dry_run=dry_run, watch=watch) as running, self._tagged_jobs(tag):
+                try:
+                    yield running
+                except LifecycleError:
+                    raise
+                except Exception as error:
+                    if watch.why is None:
+                        raise
+                    # Its Spark jobs were cancelled under it.
+                    raise paused(state.name, watch.why) from error
+
+    def _watched(self, state: TableState, tag: str) -> Watch:
+        """Checks each second what stops work on the table; Spark jobs with that tag are cancelled then."""
+        table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
+
+        def why() -> str | None:
+            pause = self.resources.unchecked_operations.pauses.of_table(table_uuid)
+            if pause is not None:
+                return str(pause)
+            if self.resources.in_quiet_window and not is_in_quiet_window(window, self.resources.operations.clock.now()):
+                return f"the quiet window ({window.start} to {window.end} {window.timezone}) is over"
+            return None
+
+        def cancel() -> None:
+            session = self.resources.started_spark()
+            if session is not None:
+                session.sparkContext.cancelJobsWithTag(tag)
+
+        return Watch(why, cancel)
+
+    @contextmanager
+    def _tagged_jobs(self, tag: str) -> Iterator[None]:
+        """Tag this thread's Spark jobs. Inside the lease, which names Spark's driver and so has started it."""
+        session = self.resources.started_spark()
+        if session is None:
+            yield
+            return
+        session.sparkContext.addJobTag(tag)
+        try:
+            yield
+        finally:
+            session.sparkContext.removeJobTag(tag)
+
+    @contextmanager
+    def _leased(self, state: TableState, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
+        table, resources, operations = state.name, self.resources, self.resources.unchecked_operations
+        resources.require_apart()
+        if not dry_run:
+            operations.leases.require_free(state.metadata.table_uuid)
+        night = resources.config.policy(table).quiet_window.night(resources.clock.now())
+        lease: AbstractContextManager[Lease | None] = (
+            nullcontext()
+            if dry_run
+            else operations.leases.hold(
+                state.metadata.table_uuid,
+                step=step,
+                owner=resources.owner,
+                table=table,
+                run_id=resources.run_id,
+                process=self._processes(),
+            )
+        )
+        if not dry_run and not state.is_dropped:
+            # Should it be dropped, its files are found by this.
+            operations.known_tables.saw(
+                resources.live_catalog.name, state.metadata.table_uuid, Seen(table, state.metadata.metadata_location)
+            )
+            # Should it move, its files at this place stay its own.
+            operations.table_locations.saw(
+                state.metadata.table_uuid,
+                own_locations(state.metadata, resources.rules(table)),
+                state.metadata.metadata_location,
+            )
+        with lease as held:
+            if held is not None:
+                resources.progress.reached(held.token)
+            step_id = operations.steps.start(
+                state.metadata.table_uuid,
+                table,
+                step,
+                night=night,
+                owner=resources.owner,
+                run_id=resources.run_id,
+                dry_run=dry_run,
+            )
+
+            def confirm() -> None:
+                resources.require_apart()
+                if watch is not None:
+                    resources.require_clocks()
+
+            running = Step(table, night, held, watch, confirm)
+            try:
+                with java_errors(table):
+                    yield running
+            except BaseException as error:
+                operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
+                raise
+            operations.steps.finish(step_id, state=running.state, counts=running.counts)
+
+    def _processes(self) -> str | None:
+        """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
+        driver = driver_pid() if self.resources.spark is not None else None
+        return None if driver is None else mark([os.getpid(), driver])
+
+
+class Step:
+    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, Paused, and what
+    `confirm` raises."""
+
+    def __init__(
+        self,
+        table: str,
+        night: date,
+        lease: Lease | None,
+        watch: Watch | None,
+        confirm: Callable[[], None] | None,
+    ) -> None:
+        self.table = table
+        self.night = night
+        self.lease = lease
+        self._watch = watch
+        self._confirm = confirm
+        self.state: Literal["done", "pending", "skipped"] = "done"
+        self.counts: Mapping[str, int] = {}
+
+    def pause(self) -> str | None:
+        """Why the work has to stop, if it has to."""
+        return None if self._watch is None else self._watch.why
+
+    def check(self) -> None:
+        """Raise what forbids to go on, as of now."""
+        if self.lease is not None:
+            self.lease.check()
+        why = self.pause()
+        if why is not None:
+            raise paused(self.table, why)
+        if self._confirm is not None:
+            self._confirm()

@@ -1,0 +1,35 @@
+"""What a table has in each tier: the index of its manifests, and its cold tables."""
+
+from __future__ import annotations
+
+from artemis_lifecycle.cold_tier import verify
+from artemis_lifecycle.cold_tier.cold_tables import ColdTables
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.walk import indexed
+
+
+def live_index(resources: Resources, table: str, metadata: TableMetadata) -> IndexView:
+    """The manifest index of a live table, up to that metadata."""
+    settings = IndexSettings.from_config(resources.config, table)
+    stores, rules = resources.live_stores, resources.rules(table)
+    return indexed(resources.spark, stores, metadata, rules, resources.root, settings)
+
+
+def cold_index(resources: Resources, table: str, cold: TableMetadata) -> IndexView:
+    """The manifest index of the cold tables of a live one."""
+    stores, rules = resources.cold_stores, resources.rules(table)
+    return verify.cold_index(resources.spark, stores, resources.live_stores, cold, rules, resources.root)
+
+
+def cold_tables(resources: Resources, table_uuid: str) -> ColdTables | None:
+    """The cold tables of the live table with that uuid; None before its first handoff. Raises UnreadableMetadata."""
+    stores = resources.cold_stores, resources.live_stores
+    return ColdTables.open(resources.cold_catalog, *stores, resources.root, table_uuid)
+
+
+def cold_metadata(resources: Resources, table_uuid: str) -> TableMetadata | None:
+    """The metadata of all cold tables of the live table with that uuid, as one; None before its first handoff."""
+    tables = cold_tables(resources, table_uuid)
+    return None if tables is None else tables.whole()

@@ -1,0 +1,56 @@
+"""Whatever is private to a module stays in it, and `Lifecycle` is composed of services. Import rules are in
+pyproject.toml."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import artemis_lifecycle
+from artemis_lifecycle.lifecycle import Lifecycle
+
+PACKAGE = Path(artemis_lifecycle.__file__).parent
+MODULES = {
+    str(path.relative_to(PACKAGE)): ast.parse(path.read_text())
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "migrations" not in path.parts
+}
+
+
+LIBRARIES = {"_jvm", "_mapping"}
+"""Names of PySpark and SQLAlchemy that a module also has for its own."""
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _defined(module: ast.Module) -> set[str]:
+    """The private names that the module defines: functions, classes, variables, fields and attributes of `self`."""
+    names: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.id if isinstance(node, ast.Name) else node.attr)
+    return {name for name in names if _is_private(name)} - LIBRARIES
+
+
+def _foreign(module: ast.Module, elsewhere: set[str]) -> Iterator[str]:
+    own = _defined(module)
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("artemis_lifecycle"):
+            yield from (f"line {node.lineno}: imports {each.name}" for each in node.names if _is_private(each.name))
+        elif isinstance(node, ast.Attribute) and node.attr in elsewhere - own:
+            yield f"line {node.lineno}: uses {ast.unparse(node)}"
+
+
+def test_no_module_uses_what_is_private_to_another() -> None:
+    everywhere = set().union(*(_defined(module) for module in MODULES.values()))
+    used = [f"{name}, {each}" for name, module in MODULES.items() for each in _foreign(module, everywhere)]
+    assert used == []
+
+
+def test_lifecycle_inherits_nothing() -> None:
+    assert Lifecycle.__bases__ == (object,)
