@@ -48,6 +48,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.orphans.external_listing import ParquetListing, given_listing
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.configuration import config_in
