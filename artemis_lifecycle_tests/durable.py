@@ -13,8 +13,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Literal
 from unittest import mock
 
@@ -173,14 +174,15 @@ class Writes:
     def _commit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def commit_impl(connection: Connection) -> None:
             self._alive()
-            with connection.connection.cursor() as cursor:
+            with closing(connection.connection.cursor()) as cursor:
                 # Postgres gives a transaction its number when it first writes.
                 cursor.execute("SELECT pg_current_xact_id_if_assigned()::text, to_regclass('iceberg_tables') IS NULL")
-                number, nowhere = cursor.fetchone()
+                (row,) = cursor.fetchall()
+                number, nowhere = row
                 swaps = False
                 if number is not None and not nowhere:
                     cursor.execute("SELECT EXISTS (SELECT FROM iceberg_tables WHERE xmin = %s::xid8::xid)", (number,))
-                    swaps = cursor.fetchone()[0]
+                    ((swaps,),) = cursor.fetchall()
             if number is None:
                 original(connection)
                 return
@@ -216,10 +218,10 @@ class Writes:
 
 def _place() -> str:
     """The innermost code of the product, below the stores and the named points, that is at work in this thread."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         if name.startswith("artemis_lifecycle.") and not name.startswith(("artemis_lifecycle.storage.", f"{__name__}")):
             return f"{name.removeprefix('artemis_lifecycle.')}.{frame.f_code.co_name}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return "?"

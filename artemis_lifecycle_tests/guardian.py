@@ -156,7 +156,7 @@ class Census:
     rows: dict[tuple[Key, int], Print | None] = field(default_factory=dict)
 
     def stamp_of(self, reads: Reads) -> Stamp:
-        return tuple(sorted((path, self.stamps.get(path)) for path in reads.files))  # type: ignore[type-var]
+        return tuple(sorted((path, self.stamps.get(path)) for path in reads.files))
 
     def is_whole(self, reads: Reads) -> bool:
         """Whether it can be read now, without a thaw."""
@@ -409,14 +409,17 @@ class Guardian:
     # --- the judgement ----------------------------------------------------------------------------------------------
 
     def _judge(self, name: str, world: World | None, before: Census) -> None:
+        if world is None:
+            return
         begun = time.perf_counter()
         try:
             with self._lock:
                 # Another thread may commit and delete while the census is taken: only what stands still is judged.
                 for _ in range(10):
-                    after = None if world is None else self.census(world)
-                    if world is None or after is None:
+                    census = self.census(world)
+                    if census is None:
                         return
+                    after = census
                     found = [*self._lost(before, after), *self._left(before, after)]
                     found += self._changed(world, before, after)
                     if not found or _pointers(world) == after.pointers:
@@ -551,7 +554,8 @@ def _pointers(world: World) -> dict[tuple[str, str, str], str] | None:
     try:
         with connection, connection.cursor() as cursor:
             cursor.execute("SELECT to_regclass('iceberg_tables') IS NULL")
-            if cursor.fetchone()[0]:
+            row = cursor.fetchone()
+            if row is None or row[0]:
                 return {}
             cursor.execute(
                 "SELECT catalog_name, table_namespace, table_name, metadata_location FROM iceberg_tables t "

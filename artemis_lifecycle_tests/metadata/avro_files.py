@@ -147,7 +147,7 @@ def _recoded(data: bytes, codec: str, encode: Callable[[bytes], bytes]) -> bytes
     out.write(head.replace(b"avro.codec" + _varint(4) + b"null", b"avro.codec" + _varint(len(codec)) + codec.encode()))
     out.write(SYNC)
     for block in fastavro.block_reader(io.BytesIO(data)):
-        encoded = encode(block.bytes_.getvalue())
+        encoded = encode(block.bytes_.getvalue())  # type: ignore[attr-defined]
         out.write(_varint(block.num_records) + _varint(len(encoded)) + encoded + SYNC)
     return out.getvalue()
 

@@ -16,7 +16,7 @@ _SCHEMA = {
 
 
 def snapshot_node(
-    snapshot_id: int, parent_id: int | None, timestamp_ms: int, sequence_number: int = 1, **fields: Any
+    snapshot_id: int, parent_id: int | None, timestamp_ms: int, sequence_number: int | None = 1, **fields: Any
 ) -> dict[str, Any]:
     """One snapshot of a metadata file; `fields` replace or add keys, with `_` for `-`, and None removes one."""
     node: dict[str, Any] = {

@@ -151,7 +151,7 @@ class File:
     def path(self, tape: Tape | None = None) -> str:
         if tape is None or not tape.once_in(2):
             return self.spellings[0] + self.name
-        prefix = tape.of(self.spellings)
+        prefix: str = tape.of(self.spellings)
         odd = tape.below(8)
         if odd == 7 and prefix.lower().startswith(("file:", "/")):
             # Hadoop resolves these names in local paths, and only there.
@@ -231,6 +231,10 @@ OPERATIONS = (
     *["evolve_schema", "writer", "writer", "statistics", "statistics", "statistics", "data_path", "properties"],
     *["empty", "vectors", "vectors", "reorder"],
 )
+
+
+_Change = Callable[[int, list[tuple["Manifest", str]]], list[tuple["Manifest", str]]]
+"""From a snapshot's id and the manifests of its base to its own manifests."""
 
 
 @dataclass
@@ -402,7 +406,7 @@ class MetadataTable(TableModel):
         self,
         tape: Tape,
         target: str | None,
-        change: Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]],
+        change: _Change,
         *,
         orphaned: bool = False,
     ) -> int:
@@ -425,7 +429,7 @@ class MetadataTable(TableModel):
     def _added(self, tape: Tape, snapshot_id: int, kind: str = "data") -> list[tuple[Entry, File]]:
         return [self._entry(tape, self._content_file(tape, kind), snapshot_id) for _ in range(1 + tape.below(3))]
 
-    def _appending(self, tape: Tape) -> Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]]:
+    def _appending(self, tape: Tape) -> _Change:
         def change(snapshot_id: int, base: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
             added = self._added(tape, snapshot_id)
             if not tape.once_in(3):
@@ -438,9 +442,7 @@ class MetadataTable(TableModel):
 
         return change
 
-    def _deleting(
-        self, tape: Tape, count: int, replacement: int | None = None
-    ) -> Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]]:
+    def _deleting(self, tape: Tape, count: int, replacement: int | None = None) -> _Change:
         """Deletes up to `count` entries of any content by writing their manifests anew; `replacement` files come."""
 
         def change(snapshot_id: int, base: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
@@ -465,7 +467,7 @@ class MetadataTable(TableModel):
 
         return change
 
-    def _rewriting(self, tape: Tape) -> Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]]:
+    def _rewriting(self, tape: Tape) -> _Change:
         def change(snapshot_id: int, base: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
             out = []
             for key in sorted({(manifest.content, manifest.spec) for manifest, _ in base}):
@@ -480,7 +482,7 @@ class MetadataTable(TableModel):
 
         return change
 
-    def _row_delta(self, tape: Tape) -> Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]]:
+    def _row_delta(self, tape: Tape) -> _Change:
         def change(snapshot_id: int, base: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
             kind = tape.of(("position_deletes", "equality_deletes"))
             if self.version < 3 or tape.once_in(4):
@@ -498,9 +500,7 @@ class MetadataTable(TableModel):
 
         return change
 
-    def _of_files(
-        self, tape: Tape, files: list[File]
-    ) -> Callable[[int, list[tuple[Manifest, str]]], list[tuple[Manifest, str]]]:
+    def _of_files(self, tape: Tape, files: list[File]) -> _Change:
         """Adds files that have been there before, perhaps spelt otherwise, perhaps still live."""
 
         def change(snapshot_id: int, base: list[tuple[Manifest, str]]) -> list[tuple[Manifest, str]]:
@@ -531,7 +531,7 @@ class MetadataTable(TableModel):
         if operation not in ("stage", "cherry_pick") and branches and tape.once_in(4):
             target = tape.of(branches)
         ids = self.ids()
-        committing = {
+        committing: dict[str, Callable[[], _Change]] = {
             "append": lambda: self._appending(tape),
             "delete": lambda: self._deleting(tape, 1 + tape.below(2)),
             "overwrite": lambda: self._deleting(tape, 1 + tape.below(3), 1),

@@ -290,7 +290,7 @@ def _columns(fields: Sequence[_Field], version: int, writer: Writer, spec: int, 
         node = {"name": _name(each.name, writer), "type": options if optional else kind, "field-id": each.id}
         if each.name == "equality_ids":
             null, ids = (encode(options, value, writer.chunks) for value in (None, [1, 2]))
-            columns.append((node, lambda e, null=null, ids=ids: ids if e.content == 2 else null))
+            columns.append((node, lambda e, null=null, ids=ids: ids if e.content == 2 else null))  # type: ignore[misc]
         elif dynamic:
             write, read = _DYNAMIC[kind], values
             if optional:
@@ -298,7 +298,7 @@ def _columns(fields: Sequence[_Field], version: int, writer: Writer, spec: int, 
                 there = long(options.index(kind))
                 columns.append((node, _optional(read, write, null, there)))  # type: ignore[arg-type]
             else:
-                columns.append((node, lambda e, write=write, read=read: write(read(e))))
+                columns.append((node, lambda e, write=write, read=read: write(read(e))))  # type: ignore[misc]
         else:
             # Metrics of a column that came with the schema's evolution; the values vary with the entry.
             if each.name == "key_metadata":
@@ -308,7 +308,7 @@ def _columns(fields: Sequence[_Field], version: int, writer: Writer, spec: int, 
             if len(encoded) == 1:
                 columns.append((node, encoded[0]))
             else:
-                columns.append((node, lambda e, encoded=encoded, turn=turn: encoded[_turn(e, turn) % len(encoded)]))
+                columns.append((node, lambda e, encoded=encoded, turn=turn: encoded[_turn(e, turn) % len(encoded)]))  # type: ignore[misc]
     return columns
 
 
@@ -372,7 +372,7 @@ def _joined(parts: Sequence[Part]) -> Callable[[Any], bytes]:
             merged[-1] = last + part
         else:
             merged.append(part)
-    return lambda item: b"".join([part if part.__class__ is bytes else part(item) for part in merged])  # type: ignore[operator,misc]
+    return lambda item: b"".join([part if part.__class__ is bytes else part(item) for part in merged])  # type: ignore[operator]
 
 
 def _without_ids(schema: Any) -> Any:

@@ -160,10 +160,11 @@ def tables(draw: st.DrawFn, *, skew: bool = True, gaps: bool = False, start: int
             table.set_main(ids[two % len(ids)])
         elif operation in ("branch", "tag") and ids:
             name = f"{operation}{one % 3}"
-            settings = [draw(_optional_count), draw(_optional_age)] if operation == "branch" else [None, None]
+            count, of = (draw(_optional_count), draw(_optional_age)) if operation == "branch" else (None, None)
             age = draw(_optional_age | st.just(2**63 - 1))
-            kind = "branch" if operation == "branch" else "tag"
-            table.refs[name] = Ref(name, ids[two % len(ids)], kind, *settings, max_ref_age_ms=age)  # type: ignore[arg-type]
+            table.refs[name] = Ref(
+                name, ids[two % len(ids)], "branch" if operation == "branch" else "tag", count, of, age
+            )
         elif operation == "append_branch" and branches:
             table.append_to(branches[two % len(branches)])
         elif operation == "forward" and branches:

@@ -70,8 +70,8 @@ def come_to_rest(lifecycle: Lifecycle, table: str) -> None:
         assert time.monotonic() < end, f"the lease of {table} does not lapse"
         time.sleep(0.5)
     while True:
-        for scan in lifecycle.interrupted_scans(table):
-            lifecycle.delete_orphans(scan.scan_id)
+        for interrupted in lifecycle.interrupted_scans(table):
+            lifecycle.delete_orphans(interrupted.scan_id)
         plan = lifecycle.plan_expiration(table)
         lifecycle.hand_off(plan)
         lifecycle.commit_expiration(plan)

@@ -109,7 +109,8 @@ class Place:
 
 def load(home: str) -> Place:
     told: dict[str, Any] = json.loads((Path(home) / "place.json").read_text())
-    return Place(**{key: tuple(value) if isinstance(value, list) else value for key, value in told.items()})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    return Place(**values)
 
 
 def install_guard(engine: Engine) -> None:

@@ -265,7 +265,7 @@ class Storm:
                     did_before = did
                 restart_at = time.monotonic() + self._next(self.plan.between_restarts)
             for helper in self.helpers:
-                assert helper.poll() is None, f"{helper.args} ended with {helper.returncode}; see {self.home}"
+                assert helper.poll() is None, f"{helper.args!r} ended with {helper.returncode}; see {self.home}"
             assert time.monotonic() < latest, f"the storm never had {lacking}; see {self.home}"
             time.sleep(0.1)
 

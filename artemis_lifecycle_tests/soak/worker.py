@@ -95,8 +95,9 @@ def _explain(lifecycle: Lifecycle, table: str, dice: random.Random) -> Mapping[s
     done = [record for record in lifecycle.plans(table) if record.status == PlanStatus.DONE and record.files]
     if not done:
         return None
-    path = lifecycle.plan(done[0].plan_id).files().first()["path"]
-    return {"verdict": lifecycle.explain(table, path).verdict}
+    file = lifecycle.plan(done[0].plan_id).files().first()
+    assert file is not None
+    return {"verdict": lifecycle.explain(table, file["path"]).verdict}
 
 
 STEPS: Mapping[str, tuple[float, Step]] = {

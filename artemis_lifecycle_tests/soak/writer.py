@@ -115,7 +115,7 @@ class Writer:
     def _rollback(self, table: Table) -> None:
         current = table.current_snapshot()
         known = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
-        ancestors = []
+        ancestors: list[int] = []
         while current is not None and current.parent_snapshot_id in known and len(ancestors) < 5:
             current = known[current.parent_snapshot_id]
             ancestors.append(current.snapshot_id)
@@ -140,11 +140,13 @@ class Writer:
 
     def _some(self) -> BooleanExpression:
         """A tenth of a partition's rows, or all of it."""
-        part = EqualTo("part", self.dice.choice(rows.PARTS))
+        part = EqualTo("part", self.dice.choice(rows.PARTS))  # type: ignore[call-arg,arg-type]
         if self.dice.random() < 0.3:
             return part
         begin = self.dice.getrandbits(rows.BITS)
-        return And(part, And(GreaterThanOrEqual("id", begin), LessThan("id", begin + 2**rows.BITS // 10)))
+        least = GreaterThanOrEqual("id", begin)  # type: ignore[call-arg,arg-type]
+        below = LessThan("id", begin + 2**rows.BITS // 10)  # type: ignore[call-arg,arg-type]
+        return And(part, And(least, below))
 
     def _current(self, table: Table) -> None:
         current = table.current_snapshot()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import fcntl
 import json
 import os
@@ -111,7 +112,7 @@ class FaultyStores(Stores):
         self._end(fault, path)
         return answer
 
-    def heads(self, paths: Sequence[str]) -> list[StoredFile | None]:
+    def heads(self, paths: Sequence[str]) -> builtins.list[StoredFile | None]:
         return [self.head(path) for path in paths]
 
     def open(self, path: str) -> BinaryIO:

@@ -113,8 +113,8 @@ def _snapshot(path: str) -> Snapshot:
     return Snapshot(1, None, 1, 1, path, (), 0, NO_SUMMARY, None, None, None)
 
 
-def _list(stores: Stores, path: str) -> object:
-    return _each(
+def _list(stores: Stores, path: str) -> None:
+    _each(
         lambda: manifest_lists.listed_manifests(stores, _snapshot(path)),
         lambda: manifest_lists.read_manifest_list(stores, path),
         lambda: rewrite_manifest_list(stores.read(path), path, str, _Any(), limits=stores.limits),
@@ -131,10 +131,10 @@ class _Any(dict[str, int]):
         return 7
 
 
-def _manifest_file(stores: Stores, path: str) -> object:
+def _manifest_file(stores: Stores, path: str) -> None:
     data = stores.read(path)
     entry = replace(entry_for(path, data), existing_files_count=None, added_files_count=None, deleted_files_count=None)
-    return _each(
+    _each(
         lambda: manifests.live_files(stores, entry),
         lambda: manifests.live_entries(stores, entry),
         lambda: manifests.decode_entries(data, path, stores.limits),
