@@ -219,9 +219,17 @@ class OperationsUnavailable(LifecycleError):
 
 
 class EnvironmentMissing(LifecycleError):
-    """Something this machine must have is missing: Java, the jars, a free port."""
+    """Something this machine must have is missing: Java, the jars, a free port, an extra of this package."""
 
     exit_code = 5
+
+    @classmethod
+    def extra(cls, extra: str, error: ImportError) -> EnvironmentMissing:
+        """The error for a package of an extra that is not installed."""
+        return cls(
+            f"{error.name or error} is not installed, a package of the extra `{extra}`",
+            hint=f"pip install 'artemis-lifecycle[{extra}]'",
+        )
 
 
 # --- somebody else was there: try later -----------------------------------------------------------------------------

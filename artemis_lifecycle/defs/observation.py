@@ -75,14 +75,14 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "metadata_location": ui_metadata.place(health.metadata_location),
             "bytes_held_by_policy": policy.size_in_bytes,
             "files_held_by_policy": policy.files,
-            "retention_curve": ui_metadata.picture(curve.plot(), f"Held by window, and by ref, of {table}"),
+            "retention_curve": ui_metadata.picture(curve.plot, f"Held by window, and by ref, of {table}"),
             "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
                 [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
             ),
             **{f"bytes_{tier.tier.replace('-', '_')}": tier.size_in_bytes for tier in costs.tiers},
             **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
-            "costs": ui_metadata.picture(costs.plot(), f"Held by tier and by tag, of {table}"),
+            "costs": ui_metadata.picture(costs.plot, f"Held by tier and by tag, of {table}"),
             "held_by_tier": ui_metadata.table(
                 ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
                 [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],

@@ -65,7 +65,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
             "by_origin": ui_metadata.table(["origin", "orphans"], summary.orphans_by_origin.items()),
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
             "next_scan_at": ui_metadata.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
-            "over_time": ui_metadata.picture(trend.plot(), f"Orphans of {table}, scan by scan"),
+            "over_time": ui_metadata.picture(trend.plot, f"Orphans of {table}, scan by scan"),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
             "seconds": watch.seconds,
         }

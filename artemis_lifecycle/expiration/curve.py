@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
+from artemis_lifecycle.expiration.pictures import drawn, label, new_figure, size_unit
 from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.held import held_files
@@ -79,10 +79,8 @@ class RetentionCurve:
 
     def plot(self, kind: str = "png") -> bytes:
         """The curve, and beside it what each ref costs, as a picture (`png` or `svg`)."""
-        from matplotlib.figure import Figure
-
         frame = self.to_pandas()
-        figure = Figure(figsize=(10, 4), layout="constrained")
+        figure = new_figure(10, 4)
         panels = figure.subplots(1, 2 if self.refs else 1, squeeze=False, width_ratios=(3, 2) if self.refs else None)
         curve = panels[0][0]
         most = max(frame["size_in_bytes"], default=0)

@@ -1,4 +1,4 @@
-"""What pictures of sizes share. Belongs here: units, and turning a figure into bytes."""
+"""What pictures of sizes share. Belongs here: units, an empty figure, and turning a figure into bytes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import warnings
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle.escaping import terminal
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ def label(text: str, most: int = 40) -> str:
     """A name in a picture: escaped, and cut where it would leave no room for what is drawn."""
     text = terminal(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of that size in inches. Raises EnvironmentMissing without the extra `ui`."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise EnvironmentMissing.extra("ui", error) from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def drawn(figure: Figure, kind: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.config.deployment import Prices
 from artemis_lifecycle.expiration.curve import RefCost
-from artemis_lifecycle.expiration.pictures import drawn, label, size_unit
+from artemis_lifecycle.expiration.pictures import drawn, label, new_figure, size_unit
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.held import held_files
@@ -78,9 +78,7 @@ class TableCosts:
 
     def plot(self, kind: str = "png") -> bytes:
         """What each tier holds, and beside it the dearest tags, as a picture (`png` or `svg`)."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 3.5), layout="constrained")
+        figure = new_figure(11, 3.5)
         panels = figure.subplots(1, 2 if self.tags else 1, squeeze=False)[0]
         self._bars(panels[0], [(tier.tier, tier) for tier in self.tiers], f"{self.table}: held by tier")
         if self.tags:

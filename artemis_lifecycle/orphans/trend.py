@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.config.policies import ScanEvery
-from artemis_lifecycle.expiration.pictures import drawn, size_unit
+from artemis_lifecycle.expiration.pictures import drawn, new_figure, size_unit
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
 
@@ -68,9 +68,7 @@ class ScanTrend:
 
     def plot(self, kind: str = "png") -> bytes:
         """Orphans and what was skipped as in flight, scan by scan, and the orphans' bytes, as a picture."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 3.5), layout="constrained")
+        figure = new_figure(11, 3.5)
         files, size = figure.subplots(1, 2)
         times: list[Any] = [point.at for point in self.points]
         for label, colour, counts in (

