@@ -10,6 +10,7 @@ HOME_FOLDER := .artemis
 # What builds packages from source (pyspark, and this project). The first step installs them, from the same lock.
 BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classifiers
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
+SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
 # More for pytest: `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
@@ -76,6 +77,10 @@ test: setup lint types  ## Everything that must hold: lint, import rules, types,
 test-fast: $(VENV)/.project lint types  ## What needs no JVM: a minute or two, before each commit.
 	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" $(ARGS)
 
+.PHONY: coverage
+coverage: $(VENV)/.project  ## The lines that `make test-fast` reaches; fails below the floor in pyproject.toml.
+	@$(PY) -m pytest -n 2 --dist worksteal -m "not jvm and not slow" --cov --cov-report=term:skip-covered $(ARGS)
+
 .PHONY: nightly
 nightly: soak  ## All that takes too long for `make test`.
 
@@ -95,9 +100,10 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
 
 .PHONY: lint
-lint: $(VENV)/.project  ## Style, and which room may import which.
+lint: $(VENV)/.project  ## Style, spelling, and which room may import which.
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/codespell $(SPELLED)
 	@$(VENV)/bin/lint-imports --no-logo
 
 .PHONY: types

@@ -406,7 +406,7 @@ class Guardian:
             self._prints[at] = found
         return self._prints[at]
 
-    # --- the judgement ----------------------------------------------------------------------------------------------
+    # --- the judgment ----------------------------------------------------------------------------------------------
 
     def _judge(self, name: str, world: World | None, before: Census) -> None:
         if world is None:

@@ -507,7 +507,7 @@ class History:
 
 
 def _coalesced(segments: list[Segment]) -> list[Segment]:
-    """Neighbouring segments of one status as one. The order of entries in a manifest says nothing."""
+    """Neighboring segments of one status as one. The order of entries in a manifest says nothing."""
     out: list[Segment] = []
     for segment in sorted(segments, key=lambda s: (s.status, s.kind, s.day, s.low)):
         last = out[-1] if out else None

@@ -36,7 +36,7 @@ class Handoff:
 
     `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
     theirs is gone (`lost_files`); `overtaken` those of which that is no wonder: somebody else had expired them before.
-    `thinned` are those that the policy does not archive, because it archives a neighbour.
+    `thinned` are those that the policy does not archive, because it archives a neighbor.
     `repaired_files` are copies of earlier handoffs that were lost in cold, made again from live.
     `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
     handoffs or found in place; nothing was sent for them.

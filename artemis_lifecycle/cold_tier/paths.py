@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cold_tier.evolution import SAME_IDS, Ids
 from artemis_lifecycle.errors import ExistingFile, HandoffFailed, NoSuchTable, StorageError
-from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, relative_to, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, overlap, relative_to, split
 from artemis_lifecycle.storage.stores import Stores
 
 OUTSIDE = "_outside"
@@ -114,7 +114,7 @@ class PathMapping:
         if rest is not None and _plain(rest):
             return rest
         relative = relative_to(path, self._root, self.identity.rules)
-        if relative is None or split(normalise(path, self.identity.rules)).scheme == "file":
+        if relative is None or split(normalize(path, self.identity.rules)).scheme == "file":
             return relative
         # S3 tells a//b from a/b: what follows the root stays as it is spelled.
         base, full = split(self._root).path.rstrip("/"), split(path).path
@@ -123,7 +123,7 @@ class PathMapping:
 
     def _outside(self, path: str) -> str:
         rules = self.identity.rules
-        location = split(normalise(path, rules))
+        location = split(normalize(path, rules))
         if not location.scheme:
             raise _unplaceable("The path is relative", path)
         rest = location.path if location.scheme == "file" else split(path).path

@@ -26,7 +26,7 @@ from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.spark.runner import Cost, Runner
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
@@ -117,7 +117,7 @@ class ColdCopies:
             return {}
         reached = reaches(view, hash_column(pa.array(placed.values(), pa.string()), view.index.rules))
         wanted = {
-            normalise(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
+            normalize(place, rules): path for (path, place), there in zip(placed.items(), reached, strict=True) if there
         }
         if not wanted:
             return {}
@@ -125,7 +125,7 @@ class ColdCopies:
         return {
             wanted[location]: PromisedCopy(wanted[location], row["path"], row["kind"], None, row["size_in_bytes"])
             for row in rows
-            if (location := normalise(row["path"], rules)) in wanted
+            if (location := normalize(row["path"], rules)) in wanted
         }
 
 

@@ -19,7 +19,7 @@ from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_frame
-from artemis_lifecycle.storage.location import normalise_column
+from artemis_lifecycle.storage.location import normalize_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -62,7 +62,7 @@ def seal_files(
         moved = spark.createDataFrame([], "location string")
         for move in moves:
             frame = read_frame(Runner(spark), move.files_location, records).frame()
-            moved = moved.unionByName(frame.select(normalise_column(frame.path, rules).alias("location")))
+            moved = moved.unionByName(frame.select(normalize_column(frame.path, rules).alias("location")))
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
         moved_rows = Runner(spark).rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
         sealed = write_frame(moved_rows, folder, records)

@@ -60,7 +60,7 @@ class Work:
 
 
 def pack(sizes: Iterable[tuple[int, int, int, int]], files_per_batch: int, bytes_per_batch: int) -> tuple[Batch, ...]:
-    """Neighbouring buckets packed into batches within both bounds, or of one bucket where that alone is beyond."""
+    """Neighboring buckets packed into batches within both bounds, or of one bucket where that alone is beyond."""
     batches: list[Batch] = []
     for phase, bucket, files, size in sorted(sizes):
         last = batches[-1] if batches and batches[-1].phase == phase else None

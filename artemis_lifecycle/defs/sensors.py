@@ -141,7 +141,7 @@ def end_stuck_runs(
         if run.run_id not in suspected:
             waiting.append(run.run_id)
         elif run.status is DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, message="The run's process died while it was being cancelled.")
+            instance.report_run_canceled(run, message="The run's process died while it was being canceled.")
             ended.append(run.run_id)
         else:
             instance.report_run_failed(

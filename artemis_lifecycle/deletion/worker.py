@@ -48,7 +48,7 @@ from artemis_lifecycle.protection.ownership import sidecar_array
 from artemis_lifecycle.protection.protection import Considered, Protection
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.location import is_under, normalise
+from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.pace import TokenBucket
 from artemis_lifecycle.storage.stores import are_local
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, Removals
@@ -181,7 +181,7 @@ class _Run:
         gone = (each for each in outcomes_of_job(context.stores, context.root, job.job_id) if each.outcome in GONE)
         folders = {each.path.rpartition("/")[0] for each in gone}
         for folder in sorted(folders, key=len, reverse=True):
-            if is_under(folder, normalise(top, context.rules), context.rules):
+            if is_under(folder, normalize(top, context.rules), context.rules):
                 context.stores.remove_empty(folder, top)
 
     def _begin_quarantine(self) -> None:

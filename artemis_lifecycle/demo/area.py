@@ -28,7 +28,7 @@ from artemis_lifecycle.errors import MissingFile, Refused, UnreadableMetadata
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.plans import HOLDING
-from artemis_lifecycle.storage.location import is_under, normalise
+from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 LIVE, COLD = "demo_live", "demo_cold"
@@ -113,8 +113,8 @@ def _wipe(config: LifecycleConfig, folder: Path) -> None:
         rows = iceberg_tables.c.catalog_name.in_((LIVE, COLD))
         with engine.connect() as connection:
             locations = list(connection.execute(select(iceberg_tables.c.metadata_location).where(rows)).scalars())
-        root = normalise(f"file://{folder}")
-        strangers = [location for location in locations if not is_under(normalise(location), root)]
+        root = normalize(f"file://{folder}")
+        strangers = [location for location in locations if not is_under(normalize(location), root)]
         if strangers:
             raise Refused(
                 f"Catalogs {LIVE} and {COLD} of this Postgres have {len(strangers)} tables outside this demo's folder",

@@ -45,7 +45,7 @@ SYNTHETIC = frozenset({33333, 33334, 33335})
 
 @dataclass(frozen=True)
 class Station:
-    """A ground station: geodetic degrees (WGS 84), metres, and the lowest elevation in degrees at which it tracks."""
+    """A ground station: geodetic degrees (WGS 84), meters, and the lowest elevation in degrees at which it tracks."""
 
     name: str
     latitude_deg: float
@@ -142,7 +142,7 @@ class ConfigRow:
 
 @cache
 def element_sets() -> tuple[ElementSet, ...]:
-    """The element sets of the wheel's verification file, by catalogue number; the ones broken on purpose left out."""
+    """The element sets of the wheel's verification file, by catalog number; the ones broken on purpose left out."""
     text = resources.files("sgp4").joinpath("SGP4-VER.TLE").read_text(encoding="ascii")
     found: dict[int, ElementSet] = {}
     name, line1 = "", ""

@@ -1,5 +1,5 @@
 """What the demo proves, by reading: rows before and after, of every snapshot that stays. Belongs here: fingerprints of
-rows, and the judgement on them. Does not belong: anything that is asserted and not computed.
+rows, and the judgment on them. Does not belong: anything that is asserted and not computed.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _registry(now: datetime) -> Iterator[Event]:
     yield Event(_ago(now, 60, 7), Action.BRANCH, "reprocessing")
     yield Event(_ago(now, 59, 7), Action.APPEND_TO_BRANCH, "reprocessing")
     yield Event(_ago(now, 40, 7), Action.APPEND_TO_BRANCH, "reprocessing")
-    # A wrong catalogue was ingested twice, and rolled back: off the main line, but once current.
+    # A wrong catalog was ingested twice, and rolled back: off the main line, but once current.
     for day in (80, 12):
         yield Event(_ago(now, day, 9), Action.APPEND)
         yield Event(_ago(now, day, 10), Action.ROLL_BACK)

@@ -23,7 +23,7 @@ from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.database import connected, schema_state
 from artemis_lifecycle.operations.deployment import read_deployment
 from artemis_lifecycle.operations.roles import ANALYST, APPROVER, INGEST, LIFECYCLE
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
 PROBE = ".artemis-doctor-"
@@ -94,7 +94,7 @@ def deployment(config: LifecycleConfig) -> Check:
     with connected(live.uri) as rows, connected(config.operations.uri) as engine:
         if schema_state(engine)[0] is None:
             return Check("deployment", "ok", "no operations schema yet: the catalog is taken at first use")
-        ours = read_deployment(engine, normalise(config.operations.root))
+        ours = read_deployment(engine, normalize(config.operations.root))
         records = DeploymentsInSql(rows, live.name)
         require_deployment(records, live.name, ours, who="doctor", record=False)
         return Check("deployment", "ok", "ours" if records.newest() else "free: the first use takes it")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location import LocationRules, normalise_column
+from artemis_lifecycle.storage.location import LocationRules, normalize_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +89,7 @@ def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: Locati
             untouched="both plans",
             hint="name two plans of one table: artemis plans TABLE",
         )
-    frames = [plan.files().withColumn("location", normalise_column(F.col("path"), rules)) for plan in (before, after)]
+    frames = [plan.files().withColumn("location", normalize_column(F.col("path"), rules)) for plan in (before, after)]
     columns = ("path", "kind", "size_in_bytes", F.lit("removed").alias("change"), "reason")
     removed = frames[0].join(frames[1], "location", "left_anti").select(*columns)
     columns = ("path", "kind", "size_in_bytes", F.lit("added").alias("change"), "reason")

@@ -18,7 +18,7 @@ from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame
-from artemis_lifecycle.storage.location import is_under, normalise, normalise_column
+from artemis_lifecycle.storage.location import is_under, normalize, normalize_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
         reachable = reachable_files(Runner(spark), view, everything).frame().select("path", "location").persist()
         try:
             listed = read_frame(Runner(spark), listing.files_location, stores).frame()
-            listed = listed.select(normalise_column(listed.path, rules).alias("location")).distinct()
+            listed = listed.select(normalize_column(listed.path, rules).alias("location")).distinct()
             suspects = reachable.join(listed, "location", "left_anti")
             for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
                 outcomes = outcome_frame(spark, stores, lifecycle.root, job_id)
                 gone = outcomes.filter(outcomes.outcome.isin(*GONE, "absent"))
-                gone = gone.select(normalise_column(gone.path, rules).alias("location")).distinct()
+                gone = gone.select(normalize_column(gone.path, rules).alias("location")).distinct()
                 suspects = suspects.unionByName(reachable.join(gone, "location", "left_semi"))
             looked_at, absent = _absent(stores, _paths(suspects.select("path").distinct()))
             total = reachable.count()
@@ -127,7 +127,7 @@ def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
     problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
     present = [snapshot for snapshot in wanted if snapshot in there]
     rules = lifecycle.rules(plan.table)
-    root = normalise(lifecycle.config.catalogs.cold.warehouse or "", rules)
+    root = normalize(lifecycle.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():
         view = cold_index(
             lifecycle.spark, lifecycle.cold_stores, lifecycle.live_stores, metadata, rules, lifecycle.root

@@ -31,7 +31,7 @@ from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle.storage.location import LocationRules, normalise, normalise_column
+from artemis_lifecycle.storage.location import LocationRules, normalize, normalize_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -71,9 +71,9 @@ class Explaining:
         found = self.expiration.plan(plan) if isinstance(plan, str) else plan
         _require_path(found.table, path)
         rules = self.resources.rules(found.table)
-        location = normalise(path, rules)
+        location = normalize(path, rules)
         files = found.files()
-        row = files.filter(normalise_column(files.path, rules) == location).first()
+        row = files.filter(normalize_column(files.path, rules) == location).first()
         if row is not None:
             return PlanExplanation(
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
@@ -86,7 +86,7 @@ class Explaining:
         _require_path(table, path)
         state = self.steps.table_state(table)
         metadata, rules = state.metadata, self.resources.rules(table)
-        location = normalise(path, rules)
+        location = normalize(path, rules)
         holders = holders_of(live_index(self.resources, table, metadata), location)
         plans = [
             record
@@ -155,7 +155,7 @@ class Explaining:
             if self.resources.operations.journal.job(job_id) is None:
                 continue
             outcomes = outcome_frame(self.resources.spark, self.resources.live_stores, self.resources.root, job_id)
-            at = normalise_column(outcomes.path, rules) == location
+            at = normalize_column(outcomes.path, rules) == location
             row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
             if row is not None:
                 return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
@@ -170,7 +170,7 @@ class Explaining:
             return None
         rows = self.resources.spark.table(sql_name(self.resources.config.catalogs.live.name, NAMESPACE, "deletions"))
         rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
-        row = rows.filter(normalise_column(rows.path, rules) == location).first()
+        row = rows.filter(normalize_column(rows.path, rules) == location).first()
         if row is None:
             return None
         kind = "plan" if row["job_kind"] == "expiration" else "scan"
@@ -186,4 +186,4 @@ def _require_path(table: str, path: str) -> None:
 
 def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:
     files = read_frame(Runner(spark), files_location, stores).frame()
-    return bool(files.filter(normalise_column(files.path, rules) == location).take(1))
+    return bool(files.filter(normalize_column(files.path, rules) == location).take(1))

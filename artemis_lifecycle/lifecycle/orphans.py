@@ -29,7 +29,7 @@ from artemis_lifecycle.orphans.scan import scan_orphans as find_orphans
 from artemis_lifecycle.orphans.trend import InFlight, ScanTrend, trend_of
 from artemis_lifecycle.orphans.trend import in_flight as judge_in_flight
 from artemis_lifecycle.protection.future import evidence
-from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.location import normalize, split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -123,7 +123,7 @@ class Orphans:
             found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)
             newer = (*found.newer, *(each.metadata_location for each in found.attempts))
             known = self.resources.operations.settled_metadata.of_table(metadata.table_uuid)
-            new = {path: place for path in newer if (place := normalise(path, rules)) not in known}
+            new = {path: place for path in newer if (place := normalize(path, rules)) not in known}
             self.resources.operations.settled_metadata.settle(metadata.table_uuid, new.values(), who, why)
             step.counts = {"files": len(new)}
         return tuple(new)

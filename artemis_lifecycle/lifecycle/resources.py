@@ -33,7 +33,7 @@ from artemis_lifecycle.operations.database import Operations, connected
 from artemis_lifecycle.operations.deployment import Deployment, read_deployment
 from artemis_lifecycle.spark.session import add_catalogs, live_session, open_session, session_conf
 from artemis_lifecycle.storage.instants import elapsed
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.roots import require_apart
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
@@ -181,7 +181,7 @@ class Resources:
     @property
     def deployment(self) -> Deployment:
         """The identity of this operations database, with the root, read now."""
-        return read_deployment(self.unchecked_operations.engine, normalise(self.root))
+        return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
         """Raise OtherDeployment when the live catalog belongs to another deployment, as of now. At its first use it

@@ -84,7 +84,7 @@ class Steps:
         """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing.
 
         A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
-        next check, or by cancelling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+        next check, or by canceling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
 
         Raises OtherDeployment before all else when the catalog is another deployment's, or the operations database was
         put back in time; ClocksDisagree, for steps that may be paused: what brings back or keeps needs no clock.
@@ -108,11 +108,11 @@ class Steps:
                 except Exception as error:
                     if watch.why is None:
                         raise
-                    # Its Spark jobs were cancelled under it.
+                    # Its Spark jobs were canceled under it.
                     raise paused(state.name, watch.why) from error
 
     def _watched(self, state: TableState, tag: str) -> Watch:
-        """Checks each second what stops work on the table; Spark jobs with that tag are cancelled then."""
+        """Checks each second what stops work on the table; Spark jobs with that tag are canceled then."""
         table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
 
         def why() -> str | None:

@@ -194,7 +194,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """One field of a manifest's partition summary; bounds in Iceberg's single-value serialisation."""
+    """One field of a manifest's partition summary; bounds in Iceberg's single-value serialization."""
 
     contains_null: bool
     contains_nan: bool | None

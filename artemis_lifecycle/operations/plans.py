@@ -182,7 +182,7 @@ class Plans:
         its former life left (handoff, approval). Raises PlanStateError for an id that is committed or has ended.
         """
         with around("plans.seal"), self._engine.begin() as connection:
-            # Serialises seals of one table; the partial unique index would make the loser fail rather than wait.
+            # Serializes seals of one table; the partial unique index would make the loser fail rather than wait.
             lock_row(connection, f"plans:{record.table_uuid}")
             existing = one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
             if existing is not None:

@@ -26,7 +26,7 @@ from artemis_lifecycle.orphans.listing import LISTED, Listing, listing_folders, 
 from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, row_hashes, write_frame
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.location_hash import distinct, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
@@ -181,7 +181,7 @@ class Below:
 
     def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
         self.folders = tuple(folders)
-        self.roots = tuple(normalise(folder, rules) for folder in folders)
+        self.roots = tuple(normalize(folder, rules) for folder in folders)
         self.rules = rules
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

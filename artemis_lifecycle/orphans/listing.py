@@ -24,7 +24,7 @@ from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.protection.ownership import is_root, outermost
 from artemis_lifecycle.spark.runner import Cost, Rows, Runner
 from artemis_lifecycle.storage.frames import arrow_schema, map_parts, write_batches, write_frame
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span, StoredFile
@@ -275,7 +275,7 @@ def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]
     spelled: dict[str, str] = {}
     for location in locations:
         trimmed = location.rstrip("/")
-        normal = normalise(trimmed, rules)
+        normal = normalize(trimmed, rules)
         if not trimmed or is_root(normal):
             raise LocationConflict(
                 "A whole file system or bucket cannot be a table's location: all in it would be taken for the table's",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import is_root
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 
 
 def folders_to_list(
@@ -20,17 +20,17 @@ def folders_to_list(
 ) -> list[str]:
     """The folders to list: the table's `current` and `earlier` locations, or `location`, which is one of them or a
     folder in one. Of the earlier ones, those that overlap a root where orphans may be collected."""
-    now = {normalise(own, rules) for own in current}
+    now = {normalize(own, rules) for own in current}
     former = [each for each in dict.fromkeys(earlier) if each not in now]
     folders = Folders(rules)
     if location is None:
         # Where no scan may collect there is nothing to find.
         collected = [each for each in former if any(folders.overlap(each, root) for root in collected_roots)]
         return _each_once([*current, *collected], folders)
-    if not is_root(normalise(location, rules)):
+    if not is_root(normalize(location, rules)):
         location = location.rstrip("/")
     own = [*current, *former]
-    if not any(normalise(location, rules) == normalise(each, rules) or is_under(location, each, rules) for each in own):
+    if not any(normalize(location, rules) == normalize(each, rules) or is_under(location, each, rules) for each in own):
         raise BadInput(
             f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
             table=table,

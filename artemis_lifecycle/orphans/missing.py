@@ -16,7 +16,7 @@ from artemis_lifecycle.errors import MissingFile
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.lookups import outside
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.location_hash import distinct
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
@@ -41,11 +41,11 @@ def require_nothing_missing(
     began = listing.started_at.timestamp() * 1000
     before = [snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.timestamp_ms < began]
     listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
-    roots = [normalise(location, rules) for location in listing.locations]
+    roots = [normalize(location, rules) for location in listing.locations]
     unlisted = [
         path
         for path in outside(view, before, listed, at_most=LOOKED_UP)
-        if any(is_under(normalise(path, rules), root, rules) for root in roots)
+        if any(is_under(normalize(path, rules), root, rules) for root in roots)
     ]
     # Written after the listing, by a writer whose clock is behind, it is there.
     found = threaded(stores.head, unlisted, stores.readers(listing.locations[0], _HEADS))

@@ -46,7 +46,7 @@ from artemis_lifecycle.protection.ownership import own_locations
 from artemis_lifecycle.protection.protection import PREFIX_MISMATCH, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, write_batches
-from artemis_lifecycle.storage.location import is_under, normalise, parent
+from artemis_lifecycle.storage.location import is_under, normalize, parent
 
 JUDGED = "path string, size_in_bytes bigint, last_modified timestamp, kind string, verdict string"
 
@@ -117,7 +117,7 @@ def scan_orphans(
         remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
         settled = context.operations.settled_metadata.of_table(table_uuid)
         require_no_future(found.newer, settled, table, metadata.metadata_location, context.rules)
-        unsettled = [each for each in found.attempts if normalise(each.metadata_location, context.rules) not in settled]
+        unsettled = [each for each in found.attempts if normalize(each.metadata_location, context.rules) not in settled]
         protection.protect(found.foreign, unsettled)
         return seal_scan(
             context,
@@ -138,10 +138,10 @@ def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[
     metadata = read_table_metadata(context.stores, context.entry().metadata_location)
     had = context.operations.table_locations
     places = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
-    folders = {parent(normalise(place, context.rules)) for place in (*places, *had.pointers(table_uuid))}
+    folders = {parent(normalize(place, context.rules)) for place in (*places, *had.pointers(table_uuid))}
     folders |= {f"{location}/metadata" for location in had.of_table(table_uuid)}
     # And around what was listed, where a table may be that no catalog here knows.
-    for location in (normalise(each.rstrip("/"), context.rules) for each in listed):
+    for location in (normalize(each.rstrip("/"), context.rules) for each in listed):
         around = location
         while any(is_under(around, own, context.rules) for own in own_locations(metadata, context.rules)):
             folders.add(f"{around}/metadata")

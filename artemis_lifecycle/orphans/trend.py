@@ -71,12 +71,12 @@ class ScanTrend:
         figure = new_figure(11, 3.5)
         files, size = figure.subplots(1, 2)
         times: list[Any] = [point.at for point in self.points]
-        for label, colour, counts in (
+        for label, color, counts in (
             ("orphans", "#c0392b", [point.orphans for point in self.points]),
             ("too young", "#7fb3d5", [point.too_young for point in self.points]),
             ("of live writers", "#1f6f8b", [point.live_writers for point in self.points]),
         ):
-            files.plot(times, counts, marker="o", label=label, color=colour)
+            files.plot(times, counts, marker="o", label=label, color=color)
         files.set_title(f"{self.table}: files that nothing refers to")
         files.legend()
         unit, name = size_unit(max((point.orphan_bytes for point in self.points), default=0))
@@ -175,7 +175,7 @@ def in_flight(
     now: datetime,
     min_age: timedelta,
 ) -> InFlight:
-    """The judgement over the last `scans` of `points` (oldest first); `heartbeats` are the table's live ones."""
+    """The judgment over the last `scans` of `points` (oldest first); `heartbeats` are the table's live ones."""
     above = 0
     for point in reversed(points):
         if point.in_flight_share <= max_share:

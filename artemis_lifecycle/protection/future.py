@@ -16,7 +16,7 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.protection.ownership import metadata_locations
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, parent
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize, parent
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
@@ -57,7 +57,7 @@ def evidence(
         if any(is_under(path, folder, rules) for folder in own_folders):
             ours.append(path)
         else:
-            elsewhere.setdefault(parent(normalise(path, rules)), []).append(path)
+            elsewhere.setdefault(parent(normalize(path, rules)), []).append(path)
 
     def read(path: str) -> TableMetadata | None:
         try:
@@ -79,20 +79,20 @@ def evidence(
             ours += (each for each in elsewhere[folder] if each not in found)
     numbers = {path: _version(path) for path in ours}
     found |= read_all([path for path, number in numbers.items() if number is None or number >= oldest])
-    lineage = {normalise(each, rules) for each in (*log, metadata.metadata_location)}
+    lineage = {normalize(each, rules) for each in (*log, metadata.metadata_location)}
     ours_read = {path: other for path, other in found.items() if other.table_uuid == metadata.table_uuid}
-    seen = {normalise(each, rules) for each in known.pointers(metadata.table_uuid)} if known is not None else set()
+    seen = {normalize(each, rules) for each in known.pointers(metadata.table_uuid)} if known is not None else set()
     attempted = known.attempted(metadata.table_uuid) if known is not None else frozenset()
-    own_attempts = {(normalise(base, rules), updated_ms) for base, updated_ms in attempted}
-    current = normalise(metadata.metadata_location, rules)
+    own_attempts = {(normalize(base, rules), updated_ms) for base, updated_ms in attempted}
+    current = normalize(metadata.metadata_location, rules)
     newer, attempts = [], []
     for path, other in sorted(ours_read.items()):
-        place = normalise(path, rules)
+        place = normalize(path, rules)
         # A step saw it as the pointer, and it is too young to have left the log.
         was_pointer = place in seen - lineage and other.last_updated_ms >= _log_since(metadata)
         if not was_pointer and not _is_newer(other, metadata, lineage, rules):
             continue
-        base = [normalise(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
+        base = [normalize(entry.metadata_file, rules) for entry in other.metadata_log[-1:]]
         if not was_pointer and base == [current] and (current, other.last_updated_ms) in own_attempts:
             attempts.append(other)
         else:
@@ -105,7 +105,7 @@ def require_no_future(
 ) -> None:
     """Raise StaleMetadata, naming them, for metadata files newer than the pointer that nobody has settled (`settled`
     are locations)."""
-    left = [path for path in newer if normalise(path, rules) not in settled]
+    left = [path for path in newer if normalize(path, rules) not in settled]
     if not left:
         return
     raise StaleMetadata(
@@ -133,7 +133,7 @@ def remember(newer: Sequence[str], stores: Stores, known: TableLocations, table_
 
 def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[str], rules: LocationRules) -> bool:
     log = other.metadata_log
-    if any(normalise(entry.metadata_file, rules) == normalise(current.metadata_location, rules) for entry in log):
+    if any(normalize(entry.metadata_file, rules) == normalize(current.metadata_location, rules) for entry in log):
         return True  # It was written on top of the pointer.
     if other.last_updated_ms > current.last_updated_ms:
         theirs, ours = _version(other.metadata_location), _version(current.metadata_location)
@@ -145,7 +145,7 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
         return False
     # A commit that was built upon and is not in the table's history: a fork. One attempt that lost its swap is none.
     base = log[-1]
-    return base.timestamp_ms >= _log_since(current) and normalise(base.metadata_file, rules) not in lineage
+    return base.timestamp_ms >= _log_since(current) and normalize(base.metadata_file, rules) not in lineage
 
 
 def _log_since(metadata: TableMetadata) -> int:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.local.paths import local_path
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise, overlap
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize, overlap
 from artemis_lifecycle.storage.stores import is_local
 
 FolderKey = tuple[int, int]
@@ -101,10 +101,10 @@ class Folders:
         return self._found[folder]
 
     def _local(self, folder: str) -> str | None:
-        if not is_local(folder) and not is_local(normalise(folder, self._rules)):
+        if not is_local(folder) and not is_local(normalize(folder, self._rules)):
             return None
         try:
-            return local_path(normalise(folder, self._rules))
+            return local_path(normalize(folder, self._rules))
         except StorageError:
             return None  # On another host, or no path at all.
 

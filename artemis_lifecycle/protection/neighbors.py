@@ -21,7 +21,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.identity import Folders
 from artemis_lifecycle.protection.ownership import outermost, own_locations
 from artemis_lifecycle.reachability.reached import Pointer, ReachedFolders
-from artemis_lifecycle.storage.location import normalise, parent
+from artemis_lifecycle.storage.location import normalize, parent
 from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
@@ -192,7 +192,7 @@ class Neighbors:
         except (UnreadableMetadata, StorageError) as error:
             return Neighbor(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
         # Its metadata file need not be at its location: a table can be registered from any file.
-        place = parent(normalise(entry.metadata_location, context.rules))
+        place = parent(normalize(entry.metadata_location, context.rules))
         locations = outermost((*own_locations(metadata, context.rules), place))
         return Neighbor(name, metadata.table_uuid, entry.metadata_location, locations)
 
@@ -243,6 +243,6 @@ class Neighbors:
         return found
 
     def _guess(self, metadata_location: str) -> tuple[str, ...]:
-        folder = parent(normalise(metadata_location, self._context.rules))
+        folder = parent(normalize(metadata_location, self._context.rules))
         # <table>/metadata/<file>: by the layout that every writer uses unless it is told otherwise.
         return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))

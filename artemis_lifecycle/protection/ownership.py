@@ -14,7 +14,7 @@ from artemis_lifecycle.errors import GarbageCollectionDisabled, StorageError, Un
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.local.paths import through_link
-from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalise, parent
+from artemis_lifecycle.storage.location import LocationRules, ambiguity, is_under, normalize, parent
 from artemis_lifecycle.storage.stores import Stores
 
 LOCATION_PROPERTIES = (
@@ -36,7 +36,7 @@ def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, .
 
     The root of a file system or of a bucket owns nothing: everything would be the table's.
     """
-    return outermost(_trimmed(normalise(location, rules)) for location in spelled_locations(metadata))
+    return outermost(_trimmed(normalize(location, rules)) for location in spelled_locations(metadata))
 
 
 def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ def former_locations(stores: Stores, metadata: TableMetadata, rules: LocationRul
     current = metadata_locations(metadata, rules)
     newest: dict[str, str] = {}
     for entry in metadata.metadata_log:
-        folder = parent(normalise(entry.metadata_file, rules))
+        folder = parent(normalize(entry.metadata_file, rules))
         if folder not in current:
             newest[folder] = entry.metadata_file
     found: list[str] = []
@@ -80,9 +80,9 @@ def require_collectable(metadata: TableMetadata, table: str) -> None:
 def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
     """Where the table's writers put metadata files, manifest lists and manifests."""
     named = metadata.properties.get(METADATA_PROPERTY)
-    roots = {normalise(f"{metadata.location.rstrip('/')}/metadata", rules)}
+    roots = {normalize(f"{metadata.location.rstrip('/')}/metadata", rules)}
     if named:
-        roots.add(_trimmed(normalise(named, rules)))
+        roots.add(_trimmed(normalize(named, rules)))
     return outermost(roots)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import spelled_locations
-from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, overlap, split
 
 _HASHED = "write.object-storage.enabled"
 
@@ -22,11 +22,11 @@ def prefix_locations(prefix: str, metadata: TableMetadata, rules: LocationRules)
     segments = prefix.split("/")
     if not prefix.strip("/") or "." in segments or ".." in segments or _is_hashed(metadata):
         return ()
-    own = [normalise(location, rules) for location in spelled_locations(metadata)]
+    own = [normalize(location, rules) for location in spelled_locations(metadata)]
     if split(prefix).scheme or prefix.startswith("/"):
-        place = normalise(prefix.rstrip("/"), rules)
+        place = normalize(prefix.rstrip("/"), rules)
         return (place,) if any(overlap(place, location, rules) for location in own) else ()
-    return tuple(dict.fromkeys(normalise(f"{location.rstrip('/')}/{prefix.strip('/')}", rules) for location in own))
+    return tuple(dict.fromkeys(normalize(f"{location.rstrip('/')}/{prefix.strip('/')}", rules) for location in own))
 
 
 def require_prefix(prefix: str, metadata: TableMetadata, table: str, rules: LocationRules) -> None:

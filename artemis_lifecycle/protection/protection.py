@@ -60,7 +60,7 @@ from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.instants import microseconds
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
@@ -455,7 +455,7 @@ class Protection:
 
     def _bases(self) -> set[str]:
         """A handoff still reads the base of its plan; who asks what a plan was made of finds it too."""
-        return {normalise(plan.base_metadata_location, self._context.rules) for plan in self._open_plans()}
+        return {normalize(plan.base_metadata_location, self._context.rules) for plan in self._open_plans()}
 
     def _sealed_lists(self) -> list[tuple[str, str]]:
         """Why files stay that sealed lists name, and where these lists are."""
@@ -506,7 +506,7 @@ class Protection:
         # What a plan names was the table's own, also inside another's location; at a former location it may not be.
         roots = self._former_roots if is_expiration else self._own_roots
         # The other tiers may lie in a folder that the table calls its own.
-        reserved = (normalise(each, rules) for each in (context.root, *context.reserved))
+        reserved = (normalize(each, rules) for each in (context.root, *context.reserved))
         nested = (*nested_locations(self._found, roots, folders), *reserved, *self._foreign)
         kept_names = context.hidden == "keep" and not is_expiration and self._deletion.kind != "purge"
         return Places(
@@ -515,7 +515,7 @@ class Protection:
             in_flight=tuple(dict.fromkeys(in_flight)),
             rules=rules,
             receipts=tuple(f"{folder}/{RECEIPTS}" for folder in metadata_locations(self.metadata, rules)),
-            roots=() if is_expiration else tuple(normalise(root, rules) for root in context.roots),
+            roots=() if is_expiration else tuple(normalize(root, rules) for root in context.roots),
             held=tuple(dict.fromkeys(held)),
             partition_fields=self.metadata.partition_fields if kept_names else None,
         )
@@ -526,7 +526,7 @@ class Protection:
         """The locations that the table owns: its own now, and those that it had, unless another table is there now."""
         rules, folders = self._context.rules, Folders(self._context.rules)
         if self._context.own is not None:
-            self._own_roots = tuple(normalise(each, rules) for each in self._context.own)
+            self._own_roots = tuple(normalize(each, rules) for each in self._context.own)
             self._found = self._neighbors(self._own_roots)
             return
         current = own_locations(metadata, rules)
@@ -572,7 +572,7 @@ class Protection:
         for view in views:
             parts, _ = reached_folders(view, ())
             for part in parts:
-                yield from (normalise(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
+                yield from (normalize(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
 
     def _by_folder(self, paths: pa.Array) -> Iterator[tuple[str, str, int, int]]:
         """Folders of `paths`, in normal form and as spelled, with their first row and the one behind their last."""
@@ -580,7 +580,7 @@ class Protection:
         for low, high in pairwise([*files.starts.tolist(), len(paths)]):
             spelled = files.folder(low)
             if spelled is not None:
-                yield normalise(f"{spelled}/x", self._context.rules)[: -len("/x")], spelled, low, high
+                yield normalize(f"{spelled}/x", self._context.rules)[: -len("/x")], spelled, low, high
 
     def _other_names(self, paths: pa.Array, aliases: Aliases) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
         """Rows of `paths` with the location hashes that their files have under other names of their folders."""

@@ -24,7 +24,7 @@ from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.reached import Pointer
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.local.paths import is_text
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 
 REACHABLE = "reachable"
@@ -52,7 +52,7 @@ def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
     paths += [entry.metadata_file for entry in metadata.metadata_log]
     paths += [file.path for file in metadata.statistics]
     paths += [f"{folder}/version-hint.text" for folder in metadata_locations(metadata, rules)]
-    return {normalise(path, rules) for path in paths}
+    return {normalize(path, rules) for path in paths}
 
 
 def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
@@ -152,9 +152,9 @@ class TableState:
             self._load_parent(metadata, snapshot.parent_snapshot_id)
             listed = manifests_of(stores, snapshot)
             if listed.path is not None:
-                lists.add(normalise(listed.path, rules))
+                lists.add(normalize(listed.path, rules))
             for entry in listed.entries:
-                location = normalise(entry.manifest_path, rules)
+                location = normalize(entry.manifest_path, rules)
                 if location not in self._seen_manifests:
                     unread[location] = entry
             if len(unread) > _MANIFESTS_ON_DRIVER:
@@ -162,7 +162,7 @@ class TableState:
         found = set(unread) | lists
         for entry in unread.values():
             paths = live_entries(stores, entry).column("file_path").to_pylist()
-            found.update(normalise(path, rules) for path in paths)
+            found.update(normalize(path, rules) for path in paths)
         # Only now, when all of it was read, does the new metadata count as looked at.
         self._new |= found
         self._seen_manifests |= set(unread)
@@ -203,7 +203,7 @@ class TableState:
             return
         self._loaded.add(snapshot.snapshot_id)
         listed = manifests_of(self._context.stores, snapshot)
-        self._seen_manifests |= {normalise(entry.manifest_path, self._context.rules) for entry in listed.entries}
+        self._seen_manifests |= {normalize(entry.manifest_path, self._context.rules) for entry in listed.entries}
 
     def _gone(self, what: str) -> StalePlan:
         return StalePlan(

@@ -26,7 +26,7 @@ from artemis_lifecycle.reachability.index.lookups import reaches
 from artemis_lifecycle.reachability.index.rows import rows_of
 from artemis_lifecycle.reachability.index.view import query
 from artemis_lifecycle.storage.frames import map_parts
-from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, split
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, text_buffers
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
@@ -108,16 +108,16 @@ def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[
     for low, high in pairwise([*files.starts.tolist(), len(texts)]):
         folder = files.folder(low)
         if folder is None:
-            prefix, key = split_location(normalise(texts[low], rules))
+            prefix, key = split_location(normalize(texts[low], rules))
             prefixes.append(prefix)
             keys.append(key)
             continue
-        prefix, key = split_location(normalise(f"{folder}/x", rules)[:-1])
+        prefix, key = split_location(normalize(f"{folder}/x", rules)[:-1])
         behind = len(folder) + 1
         prefixes += [prefix] * (high - low)
         keys += [key + text[behind:] for text in texts[low:high]]
     for row in pc.indices_nonzero(pc.ends_with(paths, ".crc")).to_pylist():
-        prefixes[row], keys[row] = split_location(normalise(subject(texts[row]), rules))
+        prefixes[row], keys[row] = split_location(normalize(subject(texts[row]), rules))
     return prefixes, keys
 
 
@@ -163,7 +163,7 @@ class _Prefixes:
                 )
             row = int(left[0])
             path = data[int(offsets[row]) : int(offsets[row + 1])].tobytes().decode("utf-8", "surrogatepass")
-            self.found.add(split_location(normalise(path, self.rules))[0])
+            self.found.add(split_location(normalize(path, self.rules))[0])
             rest = split(path).path
             left = left[1:]
             if rest.startswith("/"):

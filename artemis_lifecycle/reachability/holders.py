@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.lookups import holders
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
     """Every snapshot of the view's metadata that reaches the file at `location`, in the order of the history."""
     metadata, rules = view.metadata, view.index.rules
     own = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
-    if location in {normalise(path, rules) for path in own}:
+    if location in {normalize(path, rules) for path in own}:
         return (Holder(None, what="the table's metadata log"),)
     refs: dict[int, list[str]] = {}
     for name, ref in sorted(metadata.refs.items()):

@@ -23,7 +23,7 @@ from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.storage.frames import frame_batches
-from artemis_lifecycle.storage.location import LocationRules, normalise, parent, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, parent, split
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
@@ -170,7 +170,7 @@ class ReachedFolders:
             for batch in frame_batches(location, self._files):
                 paths = batch.column("path")
                 firsts = paths.take(ByFolder.of(paths).starts)
-                found |= {normalise(path, _PLAIN).rpartition("/")[0] for path in firsts.to_pylist()}
+                found |= {normalize(path, _PLAIN).rpartition("/")[0] for path in firsts.to_pylist()}
         except StorageError as error:
             return None, error.what
         return Reached("", location, covering(found), ()), None
@@ -183,7 +183,7 @@ class ReachedFolders:
         found: set[str] = set()
         fresh, segments = reached_folders(view, () if before is None else before.segments)
         for part in fresh:
-            found |= {normalise(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
+            found |= {normalize(f"{folder}/x", _PLAIN).rpartition("/")[0] for folder in part}
             if len(found) > _AT_ONCE:
                 found = set(covering(found))
         every = found | set(before.folders if before is not None else ())

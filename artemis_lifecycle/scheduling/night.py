@@ -81,7 +81,7 @@ class Failures:
 class Progress:
     """What one table has behind it in one night.
 
-    `done` steps succeeded, for real and not as a dry run; `requested` ones wait, run, or were cancelled by hand;
+    `done` steps succeeded, for real and not as a dry run; `requested` ones wait, run, or were canceled by hand;
     `plans_due` are committed plans whose grace is over; `orphans_due` says that, at the rate at which the table leaks,
     it is time for a scan.
     """
@@ -129,7 +129,7 @@ def deletion_due(now: datetime, night: Night, progress: Progress) -> Verdict:
 
 def _asked(step: Step, now: datetime, night: Night, progress: Progress) -> Verdict:
     if step in progress.requested:
-        return Verdict(None, f"{step} is under way, or was cancelled by hand")
+        return Verdict(None, f"{step} is under way, or was canceled by hand")
     if now < night.opening(step):
         return Verdict(None, f"{step} opens at {night.opening(step):%H:%M} UTC")
     failures = progress.failed.get(step)

@@ -7,7 +7,7 @@ A path is the string exactly as metadata records it. A location is its normal fo
 - the scheme in lower case, equal schemes and equal authorities replaced, repeated slashes made one;
 - in local paths `.` and `..` resolved as text, which Hadoop's `Path` does before it opens a file; the same names are
   ordinary on S3 and stay as they are;
-- no percent-decoding, no case folding besides the scheme, no Unicode normalisation: names that only look alike are
+- no percent-decoding, no case folding besides the scheme, no Unicode normalization: names that only look alike are
   different files.
 
 Two paths with one location are one file. A location is for comparing: I/O goes by the path, since S3 tells `a//b` from
@@ -27,8 +27,8 @@ from artemis_lifecycle.errors import ConfigError
 if TYPE_CHECKING:
     from artemis_lifecycle.config.policies import Orphans
 
-NORMALISER_VERSION = 2
-"""Raised whenever `normalise` answers differently for any path: what was hashed under another version is rebuilt."""
+NORMALIZER_VERSION = 2
+"""Raised whenever `normalize` answers differently for any path: what was hashed under another version is rebuilt."""
 
 DEFAULT_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
@@ -93,10 +93,10 @@ class LocationRules:
         return cls({**DEFAULT_SCHEMES, **given}, orphans.equal_authorities)
 
     def fingerprint(self) -> str:
-        """Names the normaliser's version and the equalities, for the header of whatever stores locations or hashes."""
+        """Names the normalizer's version and the equalities, for the header of whatever stores locations or hashes."""
         return json.dumps(
             {
-                "normaliser": NORMALISER_VERSION,
+                "normalizer": NORMALIZER_VERSION,
                 "schemes": dict(self.equal_schemes),
                 "authorities": dict(self.equal_authorities),
             },
@@ -117,14 +117,14 @@ class PathParts:
 
 
 def split(path: str) -> PathParts:
-    """The parts of a path; nothing is normalised but the scheme's case."""
+    """The parts of a path; nothing is normalized but the scheme's case."""
     match = _PREFIX.match(path)
     if match is None:
         return PathParts("", "", path)
     return PathParts(match[1].lower(), match[2] or "", path[match.end() :])
 
 
-def normalise(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
+def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
     """The location of `path`. Idempotent."""
     match = _PREFIX.match(path)
     if match is not None:
@@ -174,8 +174,8 @@ def _resolve_dots(path: str) -> str:
     return "/" + "/".join(kept)
 
 
-def normalise_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
-    """`normalise` as a Spark column expression over a string column (null stays null), without a Python worker."""
+def normalize_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
+    """`normalize` as a Spark column expression over a string column (null stays null), without a Python worker."""
     from pyspark.sql import functions as sf
 
     has_scheme = column.rlike(rf"\A{_SCHEME}:/")
@@ -221,7 +221,7 @@ def _mapped_column(column: Any, equal: Mapping[str, str]) -> Any:
 
 def relative_to(path: str, root: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
     """What follows `root/` in the location of `path`; None when `path` is not under `root`, or leaves it by `..`."""
-    location, base = normalise(path, rules), _folder(root, rules)
+    location, base = normalize(path, rules), _folder(root, rules)
     if not location.startswith(base):
         return None
     rest = location[len(base) :]
@@ -230,7 +230,7 @@ def relative_to(path: str, root: str, rules: LocationRules = DEFAULT_RULES) -> s
 
 
 def _folder(root: str, rules: LocationRules) -> str:
-    location = normalise(root, rules)
+    location = normalize(root, rules)
     return location if location.endswith("/") else location + "/"
 
 

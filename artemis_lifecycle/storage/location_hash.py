@@ -5,7 +5,7 @@ xxHash64 with seed 42 is what Spark SQL computes, so executors, the driver and a
 specification (XXH64), Spark's `XxHash64Function`.
 
 Most paths of a table are in normal form but for their scheme and authority: those are hashed in place, as the
-normalised prefix and the rest. Any path whose rest needs more is given to `normalise` itself.
+normalized prefix and the rest. Any path whose rest needs more is given to `normalize` itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-from artemis_lifecycle.storage.location import LocationRules, normalise, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, split
 
 _Number = TypeVar("_Number", bound="np.generic")
 
@@ -52,18 +52,18 @@ def hash_paths(
         first = _text(data, offsets, lengths, int(open_rows[0]))
         spelled, settled, is_file = _prefixes(first, rules)
         if spelled is None:
-            hashes[open_rows[0]] = hash_location(normalise(first, rules))
+            hashes[open_rows[0]] = hash_location(normalize(first, rules))
             open_rows = open_rows[1:]
             continue
         left = hash_in_place(
             data, offsets, lengths, open_rows, _bytes(spelled), _bytes(settled), spelled == settled, is_file, hashes
         )
         if len(left) and left[0] == open_rows[0]:
-            hashes[left[0]] = hash_location(normalise(first, rules))
+            hashes[left[0]] = hash_location(normalize(first, rules))
             left = left[1:]
         open_rows = left
     for row in open_rows.tolist():
-        hashes[row] = hash_location(normalise(_text(data, offsets, lengths, row), rules))
+        hashes[row] = hash_location(normalize(_text(data, offsets, lengths, row), rules))
     return hashes
 
 
@@ -124,7 +124,7 @@ def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
         # Relative, or an authority with nothing behind it: rare, and not worth a rule of its own.
         return None, "", False
     spelled = path[: len(path) - len(rest)]
-    settled = normalise(f"{spelled}/x", rules)[: -len("/x")]
+    settled = normalize(f"{spelled}/x", rules)[: -len("/x")]
     schemes = {split(f"{spelled}/x").scheme, split(f"{settled}/x").scheme}
     return spelled, settled, not schemes.isdisjoint(("", "file"))
 

@@ -13,7 +13,7 @@ from itertools import combinations
 
 from artemis_lifecycle.errors import ConfigError, StorageError
 from artemis_lifecycle.storage.local.paths import local_path
-from artemis_lifecycle.storage.location import LocationRules, normalise, overlap, resolve_dots, split
+from artemis_lifecycle.storage.location import LocationRules, normalize, overlap, resolve_dots, split
 
 _MOUNTS = "/proc/self/mountinfo"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
@@ -31,7 +31,7 @@ def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None
     named = {key: root for key, root in roots.items() if root is not None}
     places = {key: dict(_places(key, root)) for key, root in named.items()}
     for one, other in combinations(named, 2):
-        a, b = (resolve_dots(normalise(named[key], rules)) for key in (one, other))
+        a, b = (resolve_dots(normalize(named[key], rules)) for key in (one, other))
         if overlap(a, b, rules):
             raise _one_place(one, named[one], other, named[other], "by their names")
         for identity in places[one].keys() & places[other].keys():
@@ -44,7 +44,7 @@ def same_file(one: str, other: str, rules: LocationRules) -> bool:
 
     Raises StorageError if the disk does not answer.
     """
-    if normalise(one, rules) == normalise(other, rules):
+    if normalize(one, rules) == normalize(other, rules):
         return True
     if not (_is_here(one, rules) and _is_here(other, rules)):
         return False
@@ -53,13 +53,13 @@ def same_file(one: str, other: str, rules: LocationRules) -> bool:
 
 
 def _is_here(path: str, rules: LocationRules) -> bool:
-    parts = split(normalise(path, rules))
+    parts = split(normalize(path, rules))
     return parts.scheme == "file" and not parts.authority
 
 
 def _places(key: str, root: str) -> Iterator[Place]:
     """Each existing folder at or above a local root by device and inode, and the root by its mount; none elsewhere."""
-    parts = split(normalise(root))
+    parts = split(normalize(root))
     if parts.scheme != "file" or parts.authority:
         return
     try:

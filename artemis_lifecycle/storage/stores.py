@@ -21,7 +21,7 @@ from artemis_lifecycle.errors import CopyMismatch, NaiveDatetime, StorageError
 from artemis_lifecycle.storage import many_files
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.local.store import LocalStore
-from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.types import (
     ARCHIVE_CLASSES,
@@ -206,7 +206,7 @@ class Stores:
         """
         origin = self if source_stores is None else source_stores
         chosen = storage_class or self.settings.storage_class
-        if normalise(source) == normalise(destination):
+        if normalize(source) == normalize(destination):
             raise StorageError(
                 "Source and destination are one file",
                 path=source,

@@ -98,7 +98,7 @@ def test_there_and_back_again(archive: Archive) -> None:
     assert (done.moved_files, done.failed_files, done.still_live) == (1, 0, 0)
     files = done.files()
     assert files is not None and [row["path"] for row in files.collect() if "/data/" not in row["path"]] == []
-    # The second has a neighbour that reads all its files, so that it is past its time and readable all the same.
+    # The second has a neighbor that reads all its files, so that it is past its time and readable all the same.
     assert archive.readable("t", ids) == [False, True, True, True]
     route = lifecycle.route("db.t", snapshot_id=first)
     assert (route.tier, route.storage_class, route.readable_in) == ("deep-archive", "DEEP_ARCHIVE", timedelta(hours=48))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping, place, read_identity, settle
 from artemis_lifecycle.errors import HandoffFailed
-from artemis_lifecycle.storage.location import LocationRules, is_under, normalise
+from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores
 
 UUID = "0a1b2c3d-0000-4000-8000-000000000000"
@@ -110,8 +110,8 @@ def test_files_never_meet_and_never_leave_the_cold_warehouse(one: str, other: st
     except HandoffFailed:
         return
     assert is_under(first, "s3://cold/archive")
-    if normalise(one) != normalise(other):
-        assert normalise(first) != normalise(second)
+    if normalize(one) != normalize(other):
+        assert normalize(first) != normalize(second)
 
 
 def test_a_mapping_travels_to_workers() -> None:

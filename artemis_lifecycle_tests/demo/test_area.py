@@ -38,9 +38,9 @@ def _catalogs(uri: str) -> list[str]:
 def test_a_second_demo_begins_with_an_empty_place_and_leaves_others_alone(
     tmp_path: Path, postgres_uri: str, environment: dict[str, str]
 ) -> None:
-    neighbour = tmp_path / "warehouse" / "live" / "file"
-    neighbour.parent.mkdir(parents=True)
-    neighbour.touch()
+    neighbor = tmp_path / "warehouse" / "live" / "file"
+    neighbor.parent.mkdir(parents=True)
+    neighbor.touch()
     with demo_area(tmp_path, environment) as area:
         assert area.config.catalogs.live.warehouse == f"file://{tmp_path}/demo/warehouse/live"
         assert area.config.home == tmp_path
@@ -54,7 +54,7 @@ def test_a_second_demo_begins_with_an_empty_place_and_leaves_others_alone(
     with demo_area(tmp_path, environment):
         assert not left.exists()
     assert _catalogs(postgres_uri) == ["live"]
-    assert neighbour.exists()
+    assert neighbor.exists()
 
 
 def test_a_folder_that_the_demo_did_not_make_is_refused(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -170,7 +170,7 @@ class Model:
             return rows_by_spark(self.world.spark, seen.key, snapshot) if way.kind in ("live", "cold") else None
         return found
 
-    # --- the judgement ----------------------------------------------------------------------------------------------
+    # --- the judgment ----------------------------------------------------------------------------------------------
 
     def lost(self, step: str, before: Look, after: Look) -> list[str]:
         """What a step of the lifecycle took."""

@@ -132,7 +132,7 @@ def _tree(*folders: Path) -> dict[Path, bytes]:
 
 @dataclass
 class Bench:
-    """The table `db.t` and its neighbour `db.other`, as they were built."""
+    """The table `db.t` and its neighbor `db.other`, as they were built."""
 
     lifecycle: Lifecycle
     home: Path
@@ -1172,7 +1172,7 @@ def test_listings_of_wrong_columns_are_refused(bench: Bench, told: Told) -> None
         "begun at a naive time": {"listed_at": now.replace(tzinfo=None)},
         "of another location": {"location": "file:///etc"},
         "of the location's parent": {"location": f"{bench.location}/.."},
-        "of the neighbour, by ..": {"location": f"{bench.location}/../other"},
+        "of the neighbor, by ..": {"location": f"{bench.location}/../other"},
         "of a relative location": {"location": "data"},
         "as of a naive now": {"now": now.replace(tzinfo=None)},
         "older than tomorrow": {"older_than": now + timedelta(days=1)},

@@ -92,7 +92,7 @@ def _of(lifecycle: Lifecycle, table_uuid: str) -> DroppedTable:
 
 def test_a_dropped_table_is_kept_for_its_time_and_goes_when_somebody_approves(lifecycle: Lifecycle) -> None:
     table = make_table(lifecycle, "left", 4)
-    neighbour = make_table(lifecycle, "stays", 2)
+    neighbor = make_table(lifecycle, "stays", 2)
     # A plan that waits for its deletion when the table goes.
     plan = lifecycle.plan_expiration(table)
     lifecycle.commit_expiration(plan)
@@ -126,7 +126,7 @@ def test_a_dropped_table_is_kept_for_its_time_and_goes_when_somebody_approves(li
     assert receipt.outcomes["deleted"]["files"] == len(before)
     recorded = lifecycle.spark.table(f"{_name(lifecycle)}.lifecycle.deletions").where(f"job_id = '{scan.scan_id}'")
     assert {(row["job_kind"], row["outcome"]) for row in recorded.collect()} == {("dropped", "deleted")}
-    assert lifecycle.read(neighbour).count() == 2
+    assert lifecycle.read(neighbor).count() == 2
     # Again does nothing.
     assert lifecycle.delete_dropped(scan.scan_id).deleted == len(before)
 

@@ -1,4 +1,4 @@
-"""The short form of the long soak (soak/test_storm.py): the same conductor and the same judgement, a minute of storm.
+"""The short form of the long soak (soak/test_storm.py): the same conductor and the same judgment, a minute of storm.
 
 Lifecycle workers are threads on the run's one Spark session, and the writers are processes that are killed.
 """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, StorageError
 from artemis_lifecycle.orphans.external_listing import Below, given_listing, read_parquet_listing
 from artemis_lifecycle.orphans.listing import Listing
-from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalise
+from artemis_lifecycle.storage.location import DEFAULT_RULES, is_under, normalize
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle_tests.deletion.world import World, listed_files
 
@@ -92,7 +92,7 @@ def test_a_given_listing_without_a_path_twice_is_sealed_as_it_is(world: World) -
     ),
 )
 def test_what_is_below_a_folder_is_told_as_by_its_normal_form(folder: str, paths: list[str]) -> None:
-    root = normalise(folder, DEFAULT_RULES)
+    root = normalize(folder, DEFAULT_RULES)
     batch = pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
     (found,) = Below([folder], DEFAULT_RULES)([batch])
     kept = found.column("path").to_pylist()

@@ -28,7 +28,7 @@ from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult, load_scan
 from artemis_lifecycle.orphans.scan import ScanSettings, scan_orphans
 from artemis_lifecycle.protection.ownership import subject
-from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalise
+from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalize
 from artemis_lifecycle_tests.deletion.world import World, local
 
 OLD = timedelta(days=20)
@@ -317,8 +317,8 @@ def test_files_of_open_plans_stay_until_their_plan_ends(world: World) -> None:
     world.operations.plans.close(job.job_id, "j.smith", "given up")
     scan = world.scan(table)
     assert scan.summary.orphan_files == 2 * job.files
-    assert {normalise(subject(row["path"])) for row in scan.files().collect()} == {
-        normalise(row["path"]) for row in world.spark.read.parquet(job.files_location).collect()
+    assert {normalize(subject(row["path"])) for row in scan.files().collect()} == {
+        normalize(row["path"]) for row in world.spark.read.parquet(job.files_location).collect()
     }
 
 

@@ -21,7 +21,7 @@ from artemis_lifecycle.protection.protection import (
     ProtectedFiles,
 )
 from artemis_lifecycle.protection.table_state import CURRENT_METADATA, REACHABLE, hash_texts
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalize
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 RULES = LocationRules()
@@ -65,12 +65,12 @@ def test_the_answer_for_many_files_is_the_rule_asked_of_each() -> None:
 
     found = protected.reasons(files)
 
-    located = {reason: {normalise(path, RULES) for path in named} for reason, named in known.items()}
-    twin_locations = {normalise(path, RULES) for path in twins}
+    located = {reason: {normalize(path, RULES) for path in named} for reason, named in known.items()}
+    twin_locations = {normalize(path, RULES) for path in twins}
     for row, (path, age) in enumerate(zip(paths, ages, strict=True)):
-        location, place = normalise(subject(path), RULES), places.why(path)
+        location, place = normalize(subject(path), RULES), places.why(path)
         # A table may name as its own what is named like a checksum file.
-        names = {location, normalise(path, RULES)}
+        names = {location, normalize(path, RULES)}
         youngest = limits.metadata_cutoff if path.endswith(".metadata.json") else limits.cutoff
         reasons = [reason for reason in _KNOWN if names & located[reason]]
         reasons += [place] if place not in (None, IN_FLIGHT) else []

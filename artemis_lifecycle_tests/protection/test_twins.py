@@ -13,7 +13,7 @@ from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.protection.ownership import subject, subject_array
 from artemis_lifecycle.protection.twins import Known, _Prefixes, split_location, split_paths, twins
 from artemis_lifecycle.storage.frames import write_batches
-from artemis_lifecycle.storage.location import LocationRules, normalise
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
@@ -38,7 +38,7 @@ def test_the_ways_in_which_paths_begin_are_found_without_reading_each(paths: lis
 
     prefixes.add_paths(data, starts)
 
-    assert prefixes.found == {split_location(normalise(path, RULES))[0] for path in paths}
+    assert prefixes.found == {split_location(normalize(path, RULES))[0] for path in paths}
 
 
 def test_paths_that_begin_in_too_many_ways_are_refused(tmp_path: Path) -> None:
@@ -52,25 +52,25 @@ def test_paths_that_begin_in_too_many_ways_are_refused(tmp_path: Path) -> None:
 
 @given(PATHS, PATHS)
 def test_a_file_has_the_twins_that_comparing_everything_finds(known: list[str], listed: list[str]) -> None:
-    locations = {normalise(path, RULES) for path in known}
+    locations = {normalize(path, RULES) for path in known}
     found = twins(pa.array(listed, pa.string()), [Known.at(locations, RULES)], RULES)
 
     expected = set()
     for row, path in enumerate(listed):
-        prefix, key = split_location(normalise(subject(path), RULES))
+        prefix, key = split_location(normalize(subject(path), RULES))
         expected |= {
             (row, other)
             for other in locations
             if split_location(other)[1] == key and split_location(other)[0] != prefix
         }
-    # A key behind another authority may normalise to a location of yet another key: more is known, never less.
+    # A key behind another authority may normalize to a location of yet another key: more is known, never less.
     assert expected <= set(found)
 
 
 @given(st.lists(st.text(st.sampled_from("/.:?#bcrcs3filé\n"), max_size=14)))
 def test_many_paths_are_split_as_each_is(paths: list[str]) -> None:
     paths = sorted(paths)
-    parts = [split_location(normalise(subject(path), RULES)) for path in paths]
+    parts = [split_location(normalize(subject(path), RULES)) for path in paths]
     assert [*zip(*split_paths(pa.array(paths, pa.string()), RULES), strict=True)] == parts
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.held import held_files
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.metadata_tables import File, MetadataTable
 
@@ -85,7 +85,7 @@ def check_reachable(table: MetadataTable, view: Any, ids: Collection[int], known
     assert set(found) == set(expected)
     _check_rows(table, found, expected)
     for file, row in found.items():
-        assert row.last == normalise(file.path(), table.rules)
+        assert row.last == normalize(file.path(), table.rules)
 
 
 def check_held(table: MetadataTable, view: Any, choices: Sequence[Collection[int]]) -> None:

@@ -3,7 +3,7 @@
 A table is a list of bytestrings, one to an operation; an operation takes its decisions from its own bytes, and plain
 ones when they run out. So hypothesis draws little, and shrinks to few operations without oddities.
 
-The model knows each physical file as one `File`, however its paths are spelt: no normaliser is asked which are one.
+The model knows each physical file as one `File`, however its paths are spelt: no normalizer is asked which are one.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.lookups import holders, reaches, reaching
 from artemis_lifecycle.reachability.index.refresh import refresh
 from artemis_lifecycle.retention.rules import HoldView, RetentionSettings, decide, view_of
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_location
 from artemis_lifecycle_tests.reachability import oracle
 from artemis_lifecycle_tests.reachability.answers import (
@@ -119,14 +119,14 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         check_reachable(table, view, some, known)
         check_held(table, view, [(), some, table.ids()])
         paths = sorted(known)
-        hashes = np.array([hash_location(normalise(path, rules)) for path in [*paths, "s3://nobody/x"]], np.uint64)
+        hashes = np.array([hash_location(normalize(path, rules)) for path in [*paths, "s3://nobody/x"]], np.uint64)
         # Statistics stay as long as the metadata names them, be their snapshot there or not.
-        named = {normalise(file.path, rules) for file in metadata.statistics}
-        held = [bool(oracle.holders(table, known[path])) or normalise(path, rules) in named for path in paths]
+        named = {normalize(file.path, rules) for file in metadata.statistics}
+        held = [bool(oracle.holders(table, known[path])) or normalize(path, rules) in named for path in paths]
         assert reaches(view, hashes).tolist() == [*held, False]
         if known:
             path = tape.of(sorted(known))
-            assert holders(view, normalise(path, rules)) == oracle.holders(table, known[path])
+            assert holders(view, normalize(path, rules)) == oracle.holders(table, known[path])
         listed = [manifest for held in table.held.values() for manifest, _ in held.manifests]
         # A file may be known as something else, too: that is not asked.
         others = {each.file for each in table.statistics} | {manifest.file for manifest in listed}
@@ -134,7 +134,7 @@ def test_exactly_what_only_expired_snapshots_reach_is_deletable(
         contents = sorted({e.path for manifest in listed for e, file in manifest.entries if file not in others})
         chosen = [path for path in contents if tape.once_in(3)]
         reached = {snapshot_id for path in chosen for snapshot_id in oracle.holders(table, known[path])}
-        hashes = np.array([hash_location(normalise(path, rules)) for path in chosen], np.uint64)
+        hashes = np.array([hash_location(normalize(path, rules)) for path in chosen], np.uint64)
         assert reaching(view, hashes) == tuple(each for each in table.ids() if each in reached)
 
 
@@ -165,7 +165,7 @@ def test_a_hash_that_many_locations_share_keeps_files_and_deletes_none(
         assert found.keys() <= oracle.deletable(table, some).keys()
         check_reachable(table, view, some, known)
         for path, file in list(known.items())[:3]:
-            assert holders(view, normalise(path, rules)) == oracle.holders(table, file)
+            assert holders(view, normalize(path, rules)) == oracle.holders(table, file)
 
 
 def test_nothing_is_deletable_when_nothing_expires(folders: Folders) -> None:

@@ -192,8 +192,8 @@ def _other_format(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "FORMAT", index_module.FORMAT - 1)
 
 
-def _other_normaliser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location, "NORMALISER_VERSION", location.NORMALISER_VERSION + 1)
+def _other_normalizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location, "NORMALIZER_VERSION", location.NORMALIZER_VERSION + 1)
 
 
 def _other_hash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +203,7 @@ def _other_hash(monkeypatch: pytest.MonkeyPatch) -> None:
 OTHERS: tuple[Callable[[pytest.MonkeyPatch], None] | None, ...] = (
     None,  # other equalities
     _other_format,
-    _other_normaliser,
+    _other_normalizer,
     _other_hash,
 )
 
@@ -221,7 +221,7 @@ def made_by_another(
 
 
 @pytest.mark.parametrize("change", OTHERS)
-def test_an_index_of_another_format_normaliser_hash_or_equalities_is_rebuilt(
+def test_an_index_of_another_format_normalizer_hash_or_equalities_is_rebuilt(
     folders: Folders, change: Callable[[pytest.MonkeyPatch], None] | None
 ) -> None:
     with folders() as folder:

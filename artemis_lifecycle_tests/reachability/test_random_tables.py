@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 from artemis_lifecycle_tests.reachability.answers import examples, mentions
 from artemis_lifecycle_tests.reachability.conftest import Folders
@@ -90,7 +90,7 @@ def test_two_paths_have_one_location_exactly_when_they_mean_one_file(
         table = built(opening, steps, folder, rules)
         locations: dict[str, Any] = {}
         for path, file in mentions(table).items():
-            assert locations.setdefault(normalise(path, rules), file) is file
+            assert locations.setdefault(normalize(path, rules), file) is file
         assert len(locations) == len(set(locations.values()))
 
 

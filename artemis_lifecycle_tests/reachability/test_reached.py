@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from artemis_lifecycle.catalogs.entry import CatalogEntry
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.reachability.reached import ReachedFolders, covering
-from artemis_lifecycle.storage.location import DEFAULT_RULES, normalise, overlap
+from artemis_lifecycle.storage.location import DEFAULT_RULES, normalize, overlap
 from artemis_lifecycle.storage.stores import Stores
 
 _NAMES = st.sampled_from(["a", "b", "data", "day=1", "wh", "t.x", "_", "%20"])
@@ -46,7 +46,7 @@ def test_many_partitions_become_their_place_and_a_far_place_stays_apart() -> Non
     ids=["dots", "//", "/", "."],
 )
 def test_a_cover_of_a_location_touches_the_table_that_has_it(spelled: str) -> None:
-    folder = normalise(f"{spelled}/x").rpartition("/")[0]
+    folder = normalize(f"{spelled}/x").rpartition("/")[0]
 
     assert any(overlap("file:///w/b", cover, DEFAULT_RULES) for cover in covering([folder], 1))
 

@@ -78,7 +78,7 @@ _UNKNOWN: tuple[tuple[str, Schema, Any], ...] = (
     ("x_array", {"type": "array", "items": ["null", "string"]}, ["one", None, "zwei"]),
     ("x_fixed", _FIXED, b"0123456789abcdef"),
     ("x_again", ["null", "hash16"], b"f" * 16),
-    ("x_enum", {"type": "enum", "name": "colour", "symbols": ["RED", "GREEN"]}, "GREEN"),
+    ("x_enum", {"type": "enum", "name": "color", "symbols": ["RED", "GREEN"]}, "GREEN"),
     (
         "x_union",
         ["null", "boolean", "double", {"type": "array", "items": {"type": "map", "values": "bytes"}}],
@@ -341,7 +341,7 @@ def _with_extras(columns: list[Any], writer: Writer, suffix: str) -> list[Any]:
         renamed = json.loads(
             json.dumps(schema)
             .replace('"hash16"', f'"hash16{suffix}"')
-            .replace('"colour"', f'"colour{suffix}"')
+            .replace('"color"', f'"color{suffix}"')
             .replace('"inner"', f'"inner{suffix}"')
             .replace('"empty"', f'"empty{suffix}"')
         )

@@ -87,7 +87,7 @@ def log_after(log: Iterable[LogEntry], left: set[int], removed_any: bool) -> lis
 
 
 def instants(log: Iterable[LogEntry], first: int, last: int) -> list[int]:
-    """Every instant in [first, last] at which an answer can change, and its neighbours."""
+    """Every instant in [first, last] at which an answer can change, and its neighbors."""
     points = {first, last}
     for entry in log:
         points |= {entry.timestamp_ms - 1, entry.timestamp_ms, entry.timestamp_ms + 1}

@@ -194,7 +194,7 @@ def _snapshots(verdict: Verdict, lifecycle: Lifecycle, table: str, record: Recor
 def _read(lifecycle: Lifecycle, table: str, ids: Sequence[int]) -> dict[int, rows.Total]:
     def some(part: Sequence[int]) -> list[Any]:
         frames = [
-            rows.totalled(lifecycle.read(table, snapshot_id=each)).withColumn("snapshot", F.lit(each)) for each in part
+            rows.totaled(lifecycle.read(table, snapshot_id=each)).withColumn("snapshot", F.lit(each)) for each in part
         ]
         return list(reduce(DataFrame.union, frames).collect())
 

@@ -59,7 +59,7 @@ def add(one: Total, other: Total) -> Total:
     return tuple(a + b for a, b in zip(one, other, strict=True))  # type: ignore[return-value]
 
 
-def totalled(frame: DataFrame) -> DataFrame:
+def totaled(frame: DataFrame) -> DataFrame:
     """One row of a frame's total, as Spark computes it."""
     from pyspark.sql import functions as F
 

@@ -29,7 +29,7 @@ from artemis_lifecycle.storage.frames import (
     write_batches,
     write_frame,
 )
-from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalise
+from artemis_lifecycle.storage.location import DEFAULT_RULES, LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import distinct, hash_location, hash_paths
 from artemis_lifecycle.storage.stores import Stores
 
@@ -158,7 +158,7 @@ def test_paths_hashed_where_they_lie_have_the_hash_of_their_location(
     data = np.frombuffer(b"".join(encoded), np.uint8)
     rules = LocationRules({**DEFAULT_RULES.equal_schemes, **equal_schemes})
     found = hash_paths(data, np.cumsum(lengths) - lengths, lengths, rules)
-    assert found.tolist() == [hash_location(normalise(path, rules)) for path in paths]
+    assert found.tolist() == [hash_location(normalize(path, rules)) for path in paths]
 
 
 def test_the_hash_is_the_one_that_spark_sql_computes(spark: SparkSession) -> None:

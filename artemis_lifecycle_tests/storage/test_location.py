@@ -14,8 +14,8 @@ from artemis_lifecycle.storage.location import (
     LocationRules,
     ambiguity,
     is_under,
-    normalise,
-    normalise_column,
+    normalize,
+    normalize_column,
     overlap,
     parent,
     relative_to,
@@ -65,7 +65,7 @@ paths = st.builds(lambda prefix, segments: prefix + "/".join(segments), _prefixe
     ],
 )
 def test_a_path_has_this_location(path: str, location: str) -> None:
-    assert normalise(path) == location
+    assert normalize(path) == location
 
 
 @pytest.mark.parametrize(
@@ -73,26 +73,26 @@ def test_a_path_has_this_location(path: str, location: str) -> None:
     ["/w/a%20b", "/w/A b", "/w/a  b", "/w/a b ", "/w/a\u00a0b", "/w/a+b", "/W/a b", "s3://w/a b", "file://w/a b"],
 )
 def test_names_that_only_look_alike_are_different_files(other: str) -> None:
-    assert normalise(other) != normalise("/w/a b")
+    assert normalize(other) != normalize("/w/a b")
 
 
 def test_dots_in_what_stands_for_file_are_resolved() -> None:
     """Or a live file known as `file:/w/t/../x` would be another than the listed `/w/x`."""
     to_file, from_file = FILE_RULES
-    assert normalise("hdfs:/w/t/../x", to_file) == normalise("/w/x", to_file) == "file:///w/x"
-    assert normalise("file:/w/t/../x", from_file) == normalise("/w/x", from_file) == "hdfs:///w/x"
-    assert normalise("hdfs:/w/t/../x", from_file) == "hdfs:///w/t/../x"
+    assert normalize("hdfs:/w/t/../x", to_file) == normalize("/w/x", to_file) == "file:///w/x"
+    assert normalize("file:/w/t/../x", from_file) == normalize("/w/x", from_file) == "hdfs:///w/x"
+    assert normalize("hdfs:/w/t/../x", from_file) == "hdfs:///w/t/../x"
 
 
 def test_unicode_forms_of_one_letter_are_different_files() -> None:
-    assert normalise("s3://b/\u00e9") != normalise("s3://b/e\u0301")
+    assert normalize("s3://b/\u00e9") != normalize("s3://b/e\u0301")
 
 
 @given(paths)
-def test_normalising_again_changes_nothing(path: str) -> None:
+def test_normalizing_again_changes_nothing(path: str) -> None:
     for rules in ALL_RULES:
-        location = normalise(path, rules)
-        assert normalise(location, rules) == location
+        location = normalize(path, rules)
+        assert normalize(location, rules) == location
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
@@ -106,9 +106,9 @@ def test_the_spark_form_is_the_python_form(request: pytest.FixtureRequest, spark
     request.addfinalizer(lambda: spark.conf.set("spark.sql.codegen.factoryMode", interpreted))
     rows = spark.createDataFrame([(text,) for text in [*texts, None]], "path string")
     for rules in ALL_RULES:
-        answered = rows.select("path", normalise_column(sf.col("path"), rules).alias("location")).collect()
+        answered = rows.select("path", normalize_column(sf.col("path"), rules).alias("location")).collect()
         for row in answered:
-            assert row["location"] == (None if row["path"] is None else normalise(row["path"], rules))
+            assert row["location"] == (None if row["path"] is None else normalize(row["path"], rules))
 
 
 @given(paths, paths)
@@ -116,8 +116,8 @@ def test_what_is_under_a_root_is_the_root_and_the_rest(path: str, root: str) -> 
     rest = relative_to(path, root)
     assert (rest is not None) == is_under(path, root)
     if rest is not None:
-        base = normalise(root)
-        assert normalise(path) in (f"{base}/{rest}", f"{base}{rest}")
+        base = normalize(root)
+        assert normalize(path) in (f"{base}/{rest}", f"{base}{rest}")
         assert overlap(path, root)
 
 
@@ -174,14 +174,14 @@ def test_parts_keep_the_spelling() -> None:
 
 def test_equalities_of_the_configuration_stand_above_icebergs_own() -> None:
     rules = LocationRules.from_config(Orphans(equal_schemes={"wasb,wasbs": "abfs"}, equal_authorities={"a,b": "c"}))
-    assert normalise("wasbs://a/x", rules) == "abfs://c/x"
-    assert normalise("s3a://k/x", rules) == "s3://k/x"
+    assert normalize("wasbs://a/x", rules) == "abfs://c/x"
+    assert normalize("s3a://k/x", rules) == "s3://k/x"
     apart = LocationRules.from_config(Orphans(equal_schemes={"s3a": "s3a"}))
-    assert normalise("s3a://k/x", apart) == "s3a://k/x"
+    assert normalize("s3a://k/x", apart) == "s3a://k/x"
 
 
 def test_chains_of_equal_schemes_are_followed_and_circles_refused() -> None:
-    assert normalise("s3x://b/x", LocationRules({"s3x": "s3n", "s3n": "s3"})) == "s3://b/x"
+    assert normalize("s3x://b/x", LocationRules({"s3x": "s3n", "s3n": "s3"})) == "s3://b/x"
     with pytest.raises(ConfigError, match="circle"):
         LocationRules({"a": "b", "b": "a"})
     with pytest.raises(ConfigError, match="no scheme"):

@@ -19,7 +19,7 @@ from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, not_among_entries
 from artemis_lifecycle.reachability.index.rows import rows_of
 from artemis_lifecycle.reachability.index.view import IndexView, query
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 
 KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, "statistics", "partition_statistics")
@@ -95,7 +95,7 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = T
     ]
     table = _table(_one_per_location(view, _together(parts)))
     rules = view.index.rules
-    locations = pa.array([normalise(path, rules) for path in table.column("path").to_pylist()], pa.string())
+    locations = pa.array([normalize(path, rules) for path in table.column("path").to_pylist()], pa.string())
     return table.append_column("location", locations)
 
 
@@ -206,7 +206,7 @@ def _respelled(
     for number in spelled.tolist():
         by_location: dict[str, list[int]] = {}
         for index in np.flatnonzero(group == number).tolist():
-            location = normalise(every.path(int(order[index])), view.index.rules)
+            location = normalize(every.path(int(order[index])), view.index.rules)
             by_location.setdefault(location, []).append(index)
         for place, indexes in enumerate(by_location.values()):
             target = number if place == 0 else following

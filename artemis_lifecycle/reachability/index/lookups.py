@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.reachability.index.rows import columns_of, rows_of
 from artemis_lifecycle.reachability.index.segments import Rows
 from artemis_lifecycle.reachability.index.view import IndexView, query
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column, hash_location
 from artemis_lifecycle.storage.threads import threaded
 
@@ -56,7 +56,7 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
     wanted = np.uint64(hash_location(location))
     listing = np.zeros(len(state.snapshot_ids), np.bool_)
     for number in np.flatnonzero(state.locations == wanted).tolist():
-        if normalise(state.manifests.path(number), rules) == location:
+        if normalize(state.manifests.path(number), rules) == location:
             listing |= state.listing(number)
     for segment in range(len(state.segments)):
         hashes, owners = columns_of(view.index, state, segment)
@@ -64,14 +64,14 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
         places = distinct(owners[first:behind])
         members = np.flatnonzero((state.segment_of == segment) & np.isin(state.place_of, places))
         for number, rows in rows_of(view.index, state, members):
-            if any(normalise(path, rules) == location for path in _paths_with(rows, wanted, view)):
+            if any(normalize(path, rules) == location for path in _paths_with(rows, wanted, view)):
                 listing |= state.listing(number)
     ids = set(state.snapshot_ids[listing].tolist())
-    ids |= {file.snapshot_id for file in view.metadata.statistics if normalise(file.path, rules) == location}
+    ids |= {file.snapshot_id for file in view.metadata.statistics if normalize(file.path, rules) == location}
     ids |= {
         snapshot.snapshot_id
         for snapshot in view.metadata.snapshots
-        if snapshot.manifest_list is not None and normalise(snapshot.manifest_list, rules) == location
+        if snapshot.manifest_list is not None and normalize(snapshot.manifest_list, rules) == location
     }
     return _in_order(view, ids)
 

@@ -29,7 +29,7 @@ from artemis_lifecycle.reachability.index.segments import (
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.reachability.index.view import IndexView
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.location import normalise
+from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import is_local
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class _Share:
                 "path": paths,
                 "kind": kinds,
                 "size_in_bytes": pa.array(rows.sizes),
-                "location": pa.array([normalise(path, rules) for path in paths.to_pylist()], pa.string()),
+                "location": pa.array([normalize(path, rules) for path in paths.to_pylist()], pa.string()),
             }
         )
 

@@ -300,7 +300,7 @@ public class PacedS3Clients implements S3FileIOAwsClientFactory {
             try {
                 Thread.sleep((long) Math.ceil(seconds * 1000.0));
             } catch (InterruptedException stopped) {
-                // A cancelled task or a paused step: the client must not take it for a failed try.
+                // A canceled task or a paused step: the client must not take it for a failed try.
                 Thread.currentThread().interrupt();
                 throw AbortedException.create("interrupted while waiting for the pace");
             }

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.instants import of_microseconds
-from artemis_lifecycle.storage.location import normalise, split
+from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import StoredFile
 
 _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
@@ -17,7 +17,7 @@ _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
 
 def local_path(path: str) -> str:
     """The path for the operating system. Raises StorageError for one on another host, or a relative one."""
-    parts = split(normalise(path))
+    parts = split(normalize(path))
     if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
         return parts.path
     raise StorageError(
