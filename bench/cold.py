@@ -17,7 +17,7 @@ from artemis_lifecycle.cold_tier import cold_metadata
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, PathMapping
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.jars import resolve
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
+from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata
 from artemis_lifecycle.spark.session import open_session, session_conf
 from artemis_lifecycle.storage.location import LocationRules
 
@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 def measure(file: Path, jars: Path, snapshots: int, night: int) -> dict[str, Any]:
     """Seconds of each part of publishing `night` more snapshots beside `snapshots`, the best of three."""
-    live = cold_metadata.load_json(file.read_bytes(), str(file))
+    live = metadata_json(file.read_bytes(), str(file))
     ids = [snapshot["snapshot-id"] for snapshot in live["snapshots"]]
     root = live["location"]
     identity = ColdIdentity(
@@ -61,7 +61,7 @@ def measure(file: Path, jars: Path, snapshots: int, night: int) -> dict[str, Any
     new: dict[str, Any] = {}
     data = b""
     for _ in range(3):
-        cold = timed("read", partial(cold_metadata.load_json, stored, "cold.metadata.json"))
+        cold = timed("read", partial(metadata_json, stored, "cold.metadata.json"))
         new = timed("build", partial(cold_metadata.build_metadata, live, cold, "cold", added, identity, mapping))
         data = timed("write", partial(cold_metadata.to_bytes, new))
         timed("parse", partial(parse_table_metadata, data, "cold.metadata.json"))

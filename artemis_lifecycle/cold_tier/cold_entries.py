@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
-from artemis_lifecycle.cold_tier.cold_metadata import load_json, snapshot_ids
+from artemis_lifecycle.cold_tier.cold_metadata import snapshot_ids
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import with_lists
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, place, settle
 from artemis_lifecycle.errors import ConfigError, HandoffFailed, NoSuchTable
+from artemis_lifecycle.metadata.table_metadata import metadata_json
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
@@ -51,7 +52,7 @@ class ColdEntries:
         except NoSuchTable:
             return ColdEntry()
         stores = self.stores
-        return ColdEntry(location, with_lists(load_json(stores.read(location), location, stores.limits)))
+        return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
     def newest(self, identity: ColdIdentity) -> ColdEntry:
         """The cold table that grows. Raises HandoffFailed where the name belongs to another table."""

@@ -30,10 +30,8 @@ from artemis_lifecycle.cold_tier.evolution import ORDERS, SCHEMAS, SPECS, merged
 from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, Joint
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
-from artemis_lifecycle.errors import HandoffFailed, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import plain_json
+from artemis_lifecycle.errors import HandoffFailed
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
-from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits
 
 UNKNOWN_SNAPSHOT = 0
 """The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""
@@ -45,26 +43,6 @@ ARCHIVE_OF = "artemis.archive-of"
 
 _METADATA_LOG_ENTRIES = 20
 _HIGHEST = ("last-sequence-number", "last-column-id", "last-partition-id", "next-row-id")
-
-
-def load_json(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Json:
-    """A metadata file's JSON, plain or gzip. Raises UnreadableMetadata; TooLarge, another, beyond `limits`."""
-    try:
-        value = json.loads(plain_json(data, path, limits))
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise _unreadable(str(error), path) from error
-    if not isinstance(value, dict):
-        raise _unreadable("it holds no JSON object", path)
-    return value
-
-
-def _unreadable(what: str, path: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        f"A metadata file cannot be read: {what}",
-        path=path,
-        untouched="both tiers",
-        hint="look at that file and at the catalog's pointer",
-    )
 
 
 def snapshot_ids(metadata: Json | None) -> set[int]:

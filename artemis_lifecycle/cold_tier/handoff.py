@@ -13,7 +13,6 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.cold_tier.cold_entries import cold_identity, open_entries
-from artemis_lifecycle.cold_tier.cold_metadata import load_json
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.evolution import archive_ids, with_lists
@@ -25,7 +24,7 @@ from artemis_lifecycle.cold_tier.publication import Publication, publish
 from artemis_lifecycle.cold_tier.transfer import Consent, Transfer, TransferErrors
 from artemis_lifecycle.cold_tier.work import Problem
 from artemis_lifecycle.errors import HandoffFailed, NoSuchTable, UnreadableMetadata
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, refuse_encrypted
+from artemis_lifecycle.metadata.table_metadata import metadata_json, parse_table_metadata, refuse_encrypted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,7 +88,7 @@ def hand_off(
         _record(context, none)
         return none
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
-    live = with_lists(load_json(base, plan.base_metadata_location, context.live_stores.limits))
+    live = with_lists(metadata_json(base, plan.base_metadata_location, context.live_stores.limits))
     demand, placing = _demand(context, plan, base, live)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))

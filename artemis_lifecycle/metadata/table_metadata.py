@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from artemis_lifecycle.errors import EncryptedTable, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.metadata.fast_json import long_lists
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NO_SUMMARY,
@@ -23,6 +23,7 @@ from artemis_lifecycle.metadata.types import (
     StatisticsFile,
     TableMetadata,
 )
+from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
 from artemis_lifecycle.storage.bounded import DEFAULT_LIMITS, ReadLimits, within_memory
 
 if TYPE_CHECKING:
@@ -38,13 +39,7 @@ def read_table_metadata(stores: Stores, metadata_location: str) -> TableMetadata
 
     Raises UnreadableMetadata when it is missing, cannot be fetched or is not whole.
     """
-    try:
-        data = stores.read(metadata_location)
-    except TooLarge:
-        raise
-    except StorageError as error:
-        raise _unreadable(f"The metadata file cannot be read: {error.what}", metadata_location) from error
-    return parse_table_metadata(data, metadata_location, stores.limits)
+    return parse_table_metadata(read_file(stores, metadata_location), metadata_location, stores.limits)
 
 
 def is_gzip_location(metadata_location: str) -> bool:
@@ -55,13 +50,7 @@ def is_gzip_location(metadata_location: str) -> bool:
 def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
     """Raises EncryptedTable when any part of the table's metadata says that files are encrypted."""
     if metadata.encrypted:
-        raise EncryptedTable(
-            "The table is encrypted: its manifests cannot be read exactly without its keys",
-            table=table,
-            path=metadata.metadata_location,
-            untouched="the table and all its files",
-            hint="leave this table out of lifecycle.yaml",
-        )
+        raise encrypted("The table", metadata.metadata_location, table)
 
 
 def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> TableMetadata:
@@ -73,43 +62,44 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
     type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3;
     TooLarge, another, where it comes to more than `limits` allow.
     """
-    plain = plain_json(data, metadata_location, limits)
-    parser = _Parser(metadata_location)
     try:
         with within_memory(metadata_location):
-            node = _split(plain)
-            return parser.metadata(_load(plain, metadata_location) if node is None else node)
+            plain = _plain(data, metadata_location, limits)
+            node = _split(plain) or _object(plain, metadata_location)
+            return _Parser(metadata_location).metadata(node)
     except _Malformed as error:
-        raise _unreadable(str(error), metadata_location) from None
+        raise unreadable(str(error), metadata_location) from None
 
 
-def plain_json(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
-    """A metadata file's bytes without gzip. Raises TooLarge beyond `limits`; UnreadableMetadata for a broken stream,
-    and for a file that is named as gzip and is not."""
+def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
+    """A metadata file's bytes, plain or gzip, as the JSON object that they hold, fields that no parser knows included.
+
+    Raises UnreadableMetadata; TooLarge, another, where it comes to more than `limits` allow.
+    """
+    with within_memory(metadata_location):
+        return _object(_plain(data, metadata_location, limits), metadata_location)
+
+
+def _plain(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
+    """The bytes without gzip, which a file that is named so must be."""
     if data[:2] == _GZIP_MAGIC:
         try:
             return limits.allowance(metadata_location, len(data)).undo("gzip", data)
         except ValueError as error:
-            raise _unreadable(f"The gzip stream of the metadata file is broken: {error}", metadata_location) from error
+            raise unreadable(f"The gzip stream of the metadata file is broken: {error}", metadata_location) from error
     if is_gzip_location(metadata_location):
-        raise _unreadable("The metadata file is named as gzip and is not", metadata_location)
+        raise unreadable("The metadata file is named as gzip and is not", metadata_location)
     return data
 
 
-def _load(data: bytes, metadata_location: str) -> Any:
+def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:
     try:
-        return json.loads(data.decode("utf-8"))
+        node = json.loads(plain.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise _unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
-
-
-def _unreadable(what: str, path: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        what,
-        path=path,
-        untouched="the table and all its files",
-        hint="check the file and the catalog's pointer; nothing of this table is planned or deleted until it reads",
-    )
+        raise unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
+    if not isinstance(node, dict):
+        raise unreadable("The metadata file does not hold a JSON object", metadata_location)
+    return node
 
 
 class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
@@ -126,8 +116,6 @@ def _split(data: bytes) -> dict[str, Any] | None:
     Snapshot by snapshot, so that 100,000 of them never stand there as dictionaries. None for anything unusual: the
     parser that knows every reason then reads the whole file again, and says what is wrong with it.
     """
-    from artemis_lifecycle.metadata.fast_json import long_lists
-
     found = long_lists(data)
     if found is None:
         return None
@@ -141,9 +129,7 @@ class _Parser:
     def __init__(self, metadata_location: str) -> None:
         self._location = metadata_location
 
-    def metadata(self, node: Any) -> TableMetadata:
-        if not isinstance(node, dict):
-            raise _Malformed("The metadata file holds no JSON object")
+    def metadata(self, node: dict[str, Any]) -> TableMetadata:
         version = _integer(node, "format-version")
         if not 1 <= version <= NEWEST_FORMAT_VERSION:
             raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
@@ -152,7 +138,7 @@ class _Parser:
             raise _Malformed("The metadata file has no table-uuid, which plans, holds and journal are keyed by")
         if _UUID.fullmatch(table_uuid) is None:
             # Folders are named by it: nothing else may stand there.
-            raise _Malformed(f"table-uuid is no UUID: {table_uuid!r:.80}")
+            raise _Malformed(f"table-uuid is not a UUID: {table_uuid!r:.80}")
         _integer(node, "last-column-id")
         last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
         schemas, current_schema_id = _schemas(node, version)
@@ -226,7 +212,7 @@ def _snapshot(node: dict[str, Any]) -> Snapshot:
                 raise _Malformed("there is neither a manifest-list nor an inline list of manifests")
             manifests = tuple(inline)
         elif not isinstance(manifest_list, str) or not manifest_list:
-            raise _Malformed("manifest-list is no path")
+            raise _Malformed("manifest-list is not a path")
         # Null or absent are one for these, as Iceberg writes neither.
         return Snapshot(
             snapshot_id,
@@ -247,10 +233,10 @@ def _snapshot(node: dict[str, Any]) -> Snapshot:
 
 def _summary(node: Any) -> SnapshotSummary:
     if not isinstance(node, dict):
-        raise _Malformed("summary is no JSON object")
+        raise _Malformed("summary is not a JSON object")
     for value in node.values():
         if type(value) is not str:
-            raise _Malformed("summary holds a value that is no text")
+            raise _Malformed("summary holds a value that is not text")
     if not node:
         return NO_SUMMARY
     # Iceberg takes a summary without its operation for an overwrite, so that it can be read at all.
@@ -263,10 +249,10 @@ def _refs(node: dict[str, Any], current: int | None) -> Mapping[str, Ref]:
     refs: dict[str, Ref] = {}
     if raw is not None or "refs" in node:
         if not isinstance(raw, dict):
-            raise _Malformed("refs is no JSON object")
+            raise _Malformed("refs is not a JSON object")
         for name, body in raw.items():
             if not isinstance(body, dict):
-                raise _Malformed(f"Ref {name} is no JSON object")
+                raise _Malformed(f"Ref {name} is not a JSON object")
             try:
                 refs[name] = Ref(
                     name=name,
@@ -347,7 +333,7 @@ def _integer(node: Mapping[str, Any], key: str) -> int:
     value = node.get(key)
     # bool is an int to Python and not to JSON; an integer beyond 64 bits is not Iceberg's.
     if type(value) is not int or not -_LONG_LIMIT <= value < _LONG_LIMIT:
-        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is no 64-bit integer: {value!r:.80}")
+        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is not a 64-bit integer: {value!r:.80}")
     return value
 
 
@@ -358,7 +344,7 @@ def _optional_integer(node: Mapping[str, Any], key: str) -> int | None:
 def _text(node: Mapping[str, Any], key: str) -> str:
     value = node.get(key)
     if type(value) is not str:
-        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is no text: {value!r:.80}")
+        raise _Malformed(f"{key} is missing" if key not in node else f"{key} is not text: {value!r:.80}")
     return value
 
 
@@ -371,7 +357,7 @@ def _text_map(node: Mapping[str, Any], key: str) -> Mapping[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(type(item) is str for item in value.values()):
-        raise _Malformed(f"{key} is no map of texts")
+        raise _Malformed(f"{key} is not a map of texts")
     return value
 
 
@@ -380,5 +366,5 @@ def _objects(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
         return []
     value = node[key]
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise _Malformed(f"{key} is no list of JSON objects")
+        raise _Malformed(f"{key} is not a list of JSON objects")
     return value

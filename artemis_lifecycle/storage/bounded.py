@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import pyarrow as pa
+from isal import isal_zlib
+
 from artemis_lifecycle.errors import TooLarge
 
 if TYPE_CHECKING:
@@ -72,8 +75,6 @@ class Allowance:
     def undo(self, codec: str, data: bytes) -> bytes:
         """`data` without its codec: gzip, deflate (raw), zstd, snappy, lz4 (framed). Raises TooLarge; ValueError for
         bytes that the codec did not make."""
-        from isal import isal_zlib
-
         refused: Any = isal_zlib.error  # its stub gives an instance
         try:
             return self._undo(codec, data)
@@ -87,7 +88,6 @@ class Allowance:
             return self._inflated(data)
         if codec == "gzip":
             return self._drained(gzip.GzipFile(fileobj=io.BytesIO(data)).read)
-        import pyarrow as pa
 
         if codec in ("zstd", "lz4"):
             return self._drained(pa.CompressedInputStream(pa.BufferReader(data), codec).read)
@@ -104,8 +104,6 @@ class Allowance:
         return bytes(pa.Codec("snappy").decompress(data, decompressed_size=size))
 
     def _inflated(self, data: bytes) -> bytes:
-        from isal import isal_zlib
-
         if len(data) * _DEFLATE_RATIO <= self.left:
             # It refuses a stream that ends early. The size is a guess, from which the buffer grows.
             raw = isal_zlib.decompress(data, -15, 6 * len(data) + 1024)

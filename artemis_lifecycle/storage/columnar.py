@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.storage.bounded import Allowance, ReadLimits
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from _typeshed import WriteableBuffer
 
 ROWS = 65_536
@@ -42,8 +43,6 @@ class ParquetReader:
     """
 
     def __init__(self, source: BinaryIO | bytes, path: str, limits: ReadLimits, **options: Any) -> None:
-        import pyarrow.parquet as pq
-
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         size = file.seek(0, io.SEEK_END)
         self._window = _Window(file, size)
@@ -74,8 +73,6 @@ class ParquetReader:
             yield from self._groups(columns)
 
     def _groups(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
         pages = self._limits.allowance(self._path, self._size)
         # What is decoded has no ratio: a position delete has its data file's path in every row.
         decoded = Allowance(self._limits, self._path, self._limits.max_bytes)
@@ -93,8 +90,6 @@ class ParquetReader:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows."""
-        import pyarrow as pa
-
         found = list(self.groups(columns))
         if found:
             return pa.concat_tables(found)
@@ -143,8 +138,6 @@ class ParquetReader:
 @contextmanager
 def naming(kind: str, path: str) -> Iterator[None]:
     """Raise StorageError, naming the file, for what a file that is broken raises in the block."""
-    import pyarrow as pa
-
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:

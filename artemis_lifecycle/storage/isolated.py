@@ -7,6 +7,7 @@ first call and reused; it ends with its parent.
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -69,6 +70,14 @@ def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwa
     if succeeded:
         return value  # type: ignore[no-any-return]
     raise value
+
+
+@atexit.register
+def _end_child() -> None:
+    if _child is not None and _child.parent == os.getpid():
+        # It only reads: a call of another thread has nothing to lose.
+        _child.process.kill()
+        _child.end()
 
 
 def serve(descriptor: int) -> None:

@@ -10,14 +10,14 @@ normalised prefix and the rest. Any path whose rest needs more is given to `norm
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
 
 from artemis_lifecycle.storage.location import LocationRules, normalise, split
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 _Number = TypeVar("_Number", bound="np.generic")
 
@@ -30,15 +30,11 @@ _PREFIXES = 16
 
 def hash_location(location: str) -> int:
     """The hash of one location, unsigned."""
-    import xxhash
-
     return xxhash.xxh64_intdigest(location.encode("utf-8", "surrogatepass"), SEED)
 
 
 def begun_with(number: int) -> int:
     """Spark's `xxhash64(number)` of a 32-bit integer, from which a chain of columns goes on, unsigned."""
-    import xxhash
-
     return xxhash.xxh64_intdigest(number.to_bytes(4, "little"), SEED)
 
 
@@ -46,8 +42,6 @@ def hash_paths(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], rules: LocationRules
 ) -> NDArray[np.uint64]:
     """The hash of the location of each path; paths are `lengths` bytes of UTF-8 in `data` from `offsets` on."""
-    import numpy as np
-
     from artemis_lifecycle.storage.hash_kernels import hash_in_place
 
     hashes = np.zeros(len(offsets), np.uint64)
@@ -75,8 +69,6 @@ def hash_paths(
 
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
     """The hash of the location of each path of an Arrow array of strings without nulls."""
-    import numpy as np
-
     starts, data = text_buffers(paths)
     return hash_paths(data, starts[:-1], np.diff(starts), rules)
 
@@ -96,8 +88,6 @@ def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
     """Each number once, in order. `numpy.unique` takes numbers through a hash table from version 2.3 on: fifty times as
     slow as this where there are millions and nearly all differ."""
-    import numpy as np
-
     ordered = np.sort(numbers)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -106,8 +96,6 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
 
 def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Which of `wanted` are among `hashes`, which are sorted."""
-    import numpy as np
-
     if not len(hashes):
         return np.zeros(len(wanted), np.bool_)
     places = np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)
@@ -116,9 +104,6 @@ def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.
 
 def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Offsets (one more than rows) and bytes of a string array, where they lie; a null has no bytes."""
-    import numpy as np
-    import pyarrow as pa
-
     large = texts.cast(pa.large_string())
     _, offsets, data = large.buffers()
     if not len(large):
@@ -145,6 +130,4 @@ def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
 
 
 def _bytes(text: str) -> NDArray[np.uint8]:
-    import numpy as np
-
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)

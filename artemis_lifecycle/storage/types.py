@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol, Self
+from typing import BinaryIO, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from artemis_lifecycle.errors import ExistingFile, MissingFile
 from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import microseconds
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes of S3 whose objects are not readable until they were thawed (restored, in S3's words)."""
@@ -95,8 +94,6 @@ class Looks:
     @classmethod
     def of(cls, heads: Sequence[StoredFile | None]) -> Self:
         """The same from one answer each."""
-        import numpy as np
-
         answers = cls(
             np.zeros(len(heads), np.bool_), np.zeros(len(heads), np.int64), np.full(len(heads), NO_TIME, np.int64)
         )
@@ -128,8 +125,6 @@ class Removals:
     @classmethod
     def of(cls, answers: Sequence[DeleteOutcome]) -> Self:
         """The same from one answer each."""
-        import numpy as np
-
         removals = cls(np.zeros(len(answers), np.int8))
         for row, answer in enumerate(answers):
             removals.put(row, answer)

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import zstandard
 from pyarrow import orc
 
-from artemis_lifecycle.cold_tier.cold_metadata import load_json
 from artemis_lifecycle.cold_tier.rewrite.deletion_vectors import rewrite_deletion_vectors
 from artemis_lifecycle.cold_tier.rewrite.manifest_lists import rewrite_manifest_list
 from artemis_lifecycle.cold_tier.rewrite.manifests import rewrite_manifest
@@ -28,7 +27,7 @@ from artemis_lifecycle.cold_tier.rewrite.position_deletes import rewrite_positio
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.deletion.receipt import read_receipt
 from artemis_lifecycle.metadata import manifest_lists, manifests
-from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import metadata_json, read_table_metadata
 from artemis_lifecycle.metadata.types import Snapshot
 from artemis_lifecycle.orphans.external_listing import read_parquet_listing
 from artemis_lifecycle.orphans.inventory import read_inventory
@@ -105,7 +104,7 @@ def _local(path: str) -> Path:
 
 
 def _cold_json(stores: Stores, path: str) -> object:
-    return load_json(stores.read(path), path, stores.limits)
+    return metadata_json(stores.read(path), path, stores.limits)
 
 
 def _snapshot(path: str) -> Snapshot:
