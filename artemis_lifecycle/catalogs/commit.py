@@ -7,9 +7,8 @@ ended is looked up in the catalog: the metadata file that follows the base there
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,8 @@ from artemis_lifecycle.errors import (
     UnreadableMetadata,
 )
 from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.spark.java_errors import PASSING_STATES
+from artemis_lifecycle.spark.java_errors import PASSING_STATES, brief, class_names, sql_states
+from artemis_lifecycle.spark.jvm import classes_of, java_longs, java_map, java_set, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,7 +182,7 @@ class _Committer:
         self._table = table
         self._catalog_name = catalog_name
         self._before_swap = before_swap
-        self._jvm = _jvm(spark)
+        self._jvm = jvm_of(spark)
         self._tries: list[_Try] = []
         self._tried = 0
         with self._reading():
@@ -192,7 +192,7 @@ class _Committer:
                 spark._jsparkSession, catalog_name
             )
             # A session of the user's own may cache tables; their operations refresh all the same.
-            self._operations = catalog.loadTable(_in_java(spark, identifier)).operations()
+            self._operations = catalog.loadTable(_java_identifier(spark, identifier)).operations()
 
     def attempt(self, change: Callable[[BaseState], Change | None]) -> CommitResult:
         """One round: refresh, guard, build, swap. Raises _Lost when another round may do better."""
@@ -220,7 +220,7 @@ class _Committer:
 
     def gave_up(self, lost: _Lost) -> CommitConflict | CommitStateUnknown:
         """The error for a commit whose every attempt was lost."""
-        why = _brief(lost.__cause__) if lost.__cause__ is not None else "the last attempt was lost"
+        why = brief(lost.__cause__) if lost.__cause__ is not None else "the last attempt was lost"
         if self._tries:
             # Its base is still current as far as was seen, but a swap may be under way in the database.
             return CommitStateUnknown(
@@ -265,10 +265,10 @@ class _Committer:
         try:
             updated = self._updated(base, change, refs, location)
         except Exception as error:
-            if not _kinds_of(error):
+            if not class_names(error):
                 raise
             raise Refused(
-                f"Iceberg's core refuses the change: {_brief(error)}",
+                f"Iceberg's core refuses the change: {brief(error)}",
                 table=self._table,
                 path=location,
                 untouched="the table",
@@ -283,7 +283,7 @@ class _Committer:
         for name in change.remove_refs:
             builder.removeRef(name)
         if doomed:
-            builder.removeSnapshots(_java_longs(self._jvm, doomed))
+            builder.removeSnapshots(java_longs(self._jvm, doomed))
         for snapshot in change.add_snapshots.values():
             builder.addSnapshot(self._jvm.org.apache.iceberg.SnapshotParser.fromJson(snapshot))
         snapshot_ref = self._jvm.org.apache.iceberg.SnapshotRef
@@ -320,19 +320,18 @@ class _Committer:
                     made.maxRefAgeMs(self._jvm.java.lang.Long.valueOf(target.max_ref_age_ms))
             builder.setRef(target.name, made.build())
         if change.set_properties:
-            builder.setProperties(_java_map(self._jvm, change.set_properties))
+            builder.setProperties(java_map(self._jvm, change.set_properties))
         if change.remove_properties:
-            builder.removeProperties(_java_set(self._jvm, change.remove_properties))
+            builder.removeProperties(java_set(self._jvm, change.remove_properties))
         return builder.build()
 
     def _compares_whole_metadata(self) -> bool:
         """A REST catalog checks only requirements drawn from the changes, and removing snapshots draws none."""
-        names = {str(kind.getName()) for kind in _java_classes(self._operations)}
-        return "org.apache.iceberg.rest.RESTTableOperations" not in names
+        return "org.apache.iceberg.rest.RESTTableOperations" not in classes_of(self._operations)
 
     def _settle(self, this: _Try, error: Exception) -> CommitResult:
         """What became of a swap that raised: the result if it did happen; raises if it did not, or none knows."""
-        kinds = _kinds_of(error)
+        kinds = class_names(error)
         if not kinds:
             # A crash point of a test, or an interrupt: not the catalog's word.
             raise error
@@ -348,7 +347,7 @@ class _Committer:
             if not _undone(current, this.change):
                 raise CommitStateUnknown(
                     f"It cannot be told whether the commit happened: the metadata log of {where} is cut before it "
-                    f"({_brief(error)})",
+                    f"({brief(error)})",
                     table=self._table,
                     path=this.base_location,
                     untouched="all data files",
@@ -365,7 +364,7 @@ class _Committer:
         if said_failed or _may_pass(error, kinds):
             raise _Lost from error
         raise StorageError(
-            f"The commit was not taken: {_brief(error)}",
+            f"The commit was not taken: {brief(error)}",
             table=self._table,
             path=this.base_location,
             untouched="the table",
@@ -384,16 +383,16 @@ class _Committer:
                 with attempt:
                     return self._operations.refresh()
         except Exception as second:
-            kinds = _kinds_of(second)
+            kinds = class_names(second)
             if not kinds:
                 raise
             if not _MISSING.isdisjoint(kinds):
                 raise self._no_such_table() from second
-            if _OTHER_TABLE in _brief(second):
+            if _OTHER_TABLE in brief(second):
                 raise self._another_table() from second
             raise CommitStateUnknown(
-                f"The catalog did not say whether the commit happened ({_brief(error)}), and a look-up failed "
-                f"({_brief(second)})",
+                f"The catalog did not say whether the commit happened ({brief(error)}), and a look-up failed "
+                f"({brief(second)})",
                 table=self._table,
                 path=this.base_location,
                 untouched="all data files",
@@ -429,13 +428,13 @@ class _Committer:
                 try:
                     metadata = self._jvm.org.apache.iceberg.TableMetadataParser.read(self._operations.io(), follower)
                 except Exception as error:
-                    if not _kinds_of(error):
+                    if not class_names(error):
                         raise
                     # Deleted after a later commit, where the table says so. What it changed can still be seen.
                     if _undone(current, this.change):
                         continue
                     raise CommitStateUnknown(
-                        f"It cannot be told whose commit followed {this.base_location}: {_brief(error)}",
+                        f"It cannot be told whose commit followed {this.base_location}: {brief(error)}",
                         table=self._table,
                         path=follower,
                         untouched="all data files",
@@ -465,9 +464,9 @@ class _Committer:
                     with around("catalog.drop_lost_metadata"):
                         self._operations.io().deleteFile(path)
         except Exception as error:
-            if not _kinds_of(error):
+            if not class_names(error):
                 raise
-            _LOG.info("The metadata file of a lost commit to %s stays: %s", self._table, _brief(error))
+            _LOG.info("The metadata file of a lost commit to %s stays: %s", self._table, brief(error))
 
     def _list(self, prefix: str) -> list[str]:
         io = self._operations.io()
@@ -496,12 +495,12 @@ class _Committer:
         try:
             yield
         except Exception as error:
-            kinds = _kinds_of(error)
+            kinds = class_names(error)
             if not kinds:
                 raise
             if not _MISSING.isdisjoint(kinds):
                 raise self._no_such_table() from error
-            text = _brief(error)
+            text = brief(error)
             if _OTHER_TABLE in text:
                 raise self._another_table() from error
             if "org.apache.iceberg.exceptions.NotFoundException" in kinds:
@@ -528,84 +527,21 @@ def _swap(operations: Any, base: Any, updated: Any) -> None:
     operations.commit(base, updated)
 
 
-def _jvm(spark: SparkSession) -> Any:
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is None or getattr(spark, "_jsparkSession", None) is None:
-        raise EnvironmentMissing(
-            "The Spark session has no JVM of its own (Spark Connect)",
-            hint="give a classic session: commits go through Iceberg's core in its driver",
-        )
-    return jvm
-
-
-def _in_java(spark: SparkSession, identifier: Identifier) -> Any:
-    """`org.apache.iceberg.catalog.TableIdentifier`; its own `parse` would split the name at its dots."""
-    gateway: Any = spark.sparkContext._gateway
-    parts = gateway.new_array(gateway.jvm.java.lang.String, len(identifier.parts))
-    for index, part in enumerate(identifier.parts):
-        parts[index] = part
-    return gateway.jvm.org.apache.iceberg.catalog.TableIdentifier.of(parts)
-
-
-def _kinds_of(error: BaseException) -> list[str]:
-    """Java class names of what was raised, outermost first, causes and superclasses too; the name of py4j's own error
-    when the gateway broke; nothing for what is Python's."""
-    from py4j.protocol import Py4JError, Py4JJavaError
-
-    if isinstance(error, Py4JJavaError):
-        kinds: list[str] = []
-        seen = error.java_exception
-        while seen is not None:
-            kinds.extend(str(kind.getName()) for kind in _java_classes(seen))
-            seen = seen.getCause()
-        return kinds
-    if isinstance(error, Py4JError):
-        return [type(error).__name__]
-    # pyspark translates some Java errors of its own, with the Java object behind.
-    origin = getattr(error, "_origin", None)
-    if origin is not None:
-        return [str(kind.getName()) for kind in _java_classes(origin)]
-    return []
-
-
-def _java_classes(thing: Any) -> list[Any]:
-    found = []
-    kind = thing.getClass()
-    while kind is not None:
-        found.append(kind)
-        kind = kind.getSuperclass()
-    return found
-
-
-def _brief(error: BaseException) -> str:
-    """The Java message without its trace, secrets left out by Iceberg and pgjdbc themselves."""
-    java = getattr(error, "java_exception", None)
-    if java is None:
-        return " ".join(str(error).split())[:500] or type(error).__name__
-    parts = []
-    while java is not None:
-        parts.append(f"{java.getClass().getSimpleName()}: {java.getMessage()}")
-        java = java.getCause()
-    return " ".join("; ".join(parts).split())[:500]
-
-
 def _may_pass(error: BaseException, kinds: Sequence[str]) -> bool:
-    """Whether another try may do better: the connection broke, or the database was busy."""
+    """Whether another try may succeed: the connection broke, or the database was busy."""
     if "org.apache.iceberg.exceptions.CommitStateUnknownException" in kinds:
         return True
-    java = getattr(error, "java_exception", None)
-    while java is not None:
-        if "java.sql.SQLException" in {str(kind.getName()) for kind in _java_classes(java)}:
-            # After these it may have run, or may run on another try; any other is the database's definite no.
-            return str(java.getSQLState() or "08").startswith(PASSING_STATES)
-        java = java.getCause()
+    state = next(iter(sql_states(error)), None)
+    # After a passing one it may have run, or may run on another try; any other is the database's definite no.
+    if state is not None:
+        return state.startswith(PASSING_STATES)
     return "org.apache.iceberg.exceptions.ServiceFailureException" in kinds
 
 
 def _may_come_back(error: BaseException) -> bool:
     """Whether a catalog that did not answer a look-up may answer the next one."""
-    kinds = _kinds_of(error)
-    return bool(kinds) and _MISSING.isdisjoint(kinds) and _OTHER_TABLE not in _brief(error)
+    kinds = class_names(error)
+    return bool(kinds) and _MISSING.isdisjoint(kinds) and _OTHER_TABLE not in brief(error)
 
 
 def _same_metadata(found: Any, updated: Any) -> bool:
@@ -623,6 +559,15 @@ def _same_metadata(found: Any, updated: Any) -> bool:
     )
 
 
+def _java_identifier(spark: SparkSession, identifier: Identifier) -> Any:
+    """`org.apache.iceberg.catalog.TableIdentifier`; its own `parse` would split the name at its dots."""
+    gateway: Any = spark.sparkContext._gateway
+    parts = gateway.new_array(gateway.jvm.java.lang.String, len(identifier.parts))
+    for index, part in enumerate(identifier.parts):
+        parts[index] = part
+    return gateway.jvm.org.apache.iceberg.catalog.TableIdentifier.of(parts)
+
+
 def _undone(current: Any, change: Change) -> bool:
     """Whether something that `change` would have done is not so: then no ancestor of `current` is its commit."""
     refs = current.refs()
@@ -635,28 +580,6 @@ def _undone(current: Any, change: Change) -> bool:
         or any(current.properties().get(key) != value for key, value in change.set_properties.items())
         or any(current.properties().get(key) is not None for key in change.remove_properties)
     )
-
-
-def _java_longs(jvm: Any, values: Iterable[int]) -> Any:
-    """A java.util.HashSet<Long>, in one call over the gateway instead of one for each."""
-    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    named = jvm.java.lang.Class.forName
-    kind = mapper.getTypeFactory().constructCollectionType(named("java.util.HashSet"), named("java.lang.Long"))
-    return mapper.readValue(json.dumps(list(values)), kind)
-
-
-def _java_map(jvm: Any, values: Mapping[str, str]) -> Any:
-    found = jvm.java.util.HashMap()
-    for key, value in values.items():
-        found.put(key, value)
-    return found
-
-
-def _java_set(jvm: Any, values: Iterable[str]) -> Any:
-    found = jvm.java.util.HashSet()
-    for value in values:
-        found.add(value)
-    return found
 
 
 def _escaped(path: str) -> str:

@@ -24,6 +24,8 @@ _FIRST_OWN_ID = 1_000_000
 
 UNSORTED: Json = {"order-id": 0, "fields": []}
 
+_UNPARTITIONED: Json = {"fields": []}
+
 
 @dataclass(frozen=True)
 class Ids:
@@ -162,6 +164,12 @@ def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
 def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> Json:
     """`metadata`, its current schema, default spec and default order being those of its current snapshot: engines bind
     filters to them. `specs_of` are the specs by which a snapshot's files are partitioned, those that it wrote first.
+
+    Where a name stands for different columns in different schemas, an unpartitioned spec is among the specs. Iceberg's
+    Spark runtime leaves a filter to the partitions if every spec decides it, and binds its names to the current schema
+    for that (SparkScanBuilder.pushPredicates, ExpressionUtil.selectsPartitions; like apache/iceberg#16510): a filter on
+    an older snapshot would not be evaluated at all, and rows come back that do not match. No spec without fields
+    decides a filter.
     """
     current = next(
         (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata.get("current-snapshot-id")), None
@@ -178,6 +186,10 @@ def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> J
     new["default-spec-id"] = _first_bound(
         [*specs_of(current), metadata.get("default-spec-id"), *_unbound_first(specs)], specs, known
     )
+    if _renamed(schemas.values()) and all(item.get("fields") for item in specs.values()):
+        means = content(_UNPARTITIONED, SPECS)
+        number = _own_id(means, {number: content(item, SPECS) for number, item in specs.items()})
+        new[SPECS] = [*specs.values(), {"spec-id": number, **_UNPARTITIONED}]
     orders = {item["order-id"]: item for item in metadata.get(ORDERS) or ()}
     if orders:
         if not any(_sources(item) <= known for item in orders.values()):
@@ -190,6 +202,21 @@ def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> J
     if "partition-spec" in metadata and new["default-spec-id"] in specs:
         new["partition-spec"] = specs[new["default-spec-id"]]["fields"]
     return new
+
+
+def _renamed(schemas: Iterable[Json]) -> bool:
+    """Whether any name, in any case, stands for different columns in different schemas."""
+    columns: dict[str, int] = {}
+    return any(columns.setdefault(name, number) != number for schema in schemas for name, number in _names(schema))
+
+
+def _names(struct: Json, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """Full names, in lower case, and ids of a struct's fields, those of nested structs too."""
+    for each in struct.get("fields") or ():
+        name = prefix + each["name"].lower()
+        yield name, each["id"]
+        if isinstance(each["type"], dict) and each["type"].get("type") == "struct":
+            yield from _names(each["type"], f"{name}.")
 
 
 def _unbound_first(items: Mapping[int, Json]) -> list[int]:

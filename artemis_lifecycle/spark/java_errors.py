@@ -16,6 +16,7 @@ from artemis_lifecycle.errors import (
     OperationsUnavailable,
     StorageError,
 )
+from artemis_lifecycle.spark.jvm import classes_of
 
 PASSING_STATES = ("08", "40", "53", "57")
 """Classes of SQLSTATE after which another try may do better: connection, rollback, resources, operator intervention.
@@ -56,10 +57,9 @@ def java_errors(table: str | None = None) -> Iterator[None]:
 
 def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None:
     """The error of this project that tells what came out of the JVM; None where none does."""
-    java = _java(error)
-    if java is None:
+    if not _chain(error):
         return None
-    names, states = _chain(java)
+    names, states = set(class_names(error)), sql_states(error)
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
@@ -81,40 +81,41 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
         untouched, first = "everything that was not yet written", "see that the store answers, then "
     else:
         return None
-    return ours(f"{what}: {_brief(java)}", table=table, untouched=untouched, hint=f"{first}run the step again")
+    return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
 
 
-def _java(error: Exception) -> Any:
+def class_names(error: BaseException) -> list[str]:
+    """Names of the Java classes of what was raised, outermost first, its causes and their superclasses too; the name of
+    py4j's own error where the gateway broke; none for an error of Python's."""
+    from py4j.protocol import Py4JError, Py4JJavaError
+
+    if isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError):
+        return [type(error).__name__]
+    return [name for java in _chain(error) for name in classes_of(java)]
+
+
+def sql_states(error: BaseException) -> list[str]:
+    """The SQLSTATEs of what was raised and its causes."""
+    # Without a state it is a driver's own complaint about its connection.
+    return [str(java.getSQLState() or "08") for java in _chain(error) if "java.sql.SQLException" in classes_of(java)]
+
+
+def brief(error: BaseException) -> str:
+    """The Java messages without their traces, or the error's own, on one line."""
+    parts = [
+        f"{java.getClass().getSimpleName()}: {str(java.getMessage()).partition(chr(10))[0]}" for java in _chain(error)
+    ]
+    return " ".join(("; ".join(parts) or str(error)).split())[:500].rstrip(".") or type(error).__name__
+
+
+def _chain(error: BaseException) -> list[Any]:
+    """The Java error behind one of Python's, and its causes."""
     from py4j.protocol import Py4JJavaError
 
-    if isinstance(error, Py4JJavaError):
-        return error.java_exception
     # pyspark translates some Java errors of its own, with the Java object behind.
-    return getattr(error, "_origin", None)
-
-
-def _chain(java: Any) -> tuple[set[str], list[str]]:
-    """Class names of an error, its causes and their superclasses; the SQLSTATEs among them."""
-    names: set[str] = set()
-    states: list[str] = []
+    java = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    found = []
     while java is not None:
-        own: set[str] = set()
-        kind = java.getClass()
-        while kind is not None:
-            own.add(str(kind.getName()))
-            kind = kind.getSuperclass()
-        if "java.sql.SQLException" in own:
-            # Without a state it is a driver's own complaint about its connection.
-            states.append(str(java.getSQLState() or "08"))
-        names |= own
+        found.append(java)
         java = java.getCause()
-    return names, states
-
-
-def _brief(java: Any) -> str:
-    """The Java messages without their traces, on one line."""
-    parts = []
-    while java is not None:
-        parts.append(f"{java.getClass().getSimpleName()}: {str(java.getMessage()).partition(chr(10))[0]}")
-        java = java.getCause()
-    return " ".join("; ".join(parts).split())[:500].rstrip(".")
+    return found

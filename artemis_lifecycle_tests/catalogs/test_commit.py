@@ -30,6 +30,7 @@ from artemis_lifecycle.errors import (
     StorageError,
 )
 from artemis_lifecycle.operations.database import connect
+from artemis_lifecycle.spark.jvm import java_longs
 from artemis_lifecycle_tests.catalogs.conftest import MakeTable, append, jvm_table, snapshot_ids
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ def test_thousands_of_snapshots_cross_the_gateway_in_one_call(spark: SparkSessio
     jvm: Any = spark._jvm
     ids = [*range(49_000), *range(2**62, 2**62 + 1000)]
     started = time.monotonic()
-    found = commit._java_longs(jvm, ids)
+    found = java_longs(jvm, ids)
     assert time.monotonic() - started < 3
     assert found.size() == len(ids)
     kinds = {found.iterator().next().__class__, int}

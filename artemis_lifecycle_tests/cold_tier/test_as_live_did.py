@@ -664,3 +664,23 @@ def test_a_branch_at_an_instant_and_a_log_that_cannot_be_read(make_place: Callab
         assert sorted(tuple(row) for row in lifecycle.read(place.table, tag="b").collect()) == [(1,), (99,)]
         place.sql("INSERT OVERWRITE {t} VALUES (4)")
         assert lifecycle.expire(place.table).failed == 0
+
+
+def test_a_filter_on_a_name_that_was_another_columns_is_evaluated(make_place: Callable[[str], Place]) -> None:
+    """The partitions alone decide `id IS NULL`, of the column that is called so now: Iceberg's Spark runtime left the
+    filter to them, also where `id` was another column, and gave back rows that have an id."""
+    place = make_place("names_exchanged")
+    place.sql("CREATE TABLE {t} (id INT, k STRING) USING iceberg PARTITIONED BY (bucket(2, id))")
+    place.sql("INSERT INTO {t} VALUES (1, 'a'), (1, NULL), (NULL, 'b'), (NULL, NULL)")
+    first = place.current()
+    filters = ("id IS NULL", "id IS NOT NULL", "k IS NULL", "k IS NOT NULL", "k = 'a' AND id IS NOT NULL")
+    truths = {first: {where: place.asked(first, where) for where in (*filters, "true")}}
+    for one, other in (("id", "x"), ("k", "id"), ("x", "k")):
+        place.sql(f"ALTER TABLE {{t}} RENAME COLUMN {one} TO {other}")
+    place.sql("INSERT INTO {t} VALUES (7, 'c'), (7, NULL)")
+    second = place.current()
+    truths[second] = {where: place.asked(second, where) for where in ("id IS NULL", "id IS NOT NULL", "true")}
+    place.sql("INSERT INTO {t} VALUES (8, 'd')")
+    place.lifecycle.expire(place.table)
+    for snapshot_id, truth in truths.items():
+        place.same(snapshot_id, truth)
