@@ -20,8 +20,8 @@ from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.reads import Route, Selector
 from artemis_lifecycle.cold_tier.reads import route as find_route
 from artemis_lifecycle.cold_tier.repair import repair
-from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.restore import restore as bring_back
+from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
 from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.cold_tier import scrub as scrubbing
+from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.cold_tier.scrub import RING, place_of, rotation
 from artemis_lifecycle.config.policies import ColdTier
 from artemis_lifecycle.errors import NoSuchTable, Paused, StorageError
@@ -51,13 +53,12 @@ def copied(lifecycle: Lifecycle) -> set[str]:
 def read_by(lifecycle: Lifecycle, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Cold paths, as the scrub reads them from now on."""
     read: list[str] = []
-    one = scrubbing._Reader.one
 
-    def recorded(self: scrubbing._Reader, path: str) -> tuple[str, str | None, bool]:
-        read.append(path.removeprefix("file://"))
-        return one(self, path)
+    def recorded(*arguments: Any) -> list[tuple[Any, ...]]:
+        read.extend(path.removeprefix("file://") for path in arguments[-1])
+        return each_file(*arguments)
 
-    monkeypatch.setattr(scrubbing._Reader, "one", recorded)
+    monkeypatch.setattr(scrubbing, "each_file", recorded)
     return read
 
 

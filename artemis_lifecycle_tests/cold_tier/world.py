@@ -26,7 +26,8 @@ from artemis_lifecycle.cold_tier.handoff import Handoff, hand_off
 from artemis_lifecycle.cold_tier.handoff_context import HandoffContext, HandoffInput
 from artemis_lifecycle.cold_tier.ledger import Ledger, handoff_ledger
 from artemis_lifecycle.cold_tier.paths import PathMapping, read_identity
-from artemis_lifecycle.cold_tier.restore import RestoreContext, Restored, RestoreMapping, RestoreRequest, restore
+from artemis_lifecycle.cold_tier.restore import restore
+from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreMapping, RestoreRequest
 from artemis_lifecycle.cold_tier.transfer import TransferSettings
 from artemis_lifecycle.config.deployment import Catalog
 from artemis_lifecycle.config.models import LifecycleConfig

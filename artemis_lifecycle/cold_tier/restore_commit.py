@@ -1,0 +1,163 @@
+"""The commit of a restore: a new snapshot on a branch of the live table, or a branch on one that it still has."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+
+from artemis_lifecycle.catalogs.commit import BaseState, BranchChange, Change, CommitResult, commit_with_retry
+from artemis_lifecycle.cold_tier.evolution import Ids
+from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.restore_context import RestoreContext, Restored, RestoreRequest
+from artemis_lifecycle.cold_tier.restore_copies import check_protected
+from artemis_lifecycle.cold_tier.restore_ids import live_ids
+from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
+from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.restores import RestoreRecord
+
+RESTORE_ID = "artemis.restore-id"
+RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
+RESTORED_FROM = "artemis.restored-from"
+"""Keys of a restored snapshot's summary: the restore, the snapshot whose rows these are, and the cold table."""
+
+
+def commit_restored(
+    context: RestoreContext,
+    request: RestoreRequest,
+    record: RestoreRecord,
+    source: Snapshot,
+    cold: TableMetadata,
+    identity: ColdIdentity,
+    ids: Ids,
+    manifest_list: str,
+) -> tuple[int, CommitResult]:
+    made = secrets.randbits(63)
+
+    def change(base: BaseState) -> Change | None:
+        nonlocal made
+        _check_table(request, base)
+        ref = base.metadata.ref(request.branch)
+        if ref is not None:
+            head = base.metadata.snapshot(ref.snapshotId())
+            if ref.isBranch() and head is not None and dict(head.summary()).get(RESTORE_ID) == record.restore_id:
+                made = int(ref.snapshotId())
+                return None
+            raise taken(request, int(ref.snapshotId()), "branch" if ref.isBranch() else "tag")
+        while made == 0 or base.metadata.snapshot(made) is not None:
+            made = secrets.randbits(63)
+        check_protected(context, record)
+        # The copies took their time: specs, column types and the name mapping are as they are now.
+        now = read_table_metadata(context.live_stores, base.metadata_location)
+        found = live_ids(context, request, source, cold, now)
+        if found.specs != ids.specs:
+            raise RestoreFailed(
+                "The live table's partition specs got other ids during the restore",
+                table=request.table,
+                path=base.metadata_location,
+                untouched="the live table",
+                hint="run the restore again: it begins anew",
+            )
+        return Change(
+            add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
+            set_branches=(BranchChange(request.branch, made),),
+        )
+
+    with table_lock(context.operations.engine, request.table_uuid, table=request.table), around("restore.commit"):
+        result = _commit(context, request, change)
+    return made, result
+
+
+def _commit(
+    context: RestoreContext, request: RestoreRequest, change: Callable[[BaseState], Change | None]
+) -> CommitResult:
+    return commit_with_retry(
+        context.spark,
+        context.live_catalog,
+        request.table,
+        change,
+        before_swap=context.operations.table_locations.attempts_of(request.table_uuid),
+    )
+
+
+def _snapshot(
+    request: RestoreRequest,
+    record: RestoreRecord,
+    base: BaseState,
+    snapshot_id: int,
+    source: Snapshot,
+    identity: ColdIdentity,
+    ids: Ids,
+    manifest_list: str,
+) -> str:
+    """The new snapshot as JSON, the next one of `base`."""
+    metadata = base.metadata
+    totals = {key: value for key, value in source.summary.properties.items() if key.startswith("total-")}
+    snapshot: dict[str, object] = {
+        "snapshot-id": snapshot_id,
+        "timestamp-ms": max(time.time_ns() // 1_000_000, int(metadata.lastUpdatedMillis())),
+        "summary": {
+            **totals,
+            **request.summary,
+            "operation": "overwrite",
+            RESTORE_ID: record.restore_id,
+            RESTORED_SNAPSHOT: str(request.snapshot_id),
+            RESTORED_FROM: identity.cold_table,
+        },
+        "manifest-list": manifest_list,
+    }
+    known = {int(schema.schemaId()) for schema in metadata.schemas()}
+    then = None if source.schema_id is None else ids.schemas.get(source.schema_id)
+    snapshot["schema-id"] = then if then in known else int(metadata.currentSchemaId())
+    if metadata.formatVersion() > 1:
+        snapshot["sequence-number"] = int(metadata.nextSequenceNumber())
+    if metadata.formatVersion() > 2:
+        # Its manifests have their row ids already.
+        snapshot["first-row-id"] = int(metadata.nextRowId())
+        snapshot["added-rows"] = 0
+    return json.dumps(snapshot)
+
+
+def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
+    """A branch on a snapshot that the live table still has: nothing needs to be brought back."""
+
+    def change(base: BaseState) -> Change | None:
+        _check_table(request, base)
+        ref = base.metadata.ref(request.branch)
+        if ref is not None and not (ref.isBranch() and ref.snapshotId() == request.snapshot_id):
+            raise taken(request, int(ref.snapshotId()), "branch" if ref.isBranch() else "tag")
+        return None if ref is not None else Change(set_branches=(BranchChange(request.branch, request.snapshot_id),))
+
+    with table_lock(context.operations.engine, request.table_uuid, table=request.table):
+        result = _commit(context, request, change)
+    return Restored(
+        table=request.table,
+        source_snapshot_id=request.snapshot_id,
+        branch=request.branch,
+        snapshot_id=request.snapshot_id,
+        metadata_location=result.metadata_location,
+        attempts=result.attempts,
+    )
+
+
+def taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
+    return BadInput(
+        f"The table has a {kind} {request.branch!r} already, on snapshot {snapshot_id}",
+        table=request.table,
+        untouched="the table",
+        hint="name another branch, or drop that one first",
+    )
+
+
+def _check_table(request: RestoreRequest, base: BaseState) -> None:
+    if base.table_uuid != request.table_uuid:
+        raise NoSuchSnapshot(
+            f"The name now belongs to another table ({base.table_uuid}, not {request.table_uuid})",
+            table=request.table,
+            untouched="both tables",
+            hint="look at the table, and run the restore again if it is the one that you mean",
+        )

@@ -1,0 +1,89 @@
+"""What a restore is asked for, what it works with, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from artemis_lifecycle.cold_tier.evolution import Ids
+from artemis_lifecycle.cold_tier.paths import ColdIdentity
+from artemis_lifecycle.cold_tier.transfer import TransferSettings
+from artemis_lifecycle.errors import RestoreFailed
+from artemis_lifecycle.operations.database import Operations
+from artemis_lifecycle.storage.stores import Stores
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """`snapshot_id` of the cold tier is wanted on `branch` of the live table. `summary`: what the commit says of who
+    made it, and why (lineage keys)."""
+
+    table: str
+    table_uuid: str
+    snapshot_id: int
+    branch: str
+    who: str
+    why: str | None = None
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RestoreContext:
+    """What a restore works with. `check` raises when the worker's lease is lost."""
+
+    spark: SparkSession
+    live_stores: Stores
+    cold_stores: Stores
+    operations: Operations
+    live_catalog: str
+    root: str
+    settings: TransferSettings = field(default_factory=TransferSettings)
+    check: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore did: `branch` has the rows of `source_snapshot_id` as its snapshot `snapshot_id`. A snapshot that
+    the live table still had is its own, and nothing was copied. Sizes in bytes; every copied file was verified."""
+
+    table: str
+    source_snapshot_id: int
+    branch: str
+    snapshot_id: int
+    metadata_location: str
+    restore_id: str | None = None
+    copied_files: int = 0
+    copied_bytes: int = 0
+    rewritten_files: int = 0
+    attempts: int = 0
+
+
+class RestoreMapping:
+    """The path in a restore's folder of a path in the cold tier. Picklable."""
+
+    def __init__(self, identity: ColdIdentity, folder: str, ids: Ids) -> None:
+        self._roots = (
+            (identity.cold_location.rstrip("/") + "/", f"{folder}/table/"),
+            (identity.cold_warehouse.rstrip("/") + "/", f"{folder}/warehouse/"),
+        )
+        self._folder = folder + "/"
+        self.rules = identity.rules
+        self.ids = ids
+
+    def __call__(self, path: str) -> str:
+        for root, place in self._roots:
+            if path.startswith(root):
+                return place + path[len(root) :]
+        raise RestoreFailed(
+            "The cold table names a file outside the cold warehouse",
+            path=path,
+            untouched="the live table",
+            hint="see who wrote that metadata: no handoff did",
+        )
+
+    def owns(self, path: str) -> bool:
+        return path.startswith(self._folder)
