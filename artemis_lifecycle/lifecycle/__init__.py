@@ -19,7 +19,7 @@ from artemis_lifecycle.cold_tier.handoff import Handoff
 from artemis_lifecycle.cold_tier.history import ColdHistory
 from artemis_lifecycle.cold_tier.queries import Query, TagStatement
 from artemis_lifecycle.cold_tier.reads import Route
-from artemis_lifecycle.cold_tier.restore import Restored
+from artemis_lifecycle.cold_tier.restore_context import Restored
 from artemis_lifecycle.cold_tier.scrub import ColdScrub
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion.quarantine import Purged, Undeleted
