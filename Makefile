@@ -99,6 +99,10 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 		artemis_lifecycle_tests/integration/test_leaking_month.py -o timeout=0 $(ARGS)
 	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
 
+.PHONY: docs
+docs: $(VENV)/.project  ## The documentation as a site, in site/. Fails for a broken link.
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 .PHONY: lint
 lint: $(VENV)/.project  ## Style, spelling, and which room may import which.
 	@$(VENV)/bin/ruff check .
