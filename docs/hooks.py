@@ -49,7 +49,22 @@ def _definitions() -> str:
     schedules = [f"- `{each.name}`: `{each.cron_schedule}`" for each in sorted(defs.schedules or (), key=_name)]
     sensors = [f"- `{each.name}`: {_first(each.description)}" for each in sorted(defs.sensors or (), key=_name)]
     return "\n".join(
-        ["## Assets", "", *assets, "## Jobs", "", *jobs, "", "## Schedules", "", *schedules, "", "## Sensors", "", *sensors]
+        [
+            "## Assets",
+            "",
+            *assets,
+            "## Jobs",
+            "",
+            *jobs,
+            "",
+            "## Schedules",
+            "",
+            *schedules,
+            "",
+            "## Sensors",
+            "",
+            *sensors,
+        ]
     )
 
 

@@ -1,0 +1,44 @@
+"""The documentation: a site without a broken link, and tables that can be read at a glance."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+MOST_WORDS = 20
+
+
+def _cells(page: Path) -> list[str]:
+    in_code, cells = False, []
+    for line in page.read_text().splitlines():
+        in_code ^= line.startswith("```")
+        if line.startswith("|") and not in_code:
+            cells += re.split(r"(?<!\\)\|", line.strip().strip("|"))
+    return [re.sub(r"\]\([^)]*\)", "]", cell) for cell in cells]
+
+
+def test_a_cell_of_a_table_has_at_most_twenty_words() -> None:
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")]
+    long = {page.name: cell for page in pages for cell in _cells(page) if len(cell.split()) > MOST_WORDS}
+    assert len(pages) > 20 and not long
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=REPOSITORY,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "expiration_plan" in (tmp_path / "site" / "reference" / "assets.html").read_text()
+    assert "plan_expiration" in (tmp_path / "site" / "reference" / "lifecycle.html").read_text()
+    assert "scan-orphans" in (tmp_path / "site" / "reference" / "command-line.html").read_text()
