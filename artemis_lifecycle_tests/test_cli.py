@@ -67,7 +67,7 @@ def test_tables_and_history_of_a_real_table(
     [
         (["history", "db.absent"], 2, "NoSuchTable"),
         (["history", "no_namespace"], 2, "BadInput"),
-        (["plan", "db.t", "--now", "yesterday"], 2, "is no instant"),
+        (["plan", "db.t", "--now", "yesterday"], 2, "is not an instant"),
         (["plan", "db.t", "--now", "2026-01-31T00:00:00"], 2, "has no time zone"),
         (["commit", "0" * 32], 2, "NoSuchPlan"),
         (["release", "hold-of-nobody"], 2, "NoSuchPlan"),

@@ -368,7 +368,7 @@ class _Committer:
             table=self._table,
             path=this.base_location,
             untouched="the table",
-            hint="mend what the message names, and run the step again",
+            hint="fix what the message names, and run the step again",
         ) from error
 
     def _look_up(self, this: _Try, error: Exception) -> Any:

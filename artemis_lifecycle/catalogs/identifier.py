@@ -4,7 +4,7 @@ Does not belong: any other code that joins or splits names with dots.
 - Text: `db.t`, as the API, lifecycle.yaml, the command line, partition keys and Postgres have it. A part that holds a
   dot or a backtick, begins or ends with white space, or is empty, stands in backticks as in Spark SQL: ``db.`x.y` ``.
   An identifier has one text and a text has one identifier, so that texts can be compared and used as keys.
-- SQL: the same for a statement, with the catalog, and with backticks around whatever is no plain word.
+- SQL: the same for a statement, with the catalog, and with backticks around whatever is not a plain word.
 - Row: the key in a SQL catalog's tables, where the levels of a namespace are joined with dots and not told apart again.
 """
 
@@ -32,7 +32,7 @@ class Identifier:
     def __post_init__(self) -> None:
         if not self.namespace:
             raise BadInput(
-                f"{self.name!r} is no table identifier: it has no namespace",
+                f"{self.name!r} is not a table identifier: it has no namespace",
                 hint=f"write namespace.{quoted(self.name)}",
             )
 

@@ -63,7 +63,7 @@ class CatalogReader:
         return sorted(map(str, self._source.tables()))
 
     def entry(self, table: str) -> CatalogEntry:
-        """The table's row. Raises NoSuchTable; BadInput for a name that is no identifier, or not how the table is
+        """The table's row. Raises NoSuchTable; BadInput for a name that is not an identifier, or not how the table is
         listed."""
         found = self._found(table)
         if found is None:
@@ -98,7 +98,7 @@ class CatalogReader:
         return None if found is None else found.identifier
 
     def create_namespace(self, namespace: str) -> None:
-        """Create it where it is not. Raises BadInput for what is no namespace."""
+        """Create it where it is not. Raises BadInput for what is not a namespace."""
         self._source.create_namespace(parse_namespace(namespace))
 
     def deployments(self, stores: Stores) -> DeploymentRecords:

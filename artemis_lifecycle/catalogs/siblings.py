@@ -33,7 +33,7 @@ class CatalogsOfDatabase:
         return sorted(self._apart(self._live.tables(), self._others()))
 
     def entry(self, table: str) -> CatalogEntry:
-        """The table's row. Raises NoSuchTable; BadInput for a name that is no identifier."""
+        """The table's row. Raises NoSuchTable; BadInput for a name that is not an identifier."""
         other = self._live.beside(self._without, table).get(table) if ":" in table else None
         return other or self._live.entry(table)
 

@@ -35,7 +35,7 @@ def instant(text: str | None) -> datetime | None:
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadInput(f"{text!r} is no instant", hint="write it as 2026-01-31T00:00:00Z") from error
+        raise BadInput(f"{text!r} is not an instant", hint="write it as 2026-01-31T00:00:00Z") from error
     if parsed.tzinfo is None:
         raise NaiveDatetime(f"{text!r} has no time zone", hint=f"append Z or an offset: {text}Z")
     return parsed

@@ -118,7 +118,7 @@ class _Rest:
         self.left = left
 
     def error(self, what: str) -> BadInput:
-        return BadInput(f"This is no TAG statement: {what}", hint=f"write it as {TAG_FORM}")
+        return BadInput(f"This is not a TAG statement: {what}", hint=f"write it as {TAG_FORM}")
 
     def next_is(self, *words: str) -> bool:
         return bool(self.left) and self.left[0].is_word(*words)
@@ -160,7 +160,7 @@ class _Rest:
             unit = self.take("the unit of the retention", "word").text.upper()
             short = _UNITS.get(unit.removesuffix("S"))
             if short is None:
-                raise self.error(f"{unit} is no unit; those are {', '.join(f'{known}S' for known in _UNITS)}")
+                raise self.error(f"{unit} is not a unit; those are {', '.join(f'{known}S' for known in _UNITS)}")
             text += short
         try:
             duration = parse_duration(text)
@@ -200,7 +200,7 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     """The Spark SQL that answers `sql`: names of live tables get their catalog, and each table read at a tag, a version
     or an instant is read from the tier that has it. Tables without such a clause are read `as_of`, if that is given.
 
-    Raises BadInput for what is no query, what Spark cannot parse, and what names no table of ours but asks for its
+    Raises BadInput for what is not a query, what Spark cannot parse, and what names no table of ours but asks for its
     history; what `tables.route` raises.
     """
     cut = tokens(sql)
@@ -267,7 +267,7 @@ def _parsed(spark: SparkSession, text: str) -> Any:
             said = "it nests too deep"
         raise BadInput(
             f"Spark cannot parse the query: {' '.join(said.split())[:600]}",
-            hint="mend it; a tag is read with FROM namespace.table FOR TAG 'name'",
+            hint="fix it; a tag is read with FROM namespace.table FOR TAG 'name'",
         ) from error
     kinds = [_class(spark, kind) for kind in ("Command", "ParsedStatement")]
     for node in _nodes(spark, plan):
@@ -511,9 +511,9 @@ def _instant(spark: SparkSession, clause: str) -> datetime:
         row = spark.sql(f"SELECT unix_millis(try_cast(({expression}) AS TIMESTAMP)) AS at").first()
     except PySparkException as error:
         raise BadInput(
-            f"{expression} is no instant: {' '.join(str(error).split())[:300]}",
+            f"{expression} is not an instant: {' '.join(str(error).split())[:300]}",
             hint="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'",
         ) from error
     if row is None or row["at"] is None:
-        raise BadInput(f"{expression} is no instant", hint="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'")
+        raise BadInput(f"{expression} is not an instant", hint="write FOR TIMESTAMP AS OF '2026-01-31T00:00:00Z'")
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row["at"])

@@ -312,7 +312,7 @@ def _check(
         now = stores.checksum(path)
     except StorageError as error:
         if stores.head(path) is not None:
-            # A store that does not answer is no loss: the rotation stays where it is.
+            # A store that does not answer is not a loss: the rotation stays where it is.
             raise
         return path, error.what, False
     return path, None if checksum in (now, None) else f"the file is {now}, and was {checksum}", False

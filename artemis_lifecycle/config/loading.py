@@ -62,7 +62,7 @@ def load_config(path: str | Path | None = None, environment: Mapping[str, str] |
 
 def load_what_is_right(path: str | Path | None = None) -> LifecycleConfig | None:
     """What a lifecycle.yaml with problems says without them, to report on the rest; nothing may work by it. None where
-    that is no configuration either. Raises ConfigError for a file that cannot be read."""
+    that is not a configuration either. Raises ConfigError for a file that cannot be read."""
     document = _read(path, os.environ)
     _problems(_errors(document.values), document)
     try:

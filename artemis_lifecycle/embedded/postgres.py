@@ -364,7 +364,7 @@ class EmbeddedPostgres:
                 f"The note of where the embedded Postgres stands cannot be read: {error}",
                 path=str(file),
                 untouched="its data",
-                hint=f"mend the note, or remove {self._folder} to start anew",
+                hint=f"fix the note, or remove {self._folder} to start anew",
             ) from error
 
     def _keep(self, state: _State) -> _State:

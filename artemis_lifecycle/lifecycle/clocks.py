@@ -55,7 +55,7 @@ def host_now() -> datetime:
 def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Folder], most: timedelta) -> None:
     """Raise ClocksDisagree when Postgres, this host and the stores of `folders` differ by more than `most`.
 
-    Writes a tiny file into each folder and removes it again. How long a question takes is no difference. Raises
+    Writes a tiny file into each folder and removes it again. How long a question takes is not a difference. Raises
     StorageError where a probe cannot be written, OperationsUnavailable.
     """
     asked, told, answered = host_now(), postgres_now(), host_now()

@@ -181,7 +181,7 @@ def _require_path(table: str, path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise BadInput("The path is no Unicode text", table=table, hint="give it as the metadata spells it") from error
+        raise BadInput("The path is not Unicode text", table=table, hint="give it as the metadata spells it") from error
 
 
 def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:

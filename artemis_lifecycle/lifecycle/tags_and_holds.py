@@ -256,5 +256,5 @@ def _duration(name: str, given: str | timedelta) -> timedelta:
     except ValueError as error:
         raise BadInput(f"{name}: {error}", hint="write it as 90d or 12h") from error
     if duration < timedelta(milliseconds=1):
-        raise BadInput(f"{name} is no time at all: {given}", hint="write it as 90d or 12h")
+        raise BadInput(f"{name} is not a time span: {given}", hint="write it as 90d or 12h")
     return duration

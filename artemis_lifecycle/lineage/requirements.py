@@ -73,11 +73,11 @@ def snapshot_ids(text: str) -> tuple[int, ...]:
         return ()
     parts = json.loads(stripped) if stripped.startswith("[") else stripped.split(",")
     if not isinstance(parts, list) or any(isinstance(part, bool | float) for part in parts):
-        raise ValueError(f"{text!r} is no list of snapshot ids")
+        raise ValueError(f"{text!r} is not a list of snapshot ids")
     try:
         return tuple(int(part) for part in parts)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is no list of snapshot ids") from error
+        raise ValueError(f"{text!r} is not a list of snapshot ids") from error
 
 
 def lineage_problems(summary: Mapping[str, str], requirements: LineageRequirements) -> tuple[str, ...]:
@@ -93,9 +93,9 @@ def lineage_problems(summary: Mapping[str, str], requirements: LineageRequiremen
         )
     commit_hash = summary.get("writer.commit_hash", "")
     if commit_hash and not _COMMIT_HASH.fullmatch(commit_hash):
-        problems.append(f"writer.commit_hash={commit_hash!r} is no hash")
+        problems.append(f"writer.commit_hash={commit_hash!r} is not a hash")
     problems += [
-        f"{key}={summary[key]!r} is no count" for key in COUNTS if summary.get(key) and not summary[key].isdecimal()
+        f"{key}={summary[key]!r} is not a count" for key in COUNTS if summary.get(key) and not summary[key].isdecimal()
     ]
     if summary.get(INPUT_SNAPSHOTS):
         try:

@@ -220,7 +220,7 @@ def _url(uri: str) -> URL:
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            f"{shown(url)} is no Postgres",
+            f"{shown(url)} is not a PostgreSQL address",
             hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     return url
@@ -238,5 +238,5 @@ def _unavailable(url: URL, error: BaseException) -> OperationsUnavailable:
     return OperationsUnavailable(
         f"Postgres at {shown(url)} cannot be reached: {reason}",
         untouched="everything that was not yet written",
-        hint="start it, or mend operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
+        hint="start it, or fix operations.uri and catalogs.*.uri in lifecycle.yaml (or ARTEMIS_POSTGRES_URI)",
     )

@@ -177,7 +177,7 @@ def _require_frame_columns(listing: DataFrame) -> None:
 
 class Below:
     """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path, or with one that
-    is no text."""
+    is not text."""
 
     def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
         self.folders = tuple(folders)
@@ -194,7 +194,7 @@ class Below:
         try:
             paths.validate(full=True)
         except pa.ArrowInvalid as error:
-            raise BadInput(f"The listing has a path that is no UTF-8: {error}", hint="leave such rows out") from error
+            raise BadInput(f"The listing has a path that is not UTF-8: {error}", hint="leave such rows out") from error
         below = self._plainly(paths)
         for row in np.flatnonzero(~below).tolist():
             below[row] = any(is_under(paths[row].as_py(), root, self.rules) for root in self.roots)
@@ -247,7 +247,7 @@ def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
     other = [file.path for file in below if one is None and not file.path.endswith(".parquet")]
     if not below or other:
         raise BadInput(
-            f"This is no listing in Parquet files: {'something else is among them' if other else 'there are none'}",
+            f"This is not a listing in Parquet files: {'something else is among them' if other else 'there are none'}",
             path=other[0] if other else location,
             hint="name a Parquet file, or a folder of Parquet files and nothing else",
         )

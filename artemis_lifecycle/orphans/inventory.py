@@ -73,7 +73,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         found = Inventory(manifest, str(content["sourceBucket"]), begun_at, content["fileFormat"], columns, files)
     except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError) as error:
         raise BadInput(
-            f"This is no manifest of an S3 inventory: {type(error).__name__} {error}",
+            f"This is not a manifest of an S3 inventory: {type(error).__name__} {error}",
             path=manifest,
             hint="name the manifest.json of an inventory, in the folder of its date",
         ) from error

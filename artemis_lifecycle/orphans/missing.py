@@ -57,6 +57,6 @@ def require_nothing_missing(
             table=table,
             path=missing[0],
             untouched="all files",
-            hint="see which snapshots reach them (artemis explain TABLE PATH) and mend or expire those; "
+            hint="see which snapshots reach them (artemis explain TABLE PATH) and fix or expire those; "
             "orphans.missing_files: ignore lets scans go on without",
         )

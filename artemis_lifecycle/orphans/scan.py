@@ -134,7 +134,7 @@ def scan_orphans(
 
 def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[str]) -> list[str]:
     """The metadata files in all folders where the table's are or were, and around what was `listed`. Before its pointer
-    is read: one that is committed in between is no later commit."""
+    is read: one that is committed in between is not a later commit."""
     metadata = read_table_metadata(context.stores, context.entry().metadata_location)
     had = context.operations.table_locations
     places = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]

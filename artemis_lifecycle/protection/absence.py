@@ -83,7 +83,7 @@ class Absence:
                     table=self._table,
                     path=location,
                     untouched="all files that were not deleted before",
-                    hint="mend that table, or drop it from the catalog",
+                    hint="fix that table, or drop it from the catalog",
                 ) from uuid
             self._known[location] = uuid
         for name, pointer in pointers.items():

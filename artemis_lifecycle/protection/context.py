@@ -69,7 +69,7 @@ class Deletion(Protocol):
 
 @dataclass(frozen=True)
 class Asking:
-    """A `Deletion` that is no job of the journal: a scan, a purge, a question."""
+    """A `Deletion` that is not a job of the journal: a scan, a purge, a question."""
 
     job_id: str
     kind: DeletionKind

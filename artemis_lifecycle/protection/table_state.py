@@ -304,6 +304,6 @@ def hash_texts(
     other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: (),
 ) -> NDArray[np.uint64]:
     """The sorted location hashes of these paths or locations, and of their other names."""
-    # What is no text can be no path of a job either.
+    # What is not text can be no path of a job either.
     texts = pa.array(sorted(each for each in locations if each.isascii() or is_text(each)), pa.string())
     return distinct(np.concatenate([hash_column(texts, rules), *other_names(texts)]))

@@ -378,13 +378,13 @@ class _Decider:
             raise BadInput(
                 f"max_snapshots ({settings.max_snapshots}) must not be less than min_snapshots ({self.minimum})",
                 untouched="the table",
-                hint="mend the table's retention",
+                hint="fix the table's retention",
             )
         if settings.expire_limit is not None and settings.expire_limit < 1:
             raise BadInput(
                 f"expire_limit must be at least 1, and is {settings.expire_limit}",
                 untouched="the table",
-                hint="mend the table's retention",
+                hint="fix the table's retention",
             )
         for name in sorted(retained):
             ref = retained[name]
@@ -527,7 +527,7 @@ def _long_property(properties: Mapping[str, str], key: str, default: int) -> int
         return default
     if not re.fullmatch(r"[+-]?\d{1,19}", text):
         raise BadInput(
-            f"The table property {key} is {text!r}, which is no number",
+            f"The table property {key} is {text!r}, which is not a number",
             untouched="the table",
             hint=f"set {key} to a whole number, or unset it",
         )

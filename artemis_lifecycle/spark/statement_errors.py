@@ -28,6 +28,6 @@ def statement_errors() -> Iterator[None]:
         if not (error.getSqlState() or "").startswith(_THE_STATEMENTS):
             raise
         said = str(error).strip().partition("\n")[0].rstrip(";")
-        raise BadInput(f"Spark refuses the statement: {said}", hint="mend the statement") from error
+        raise BadInput(f"Spark refuses the statement: {said}", hint="fix the statement") from error
     finally:
         report.disabled = disabled

@@ -73,11 +73,11 @@ class LocationRules:
         authorities = _expand(self.equal_authorities, what="authorities")
         for name in [*schemes, *schemes.values()]:
             if re.fullmatch(_SCHEME, name) is None:
-                raise ConfigError(f"{name!r} is no scheme of a path", hint="see orphans.equal_schemes")
+                raise ConfigError(f"{name!r} is not a scheme of a path", hint="see orphans.equal_schemes")
         for name in [*authorities, *authorities.values()]:
             if "/" in name:
                 raise ConfigError(
-                    f"{name!r} is no authority of a path: it has a slash",
+                    f"{name!r} is not an authority of a path: it has a slash",
                     hint="see orphans.equal_authorities",
                 )
         object.__setattr__(self, "equal_schemes", schemes)

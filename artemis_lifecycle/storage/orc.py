@@ -164,5 +164,5 @@ def _one(fields: Mapping[int, list[Any]], number: int) -> int:
     """A number; 0 where it is left out. The last one counts."""
     found = fields.get(number, [0])[-1]
     if type(found) is not int:
-        raise TypeError(f"field {number} is no number")
+        raise TypeError(f"field {number} is not a number")
     return found

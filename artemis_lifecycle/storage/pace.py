@@ -74,7 +74,7 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class PaceSettings:
-    """The bucket that every worker of a configuration draws from: at `uri`, under `name`. None is no limit."""
+    """The bucket that every worker of a configuration draws from: at `uri`, under `name`. None means no limit."""
 
     uri: str = field(repr=False)
     requests_per_second: float | None

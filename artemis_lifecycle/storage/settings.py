@@ -46,7 +46,7 @@ class StoreSettings:
     deadline_seconds: float = 60.0
     copy_attempts: int = 3
     requests_per_second: float | None = None
-    """What one process may ask of S3 by itself; None is no limit."""
+    """What one process may ask of S3 by itself; None means no limit."""
     limits: ReadLimits = DEFAULT_LIMITS
     pace: PaceSettings | None = None
     """The bucket that all processes draw from. Without one, or while it does not answer, each has its own."""

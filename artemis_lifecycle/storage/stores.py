@@ -331,7 +331,7 @@ class Stores:
         """
         if storage_class not in ARCHIVE_CLASSES:
             raise StorageError(
-                f"{storage_class} is no archive class",
+                f"{storage_class} is not an archive class",
                 path=path,
                 untouched="the file",
                 hint=f"name one of {', '.join(sorted(ARCHIVE_CLASSES))}",

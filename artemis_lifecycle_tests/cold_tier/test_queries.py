@@ -55,7 +55,7 @@ def test_a_tag_statement_is_read(sql: str, table: str | None, retain: timedelta 
         ("TAG SNAPSHOT 4729 AS 'x' FOREVER", "FOREVER comes too late"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION", "FOREVER, or a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 90", "the unit of the retention"),
-        ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 3 MONTHS", "MONTHS is no unit"),
+        ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 3 MONTHS", "MONTHS is not a unit"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 'soon'", "not a duration"),
         ("TAG SNAPSHOT 4729 AS 'x' WITH RETENTION 0 DAYS", "keeps nothing"),
         ("TAG SNAPSHOT 4729 AS 'x'; SELECT 1", "SELECT comes too late"),

@@ -225,7 +225,7 @@ class TestChecksSeeWhatTheyClaim:
         at_once = {name: policy | {"cold_tier": {"scrub_every": "1d"}} for name, policy in AT_ONCE.items()}
         project = make_project(tables=at_once)
         project.create(TABLE, commits=2)
-        # Nothing is in cold yet, and that is no failure.
+        # Nothing is in cold yet, and that is not a failure.
         assert project.run("cold_scrub", TABLE).success
         with project.lifecycle() as lifecycle:
             lifecycle.hand_off(lifecycle.plan_expiration(TABLE))

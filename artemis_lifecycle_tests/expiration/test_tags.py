@@ -170,7 +170,7 @@ def test_a_removal_whose_worker_died_before_it_was_written_down_is_written_down_
     with pytest.raises(NoSuchSnapshot):
         lifecycle.untag(table, "audit")
 
-    # One that expired is no such removal.
+    # One that expired is not such a removal.
     ended = lifecycle.tag(table, "short", ids[0], retain="1h").ends_at
     assert ended is not None
     plan = lifecycle.plan_expiration(table, now=ended + DAY)

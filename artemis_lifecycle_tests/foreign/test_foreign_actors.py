@@ -98,7 +98,7 @@ CLEANING = {"name": TABLE, "dies": DIES, "clock": CLOCK, "ages": st.booleans()}
 
 
 class WrongError(AssertionError):
-    """The lifecycle lost something, or failed with what is no error of its own."""
+    """The lifecycle lost something, or failed with what is not an error of its own."""
 
 
 def act(**strategies: Any) -> Callable[[Callable[..., None]], Any]:
@@ -184,7 +184,7 @@ class Actors(RuleBasedStateMachine):
                 if lifecycle is not None:
                     lapse(lifecycle, "leases")
         except Exception:
-            self._fail(f"{name} failed with what is no error of its own:\n{traceback.format_exc()}")
+            self._fail(f"{name} failed with what is not an error of its own:\n{traceback.format_exc()}")
         self._judge(name)
         return done
 

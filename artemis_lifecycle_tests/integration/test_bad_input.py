@@ -610,7 +610,7 @@ def test_entries_that_contradict_the_level_above(told: Told) -> None:
     no_text = avro_file(MANIFEST_LIST, [list_record("/x/marked", 5)], codec="null").replace(
         b"/x/marked", b"/x/\xff\xfe\x80\x80\x80\x80"
     )
-    _all_refuse(told, "list: contradicts", "a path that is no UTF-8", _list_readers(no_text))
+    _all_refuse(told, "list: contradicts", "a path that is not UTF-8", _list_readers(no_text))
     lists: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         "a length of -1": (list_record("/x/m", -1), {}),
         "a length of -2^40": (list_record("/x/m", -(2**40)), {}),
@@ -924,7 +924,7 @@ def test_plans_of_tables_with_hostile_metadata(bench: Bench, told: Told) -> None
         "a scheme nobody knows": "gopher://host/list.avro",
         "another host": "file://elsewhere/list.avro",
         "no scheme and no slash": "metadata/list.avro",
-        "a bucket that is no name": "s3://",
+        "a bucket that is not a name": "s3://",
         "a folder": f"{bench.location}/metadata",
         "a data file": f"file://{next(p for p in sorted(bench.reached) if p.suffix == '.parquet')}",
         "what never ends": "/dev/zero/x",
@@ -1194,8 +1194,8 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
         young = bench.place / "data" / "young.parquet"
         young.write_bytes(b"PAR1")
         orphans = [_drop_in(bench, f"data/{name}") for name in ("plain.parquet", "a\nb.parquet", "'\"`;--.parquet")]
-        mended = _drop_in(bench, "data/written-again.parquet")
-        mended.write_bytes(b"PAR1PAR1")
+        fixed = _drop_in(bench, "data/written-again.parquet")
+        fixed.write_bytes(b"PAR1PAR1")
         data = next(path for path in sorted(bench.reached) if path.suffix == ".parquet")
         theirs = next(bench.home.rglob("db/other/data/*.parquet"))
         here = f"file://{bench.place}"
@@ -1231,7 +1231,7 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
             "another host": (f"file://elsewhere{data}", old, 4),
             "a bucket": (f"s3://bucket{data}", old, 4),
             "a young file said to be old": (f"file://{young}", old, 4),
-            "a file that was written again": (f"file://{mended}", old, 4),
+            "a file that was written again": (f"file://{fixed}", old, 4),
             "a file of the future": (f"file://{orphans[0]}-1", soon, 4),
             "a file of no time": (f"file://{orphans[0]}-2", None, 4),
             "a file of no size": (f"file://{orphans[0]}-3", old, None),
@@ -1253,7 +1253,7 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
         kept |= {row["path"]: f"{row['outcome']}: {row['reason']}" for row in report.files().collect()}
         for case, (path, _, _) in hostile.items():
             told.add("listing: rows", case, kept.get(path, "left out: not the table's, or reachable"))
-        assert young.exists() and mended.exists() and data.exists() and link.is_symlink()
+        assert young.exists() and fixed.exists() and data.exists() and link.is_symlink()
         # Said twice, once young: kept. The other two go, whatever their names.
         assert [path.exists() for path in orphans] == [True, False, False], kept
         link.unlink()
@@ -1266,7 +1266,7 @@ def test_hostile_rows_of_a_listing_delete_nothing_that_is_not_an_orphan(bench: B
                 return f"passed over: {lifecycle.delete_orphans(found).deleted} deleted"
 
             told.run("listing: names", case, step)
-    # What was made by a scan of another table's files, or by nobody, is no listing of this one.
+    # What was made by a scan of another table's files, or by nobody, is not a listing of this one.
     for case, scan_id in {"nobody's": "scan-0", "SQL": "'; DROP TABLE lifecycle.scans; --", "a NUL": "a\0b"}.items():
         told.refused(
             "listing: names", f"a scan's id, {case}", lambda scan_id=scan_id: lifecycle.delete_orphans(scan_id)

@@ -31,7 +31,7 @@ def test_the_rate_counts_what_came_up_between_scans() -> None:
     # Nobody deleted the first ones: they are found again, and are not new.
     assert leaked_per_day([point(0, 50, deleted=False), point(2, 60)]) == 5
     assert leaked_per_day([point(0, 50, deleted=False), point(2, 40)]) == 0
-    # Only the last few scans count: a writer was mended.
+    # Only the last few scans count: a writer was fixed.
     assert leaked_per_day([point(0, 0), point(1, 9000), *(point(day, 0) for day in range(2, 6))]) == 0
 
 

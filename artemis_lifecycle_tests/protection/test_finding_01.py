@@ -1,4 +1,4 @@
-"""Another tool expires the snapshots of an open plan in metadata only: the plan is no commit of ours, and the history
+"""Another tool expires the snapshots of an open plan in metadata only: the plan is not a commit of ours, and the history
 still reaches the cold tier before any file goes."""
 
 from __future__ import annotations

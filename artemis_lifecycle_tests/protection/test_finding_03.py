@@ -151,7 +151,7 @@ def test_a_tables_own_folder_may_start_with_an_underscore(at_once: Lifecycle) ->
 
 
 def test_hidden_folders_that_the_table_itself_reaches_are_the_tables(at_once: Lifecycle) -> None:
-    """`write.data.path` names a hidden folder below the location: what is below that is no hidden name."""
+    """`write.data.path` names a hidden folder below the location: what is below that is not a hidden name."""
     sql(at_once, "CREATE NAMESPACE {live}.db")
     sql(at_once, "CREATE TABLE {live}.db.t (id int) USING iceberg")
     folder = place(at_once, "db.t")

@@ -102,7 +102,7 @@ def clean(lifecycle: Lifecycle) -> None:
 
 
 def test_tables_whose_names_cannot_be_addressed_stop_no_other(lifecycle: Lifecycle) -> None:
-    """Readable or not, with a pointer, with none, with one that is no path: the catalog takes any row."""
+    """Readable or not, with a pointer, with none, with one that is not a path: the catalog takes any row."""
     sql(lifecycle, "CREATE TABLE {live}.db.other (id int) USING iceberg")
     append(lifecycle, "db.other", 5)
     gone = f"file://{warehouse(lifecycle, 'live')}/gone/metadata/1.metadata.json"

@@ -99,7 +99,7 @@ def _primitive(kind: str, value: Any) -> bytes:
         return struct.pack("<d", value)
     if kind in ("bytes", "string"):
         return text(value)
-    raise ValueError(f"{kind!r} is no type of Avro")
+    raise ValueError(f"{kind!r} is not a type of Avro")
 
 
 def _define(schema: Schema, names: dict[str, Schema]) -> None:

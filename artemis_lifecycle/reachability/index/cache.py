@@ -54,7 +54,7 @@ def _client(address: str) -> tuple[Any, type[Exception]]:
         client = redis.Redis.from_url(address, socket_timeout=_TIMEOUT_SECONDS, socket_connect_timeout=_TIMEOUT_SECONDS)
     except ValueError as error:
         raise ConfigError(
-            f"reachability.cache is no address of a Redis: {error}",
+            f"reachability.cache is not an address of a Redis: {error}",
             hint="write it as redis://host:6379/0",
         ) from error
     return client, redis.RedisError

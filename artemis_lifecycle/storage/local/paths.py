@@ -21,7 +21,7 @@ def local_path(path: str) -> str:
     if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
         return parts.path
     raise StorageError(
-        "This is no absolute path on this machine",
+        "This is not an absolute path on this machine",
         path=path,
         hint="write it as /folder/file or file:///folder/file",
     )

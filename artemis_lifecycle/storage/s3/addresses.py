@@ -36,7 +36,7 @@ def refusal(key: str) -> str | None:
     try:
         key.encode()
     except UnicodeEncodeError:
-        return "its name is no Unicode text"
+        return "its name is not Unicode text"
     return None
 
 
