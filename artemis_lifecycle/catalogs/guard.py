@@ -229,8 +229,8 @@ class GuardRestoration:
 @dataclass(frozen=True)
 class GuardState:
     """How the guard of one cold catalog stands. `in_use`: the catalog has rows, or had a handoff; before the first
-    there is nothing to guard, and a missing guard is not a fault. `restorations` are the newest, newest first, where the
-    role may read them."""
+    there is nothing to guard, and a missing guard is not a fault. `restorations` are the newest, newest first, where
+    the role may read them."""
 
     catalog: str
     in_use: bool

@@ -43,7 +43,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
-            f"{shown(url)} is not a PostgreSQL address; a catalog of type sql must be, for Spark and pyiceberg to share it",
+            f"{shown(url)} is not a PostgreSQL address, which Spark and pyiceberg share for a catalog of type sql",
             hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
         )
     if not url.host or url.host.startswith("/") or "host" in url.query:

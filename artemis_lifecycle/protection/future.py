@@ -149,7 +149,7 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
 
 
 def _log_since(metadata: TableMetadata) -> int:
-    """How far back the metadata log reaches, in milliseconds since 1970: what came later is in it, or is not history."""
+    """How far back the metadata log reaches, in epoch milliseconds: what came later is in it, or is not history."""
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 

@@ -1,5 +1,5 @@
-"""Another tool expires the snapshots of an open plan in metadata only: the plan is not a commit of ours, and the history
-still reaches the cold tier before any file goes."""
+"""Another tool expires the snapshots of an open plan in metadata only: the plan is not a commit of ours, and the
+history still reaches the cold tier before any file goes."""
 
 from __future__ import annotations
 
