@@ -78,7 +78,7 @@ def test_what_is_not_archived_is_readable_and_needs_no_thaw(place: Place) -> Non
     for work in (lambda: stores.archive(absent), lambda: stores.thaw(absent, days=1)):
         with pytest.raises(MissingFile):
             work()
-    with pytest.raises(StorageError, match="no archive class"):
+    with pytest.raises(StorageError, match="not an archive class"):
         stores.archive(path, "GLACIER_IR")
 
 
