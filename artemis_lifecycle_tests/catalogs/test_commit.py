@@ -257,7 +257,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
         )
     with pytest.raises(BadInput, match="branch already"):
         commit_with_retry(spark, live, table, lambda base: Change(set_tags=[TagChange("main", first)]))
-    with pytest.raises(BadInput, match="no table identifier"):
+    with pytest.raises(BadInput, match="not a table identifier"):
         commit_with_retry(spark, live, "sense", lambda base: None)
     with pytest.raises(NoSuchTable, match="no_such"):
         commit_with_retry(spark, live, "space.no_such", lambda base: None)

@@ -213,7 +213,7 @@ def test_when_it_was_taken_is_when_the_first_of_its_files_was_written(tmp_path: 
         ({"path": None}, "path is not one column", BadInput),
         ({"path": pa.array([b"x"])}, "path is binary", BadInput),
         ({"path": pa.array([None], pa.string())}, "a row without a path", BadInput),
-        ({"path": pa.array([b"/warehouse/t/\xff"]).view(pa.string())}, "no UTF-8", BadInput),
+        ({"path": pa.array([b"/warehouse/t/\xff"]).view(pa.string())}, "not UTF-8", BadInput),
         ({"last_modified": pa.array([1])}, "last_modified is int64", BadInput),
         ({"last_modified": pa.array([2**60], pa.timestamp("ms", "UTC"))}, "cannot be read", StorageError),
         ({"size_in_bytes": pa.array(["1"])}, "size_in_bytes is string", BadInput),
