@@ -47,7 +47,6 @@ from artemis_lifecycle.protection.neighbors import Neighbors
 from artemis_lifecycle.protection.places import Places
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.protection.table_state import TableState
-from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle_tests.conftest import REPOSITORY, MakeConfig
 from artemis_lifecycle_tests.guardian import GUARDIAN, LossError, on_disk
 from artemis_lifecycle_tests.policies import AT_ONCE
@@ -825,7 +824,12 @@ GUARDS = (
     ),
     Guard(
         "reachability",
-        taken((IndexView, "reaches", lambda _, hashes: np.zeros(len(hashes), np.bool_))),
+        taken(
+            *(
+                (room, "reaches", lambda _, hashes: np.zeros(len(hashes), np.bool_))
+                for room in ("orphans.scan", "protection.protection", "protection.table_state", "protection.twins")
+            )
+        ),
         orphans_are_swept,
     ),
     Guard(
