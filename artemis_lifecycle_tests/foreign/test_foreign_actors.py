@@ -1,7 +1,7 @@
 """The lifecycle's steps and everything that others do, in any order, on real tables: after each step of the lifecycle
 every snapshot that could be read before it can be read, from one tier or the other, with the same rows.
 
-`model.py` says what counts as readable, and what others may destroy. For two minutes in `make test`, an hour in `make
+`model.py` says what counts as readable, and what others may destroy. For half a minute in `make test`, an hour in `make
 soak` (`$ARTEMIS_FOREIGN_MINUTES`). A failure prints the whole history; `$ARTEMIS_SEED` draws the same one again, as far
 as the machine's pace lets it. `$ARTEMIS_FOREIGN_WITHOUT` names actions, or what is said of
 them, to leave out (`second,the other spelling`): so one gets behind what is known.
@@ -46,7 +46,7 @@ from artemis_lifecycle_tests.guardian import GUARDIAN, LossError
 from artemis_lifecycle_tests.told import tell_lines
 
 # Read before the fixture of the tests' conftest takes such variables away.
-MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "2"))
+MINUTES = float(os.environ.get("ARTEMIS_FOREIGN_MINUTES", "0.5"))
 SEED = int(os.environ.get("ARTEMIS_SEED", "0"))
 WITHOUT = set(os.environ.get("ARTEMIS_FOREIGN_WITHOUT", "").split(","))
 STEPS = 60
