@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,11 +17,9 @@ from artemis_lifecycle.errors import ConfigError, EnvironmentMissing
 from artemis_lifecycle.spark.executors import from_executors
 from artemis_lifecycle.spark.session import live_session, session_conf
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.spark.standalone import BRIEFLY, standalone
 
 pytestmark = pytest.mark.slow
-
-BRIEFLY = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For Java that lives for seconds."""
 
 STARTS = """
 import os, sys, time
@@ -53,45 +47,10 @@ for python in interpreters:
 """
 
 
-@contextmanager
-def daemon(*arguments: str, says: str, log: Path) -> Iterator[str]:
-    """A process of Spark's own, until the end of the block; what it said that matches `says`."""
-    home = Path(find_spec("pyspark").origin).parent  # type: ignore[union-attr, arg-type]
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", **BRIEFLY}
-    with log.open("wb") as said:
-        command = [home / "bin" / "spark-class", *arguments]
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
-    try:
-        deadline = time.monotonic() + 60
-        while not (found := re.search(says, log.read_text())):
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield found[0]
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a standalone master with one worker, on loopback."""
-    folder = tmp_path_factory.mktemp("cluster")
-    deploy, web = "org.apache.spark.deploy", ("--webui-port", "0")
-    with ExitStack() as stack:
-        master = stack.enter_context(
-            daemon(
-                *(f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", *web),
-                says=r"spark://127\.0\.0\.1:\d+",
-                log=folder / "master.log",
-            )
-        )
-        worker = (f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", *web)
-        stack.enter_context(
-            daemon(
-                *worker, "-d", str(folder / "work"), master, says="registered with master", log=folder / "worker.log"
-            )
-        )
+    with standalone(tmp_path_factory.mktemp("cluster"), workers=1) as master:
         yield master
 
 
