@@ -257,7 +257,7 @@ def test_what_expired_is_read_from_the_cold_catalog(lifecycle: Lifecycle, spark:
         lifecycle.query("SELECT * FROM db.t", as_of=before.replace(tzinfo=None))
     with pytest.raises(NoSuchSnapshot):
         lifecycle.query("SELECT * FROM db.t", as_of=datetime(1999, 1, 1, tzinfo=UTC))
-    with pytest.raises(BadInput, match="not an instant"):
+    with pytest.raises(BadInput, match="no instant"):
         lifecycle.query(f"TAG SNAPSHOT {ids[1]} OF db.t AS 'x'", as_of=before)
     # One query over both tiers.
     assert rows(lifecycle, "SELECT a.id FROM db.t a LEFT ANTI JOIN db.t FOR TAG 'old' b ON a.id = b.id") == [1, 2, 3]
