@@ -71,7 +71,7 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 
 .PHONY: test
 test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-fast
 test-fast: $(VENV)/.project lint types  ## What needs no JVM: a minute or two, before each commit.
