@@ -138,8 +138,8 @@ class QuietWindow(Model):
             raise ValueError(f"{value!r} is not a time zone name") from error
         return value
 
-    def night(self, now: datetime) -> date:
-        """The night that `now` belongs to, named by the date on which its window opened (in the window's time zone)."""
+    def day(self, now: datetime) -> date:
+        """The day on which the window of `now` opened, in its own time zone."""
         opened = timedelta(hours=int(self.start[:2]), minutes=int(self.start[3:]))
         return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
 

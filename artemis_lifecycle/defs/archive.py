@@ -1,4 +1,4 @@
-"""The ends of retentions behind a table's night (cold tier, quarantine, dropped tables, records), and thaws: jobs of
+"""The ends of retentions after a table's window (cold tier, quarantine, dropped tables, records), and thaws: jobs of
 their own."""
 
 from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op

@@ -7,7 +7,7 @@ from typing import Any
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive
-from artemis_lifecycle.scheduling.night import Step
+from artemis_lifecycle.scheduling.maintenance_window import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
     "whole_walk": (
@@ -106,4 +106,4 @@ ALL = (
     records,
 )
 
-NIGHTLY = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}
+BY_STEP = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

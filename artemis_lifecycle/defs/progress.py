@@ -1,4 +1,4 @@
-"""What each table has behind it tonight, from three witnesses: the step records, the runs, the plans that are due."""
+"""What each table has done in its window, from three sources: the step records, the runs, the plans that are due."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,9 @@ from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
-from artemis_lifecycle.scheduling.night import Failures, Night, Progress, Step, night_of
+from artemis_lifecycle.scheduling.maintenance_window import Failures, MaintenanceWindow, Progress, Step, window_of
 
-NIGHT_TAG = "artemis/night"
+WINDOW_TAG = "artemis/window"
 STEP_TAG = "artemis/step"
 PARTITION_TAG = "dagster/partition"
 
@@ -25,7 +25,7 @@ _RECORDED_AS: Mapping[str, Step] = {
     "deletion": Step.DELETION,
     "orphan_deletion": Step.ORPHANS,
 }
-"""The step records whose end is the end of a step of the night."""
+"""The step records whose end is the end of a step of the window."""
 
 _NOT_FINISHED = [
     status
@@ -37,11 +37,11 @@ _BY_NAME = {step.value: step for step in Step}
 
 
 @dataclass(frozen=True)
-class Tonight:
-    """One table's night, and what it has behind it."""
+class TableWindow:
+    """One table's window, and what it has done in it."""
 
     table: str
-    night: Night
+    window: MaintenanceWindow
     progress: Progress
 
 
@@ -64,38 +64,38 @@ def under_way(instance: DagsterInstance, job: str) -> set[str]:
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
-def tonight(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[Tonight]:
-    """Every governed table's night at `now`."""
+def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
+    """Every governed table's window at `now`."""
     tables = governed_tables(lifecycle, instance)
-    nights = {table: night_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
+    windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
     plans_due = Counter(record.table for record in lifecycle.operations.plans.due(now))
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
     runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
-    for day in {night.day for night in nights.values()}:
-        for record in lifecycle.operations.steps.of_night(day):
+    for day in {window.day for window in windows.values()}:
+        for record in lifecycle.operations.steps.of_window(day):
             records[record.table, day].append(record)
-        for run in instance.get_run_records(RunsFilter(tags={NIGHT_TAG: day.isoformat()})):
+        for run in instance.get_run_records(RunsFilter(tags={WINDOW_TAG: day.isoformat()})):
             runs[table_of(run.dagster_run.tags.get(PARTITION_TAG, "")), day].append(run)
     scans = lifecycle.operations.scans.recent()
     found = []
-    for table, night in nights.items():
+    for table, window in windows.items():
         policy = lifecycle.config.policy(table)
         progress = progress_of(
-            records[table, night.day],
-            runs[table, night.day],
+            records[table, window.day],
+            runs[table, window.day],
             plans_due=plans_due[table],
             cold_tier=policy.cold_tier.enabled,
         )
         points = trend_of(table, scans.get(table, ())).points
         due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
-        found.append(Tonight(table, night, replace(progress, orphans_due=due is None or due <= night.closes)))
+        found.append(TableWindow(table, window, replace(progress, orphans_due=due is None or due <= window.closes)))
     return found
 
 
 def progress_of(
     records: Iterable[StepRecord], runs: Sequence[RunRecord], *, plans_due: int, cold_tier: bool = True
 ) -> Progress:
-    """One table's progress in one night.
+    """One table's progress in one window.
 
     A step's own newest record tells whether it is done, whoever ran it; where there is none, a run that succeeded does.
     A table without a cold tier has its handoff behind it.

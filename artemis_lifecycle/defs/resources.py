@@ -12,7 +12,7 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.processes import sign
-from artemis_lifecycle.defs.progress import NIGHT_TAG
+from artemis_lifecycle.defs.progress import WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -81,8 +81,8 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
             sign(instance, run.run_id)
         self._log = context.log
         self._run_id = run.run_id if run is not None else None
-        # A person who launches a run means it now; what the clock began ends with its night.
-        self._scheduled = run is not None and NIGHT_TAG in run.tags
+        # A person who launches a run means it now; what the clock began ends with its window.
+        self._scheduled = run is not None and WINDOW_TAG in run.tags
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
     def get(self) -> Lifecycle:

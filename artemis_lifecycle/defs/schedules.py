@@ -19,11 +19,11 @@ from dagster import (
 
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, table_of
-from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG, Tonight, governed_tables, tonight, under_way
+from artemis_lifecycle.defs.progress import STEP_TAG, WINDOW_TAG, TableWindow, governed_tables, table_windows, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.night import Step, Verdict, deletion_due, due_step, night_of
+from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, deletion_due, due_step, window_of
 
 CRONS = {
     Step.PLAN: "0 0 * * *",
@@ -40,9 +40,9 @@ def schedule_name(step: Step) -> str:
     return f"nightly_{step}"
 
 
-def request(table: Tonight, verdict: Verdict) -> RunRequest:
+def request(table: TableWindow, verdict: Verdict) -> RunRequest:
     """The run that `verdict` asks for. What it does, it does for real: schedules are started by people who mean it."""
-    step, day = verdict.step, table.night.day.isoformat()
+    step, day = verdict.step, table.window.day.isoformat()
     assert step is not None
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
     return RunRequest(
@@ -50,7 +50,7 @@ def request(table: Tonight, verdict: Verdict) -> RunRequest:
         job_name=step.value,
         partition_key=partition_key(table.table),
         run_config=jobs.for_real(step),
-        tags={NIGHT_TAG: day, STEP_TAG: step.value},
+        tags={WINDOW_TAG: day, STEP_TAG: step.value},
     )
 
 
@@ -59,7 +59,7 @@ def step_requests(
 ) -> list[RunRequest] | SkipReason:
     """One request per table that is ready for `step` at `now`; else why there is none."""
     look = deletion_due if step is Step.DELETION else due_step
-    verdicts = [(table, look(now, table.night, table.progress)) for table in tonight(lifecycle, instance, now)]
+    verdicts = [(table, look(now, table.window, table.progress)) for table in table_windows(lifecycle, instance, now)]
     asked = [request(table, verdict) for table, verdict in verdicts if verdict.step is step]
     if asked:
         return asked
@@ -75,8 +75,8 @@ def maintenance_requests(
     busy = under_way(instance, job)
     asked = []
     for table in governed_tables(lifecycle, instance):
-        night = night_of(now, lifecycle.config.policy(table).quiet_window)
-        if table in busy or (by_day and night.opens <= now < night.closes):
+        window = window_of(now, lifecycle.config.policy(table).quiet_window)
+        if table in busy or (by_day and window.opens <= now < window.closes):
             continue
         asked.append(
             RunRequest(
@@ -103,7 +103,7 @@ def _schedule(name: str, cron: str, job: Any, description: str, requests: _Reque
     )
     def evaluate(context: ScheduleEvaluationContext, lifecycle: LifecycleResource) -> list[RunRequest] | SkipReason:
         opened = lifecycle.get()
-        # A tick that comes late, after the daemon was down, must not start by day what belongs to the night.
+        # A tick that comes late, after the daemon was down, must not start by day what belongs to the window.
         now = max(context.scheduled_execution_time, opened.operations.clock.now())
         return requests(opened, context.instance, now)
 
@@ -114,8 +114,8 @@ def _nightly(step: Step) -> ScheduleDefinition:
     return _schedule(
         schedule_name(step),
         CRONS[step],
-        jobs.NIGHTLY[step],
-        f"Asks for `{step}` of each table whose step before it is done tonight.",
+        jobs.BY_STEP[step],
+        f"Asks for `{step}` of each table whose step before it is done in this window.",
         lambda lifecycle, instance, now: step_requests(step, lifecycle, instance, now),
     )
 

@@ -21,13 +21,13 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.progress import governed_tables, tonight, under_way
+from artemis_lifecycle.defs.progress import governed_tables, table_windows, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.schedules import request, schedule_name
 from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.night import Step, due_step
+from artemis_lifecycle.scheduling.maintenance_window import Step, due_step
 
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
@@ -156,7 +156,7 @@ def end_stuck_runs(
 @sensor(
     name="late_steps",
     description="Asks for steps whose hour is past and whose step before is done now, in the table's own quiet window.",
-    jobs=list(jobs.NIGHTLY.values()),
+    jobs=list(jobs.BY_STEP.values()),
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
@@ -176,11 +176,11 @@ def late_requests(
     """A request for each table that is late for one of `steps`; else, for people, why no table is."""
     reasons: dict[str, str] = {}
     asked: list[RunRequest] = []
-    for table in tonight(lifecycle, instance, now):
-        verdict = due_step(now, table.night, table.progress)
+    for table in table_windows(lifecycle, instance, now):
+        verdict = due_step(now, table.window, table.progress)
         if verdict.step is None or verdict.step not in steps:
             reasons[table.table] = verdict.why if verdict.step is None else f"the schedule of {verdict.step} is off"
-        elif now < table.night.opening(verdict.step) + CLOCK_FIRST:
+        elif now < table.window.opening(verdict.step) + CLOCK_FIRST:
             reasons[table.table] = f"{verdict.step} has just opened"
         else:
             asked.append(request(table, verdict))

@@ -139,7 +139,7 @@ def plan_expiration(
     *,
     root: str,
     rules: LocationRules,
-    night: date | None = None,
+    window_day: date | None = None,
     index: IndexSettings = DEFAULT_SETTINGS,
 ) -> ExpirationPlan:
     """Decide, walk and seal. Reads the table's metadata only; writes under `root` and in Postgres.
@@ -211,7 +211,7 @@ def plan_expiration(
             bytes=plan.summary.size_in_bytes,
             summary=json.dumps(asdict(plan.summary)),
             planned_at=request.now,
-            night=night,
+            window_day=window_day,
         )
     )
     return plan

@@ -75,7 +75,7 @@ class Expiration:
                 request,
                 root=self.resources.root,
                 rules=self.resources.rules(table),
-                night=step.night,
+                window_day=step.window_day,
                 index=IndexSettings.from_config(self.resources.config, table),
             )
             publish_plan(self.resources.spark, self.resources.config.catalogs.live.name, plan)

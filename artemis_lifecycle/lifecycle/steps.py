@@ -149,7 +149,7 @@ class Steps:
         resources.require_apart()
         if not dry_run:
             operations.leases.require_free(state.metadata.table_uuid)
-        night = resources.config.policy(table).quiet_window.night(resources.clock.now())
+        window_day = resources.config.policy(table).quiet_window.day(resources.clock.now())
         lease: AbstractContextManager[Lease | None] = (
             nullcontext()
             if dry_run
@@ -180,7 +180,7 @@ class Steps:
                 state.metadata.table_uuid,
                 table,
                 step,
-                night=night,
+                window_day=window_day,
                 owner=resources.owner,
                 run_id=resources.run_id,
                 dry_run=dry_run,
@@ -191,7 +191,7 @@ class Steps:
                 if watch is not None:
                     resources.require_clocks()
 
-            running = Step(table, night, held, watch, confirm)
+            running = Step(table, window_day, held, watch, confirm)
             try:
                 with java_errors(table):
                     yield running
@@ -213,13 +213,13 @@ class Step:
     def __init__(
         self,
         table: str,
-        night: date,
+        window_day: date,
         lease: Lease | None,
         watch: Watch | None,
         confirm: Callable[[], None] | None,
     ) -> None:
         self.table = table
-        self.night = night
+        self.window_day = window_day
         self.lease = lease
         self._watch = watch
         self._confirm = confirm

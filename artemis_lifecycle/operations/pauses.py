@@ -133,5 +133,5 @@ def paused(table: str, why: str) -> Paused:
         f"The work stopped: {why}",
         table=table,
         untouched="what was not finished before; it is gone on with by the next run",
-        hint="let it go on with artemis resume, or wait for the next night",
+        hint="let it go on with artemis resume, or wait for the next window",
     )

@@ -116,7 +116,7 @@ class PlanRecord:
     lost_approved_by: str | None = None
     lost_approved_at: datetime | None = None
     lost_approved_why: str | None = None
-    night: date | None = None
+    window_day: date | None = None
 
 
 plan_order = Sequence("plan_order", schema=SCHEMA, metadata=metadata)
@@ -140,7 +140,7 @@ plans = table_of(
 
 _NEWEST = (plans.c.ordinal.desc(),)
 
-_LATER = frozenset(field.name for field in fields(PlanRecord) if field.default is None) - {"night"}
+_LATER = frozenset(field.name for field in fields(PlanRecord) if field.default is None) - {"window_day"}
 """What a plan's life adds to it."""
 
 _MARKABLE = frozenset(
@@ -152,7 +152,7 @@ _MARKABLE = frozenset(
         "attempts",
         "due_at",
         "done_at",
-        "night",
+        "window_day",
         "summary",
     }
 )

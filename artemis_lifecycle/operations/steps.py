@@ -1,4 +1,4 @@
-"""What step ran for which table in which night, and how it ended."""
+"""What step ran for which table in which maintenance window, and how it ended."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ENDED_UNSAID = "its process ended before the step did; the next run of the step 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One run of a step. `night` is the date that its schedule belongs to; `counts` are the step's own figures."""
+    """One run of a step. `window_day` names its maintenance window; `counts` are the step's own figures."""
 
     step_id: Serial
     table_uuid: str
     table: str
     step: str
-    night: date
+    window_day: date
     owner: str
     run_id: str | None
     dry_run: bool
@@ -44,7 +44,7 @@ steps = table_of(
     StepRecord,
     "steps",
     Index("steps_of_table", "table_uuid", "step_id"),
-    Index("steps_of_night", "table_uuid", "night"),
+    Index("steps_of_window", "table_uuid", "window_day"),
 )
 
 
@@ -57,7 +57,7 @@ class Steps:
         table_uuid: str,
         table: str,
         step: str,
-        night: date,
+        window_day: date,
         owner: str,
         run_id: str | None = None,
         dry_run: bool = False,
@@ -79,7 +79,7 @@ class Steps:
                 table_uuid=table_uuid,
                 table=table,
                 step=step,
-                night=night,
+                window_day=window_day,
                 owner=owner,
                 run_id=run_id,
                 dry_run=dry_run,
@@ -109,9 +109,9 @@ class Steps:
             raise NoSuchPlan(f"No step {step_id} was started", hint="start it first")
         return ended
 
-    def of_night(self, night: date) -> list[StepRecord]:
-        """What ran for that night, of every table, oldest first; dry runs left out."""
-        real = (steps.c.night == night, steps.c.dry_run.is_(False))
+    def of_window(self, window_day: date) -> list[StepRecord]:
+        """What ran in that window, of every table, oldest first; dry runs left out."""
+        real = (steps.c.window_day == window_day, steps.c.dry_run.is_(False))
         return list(records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
 
     def history(self, table_uuid: str, limit: int = 100) -> list[StepRecord]:

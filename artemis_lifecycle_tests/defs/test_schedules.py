@@ -1,4 +1,4 @@
-"""The order of a night, on a real Postgres and a real instance: what is asked for when, and never twice."""
+"""The order of a window, on a real Postgres and a real instance: what is asked for when, and never twice."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_
 from sqlalchemy import text
 
 from artemis_lifecycle.defs import jobs, schedules
-from artemis_lifecycle.defs.progress import NIGHT_TAG, STEP_TAG
+from artemis_lifecycle.defs.progress import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.defs.schedules import maintenance_requests, step_requests
 from artemis_lifecycle.defs.sensors import CLOCK_FIRST, late_requests
-from artemis_lifecycle.scheduling.night import Step
+from artemis_lifecycle.scheduling.maintenance_window import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ class Fleet:
         return MIDNIGHT + timedelta(hours=hour, minutes=minute)
 
     def clock(self, step: Step, hour: int, minute: int = 0) -> set[str]:
-        """Tables for which the step's schedule asks for a run at that time of the night."""
+        """Tables for which the step's schedule asks for a run at that time of the window."""
         return asked(step_requests(step, self.lifecycle, self.instance, self.at(hour, minute)))
 
     def late(self, hour: int, minute: int = 0) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Fleet:
 
     def ran(self, table: str, step: Step, status: DagsterRunStatus) -> None:
         """A run of the step, as the daemon leaves it behind."""
-        tags = {NIGHT_TAG: NIGHT.isoformat(), STEP_TAG: step.value, "dagster/partition": table}
+        tags = {WINDOW_TAG: NIGHT.isoformat(), STEP_TAG: step.value, "dagster/partition": table}
         self.instance.add_run(DagsterRun(step.value, str(uuid.uuid4()), status=status, tags=tags))
 
 
@@ -89,7 +89,7 @@ def test_a_tick_asks_for_one_run_of_each_governed_table_that_is_there(fleet: Fle
     assert fleet.clock(Step.PLAN, 0) == {ONE, TWO}
 
 
-def test_a_request_names_night_step_and_table_and_means_it(fleet: Fleet) -> None:
+def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> None:
     fleet.done(ONE, Step.PLAN, Step.HANDOFF)
     found = step_requests(Step.COMMIT, fleet.lifecycle, fleet.instance, fleet.at(4))
     assert isinstance(found, list)
@@ -97,7 +97,7 @@ def test_a_request_names_night_step_and_table_and_means_it(fleet: Fleet) -> None
     assert request.partition_key == ONE
     assert request.job_name == "commit"
     assert request.run_key == f"{NIGHT}:{ONE}:commit"
-    assert request.tags[NIGHT_TAG] == NIGHT.isoformat()
+    assert request.tags[WINDOW_TAG] == NIGHT.isoformat()
     assert request.tags[STEP_TAG] == "commit"
     assert request.run_config == {"ops": {"expiration_commit": {"config": {"dry_run": False}}}}
 
@@ -195,7 +195,7 @@ def test_a_failed_step_is_asked_for_again_later_under_another_key(fleet: Fleet) 
     assert again.run_key == f"{NIGHT}:{ONE}:handoff:2"
 
 
-def test_a_step_cancelled_by_hand_is_left_alone_for_the_night(fleet: Fleet) -> None:
+def test_a_step_cancelled_by_hand_is_left_alone_for_the_window(fleet: Fleet) -> None:
     fleet.ran(ONE, Step.PLAN, DagsterRunStatus.CANCELED)
     assert fleet.clock(Step.PLAN, 0) == {TWO}
     assert ONE not in fleet.late(7)

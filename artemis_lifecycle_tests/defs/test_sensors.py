@@ -29,7 +29,7 @@ from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.defs.schedules import schedule_name
 from artemis_lifecycle.defs.sensors import steps_switched_on
 from artemis_lifecycle.operations.processes import mark
-from artemis_lifecycle.scheduling.night import Step
+from artemis_lifecycle.scheduling.maintenance_window import Step
 from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ DELETING, DONE, CLOSED = PlanStatus.DELETING, PlanStatus.DONE, PlanStatus.CLOSED
 
 
 def test_a_plan_reads_back_as_it_was_sealed(operations: Operations, make_plan: MakePlan) -> None:
-    record = make_plan(night=date(2026, 3, 1), summary='{"files": 10}')
+    record = make_plan(window_day=date(2026, 3, 1), summary='{"files": 10}')
     assert operations.plans.seal(record) == record
     assert operations.plans.get(record.plan_id) == record
     assert operations.plans.uncommitted(record.table_uuid) == record

@@ -20,11 +20,13 @@ def test_a_step_is_recorded_with_how_it_ended(operations: Operations, table_uuid
     assert operations.steps.history(table_uuid) == [record]
 
 
-def test_a_night_shows_what_ran_for_every_table(operations: Operations, table_uuid: str) -> None:
-    night = date(2026, 7, 14)
-    ids = [operations.steps.start(uuid, "a.b", "plan", night, "ada") for uuid in (table_uuid, f"other-{table_uuid}")]
-    operations.steps.start(table_uuid, "a.b", "plan", night, "ada", dry_run=True)
-    assert [step.step_id for step in operations.steps.of_night(night)] == ids
+def test_a_window_shows_what_ran_for_every_table(operations: Operations, table_uuid: str) -> None:
+    window_day = date(2026, 7, 14)
+    ids = [
+        operations.steps.start(uuid, "a.b", "plan", window_day, "ada") for uuid in (table_uuid, f"other-{table_uuid}")
+    ]
+    operations.steps.start(table_uuid, "a.b", "plan", window_day, "ada", dry_run=True)
+    assert [step.step_id for step in operations.steps.of_window(window_day)] == ids
 
 
 def test_the_history_is_newest_first_and_limited(operations: Operations, table_uuid: str) -> None:

@@ -1,7 +1,7 @@
-"""Which step of the walk a table needs now, in the night that its quiet window opens. Pure: no I/O.
+"""Which step of the walk a table needs now, in one maintenance window. Pure: no I/O.
 
-The clock opens a step; it runs only when the step before it is done for that night. A step that is late is due all the
-same, until the window closes; the next night begins with a new plan.
+The clock opens a step; it runs only when the step before it is done in that window. A step that is late is due all the
+same, until the window closes; the next window begins with a new plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from artemis_lifecycle.config.policies import QuietWindow
 
 
 class Step(StrEnum):
-    """The steps of a night, in their order; each is the name of the job that runs it."""
+    """The steps of a window, in their order; each is the name of the job that runs it."""
 
     PLAN = "plan"
     HANDOFF = "handoff"
@@ -33,17 +33,17 @@ OPENS: Mapping[Step, float] = {
     Step.DELETION: 0.0,
     Step.ORPHANS: 0.75,
 }
-"""When a step opens, as a share of the quiet window: 00:00, 02:00, 04:00, all night, 06:00 of the default one."""
+"""When a step opens, as a share of the quiet window: 00:00, 02:00, 04:00, all the time, 06:00 of the default one."""
 
 MAX_ATTEMPTS = 5
-"""Requests of one step for one table in one night. A step that keeps failing waits for a person."""
+"""Requests of one step for one table in one window. A step that keeps failing waits for a person."""
 
 FIRST_BACKOFF = timedelta(minutes=5)
 """Between a failed attempt and the next; it doubles each time."""
 
 
 @dataclass(frozen=True)
-class Night:
+class MaintenanceWindow:
     """One quiet window: named by the `day` on which it opens in its own time zone; `opens` and `closes` in UTC."""
 
     day: date
@@ -55,14 +55,14 @@ class Night:
         return self.opens + (self.closes - self.opens) * OPENS[step]
 
 
-def night_of(now: datetime, window: QuietWindow) -> Night:
-    """The night that `now` belongs to; `now` is after its `closes` in the day that follows it."""
-    zone = ZoneInfo(window.timezone)
-    day = window.night(now)
-    start, end = (time_of_day(int(text[:2]), int(text[3:])) for text in (window.start, window.end))
+def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
+    """The window that `now` belongs to; outside of windows, the last one that opened."""
+    zone = ZoneInfo(quiet.timezone)
+    day = quiet.day(now)
+    start, end = (time_of_day(int(text[:2]), int(text[3:])) for text in (quiet.start, quiet.end))
     closing_day = day if end > start else day + timedelta(days=1)
     utc = ZoneInfo("UTC")
-    return Night(
+    return MaintenanceWindow(
         day=day,
         opens=datetime.combine(day, start, zone).astimezone(utc),
         closes=datetime.combine(closing_day, end, zone).astimezone(utc),
@@ -71,7 +71,7 @@ def night_of(now: datetime, window: QuietWindow) -> Night:
 
 @dataclass(frozen=True)
 class Failures:
-    """Failed runs of one step in one night."""
+    """Failed runs of one step in one window."""
 
     attempts: int
     last_ended: datetime
@@ -79,7 +79,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Progress:
-    """What one table has behind it in one night.
+    """What one table has done in one window.
 
     `done` steps succeeded, for real and not as a dry run; `requested` ones wait, run, or were canceled by hand;
     `plans_due` are committed plans whose grace is over; `orphans_due` says that, at the rate at which the table leaks,
@@ -95,48 +95,48 @@ class Progress:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The step to request now, as the `attempt`th of this night, or None; `why` is for the people who look at ticks."""
+    """The step to request now, as the `attempt`th of this window, or None; `why` is shown at the tick."""
 
     step: Step | None
     why: str
     attempt: int = 0
 
 
-def due_step(now: datetime, night: Night, progress: Progress) -> Verdict:
+def due_step(now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
     """The step that the table needs now. At most one: each waits for the one before it."""
-    if not night.opens <= now < night.closes:
-        return Verdict(None, f"outside the quiet window {night.opens:%H:%M}-{night.closes:%H:%M} UTC")
+    if not window.opens <= now < window.closes:
+        return Verdict(None, f"outside the quiet window {window.opens:%H:%M}-{window.closes:%H:%M} UTC")
     for step in Step:
         not_needed = (step is Step.DELETION and not progress.plans_due) or (
             step is Step.ORPHANS and not progress.orphans_due
         )
         if step in progress.done or not_needed:
             continue
-        return _asked(step, now, night, progress)
-    return Verdict(None, "every step of this night is done")
+        return _asked(step, now, window, progress)
+    return Verdict(None, "every step of this window is done")
 
 
-def deletion_due(now: datetime, night: Night, progress: Progress) -> Verdict:
-    """The hourly look: plans that became due after this night's deletion was done are not left for the next night."""
-    first = due_step(now, night, progress)
+def deletion_due(now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
+    """The hourly check: plans that become due after this window's deletion do not wait for the next window."""
+    first = due_step(now, window, progress)
     if first.step is Step.DELETION:
         return first
     settled = {Step.PLAN, Step.HANDOFF, Step.COMMIT} <= progress.done
-    if settled and progress.plans_due and night.opens <= now < night.closes:
-        return _asked(Step.DELETION, now, night, progress)
+    if settled and progress.plans_due and window.opens <= now < window.closes:
+        return _asked(Step.DELETION, now, window, progress)
     return Verdict(None, f"no deletion now: {'no plan is due' if settled else first.why}")
 
 
-def _asked(step: Step, now: datetime, night: Night, progress: Progress) -> Verdict:
+def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
     if step in progress.requested:
         return Verdict(None, f"{step} is under way, or was canceled by hand")
-    if now < night.opening(step):
-        return Verdict(None, f"{step} opens at {night.opening(step):%H:%M} UTC")
+    if now < window.opening(step):
+        return Verdict(None, f"{step} opens at {window.opening(step):%H:%M} UTC")
     failures = progress.failed.get(step)
     if failures is None:
         return Verdict(step, f"{step} is due", attempt=1)
     if failures.attempts >= MAX_ATTEMPTS:
-        return Verdict(None, f"{step} failed {failures.attempts} times this night and waits for a person")
+        return Verdict(None, f"{step} failed {failures.attempts} times in this window and waits for a person")
     again = failures.last_ended + FIRST_BACKOFF * 2 ** (failures.attempts - 1)
     if now < again:
         return Verdict(None, f"{step} failed and is tried again at {again:%H:%M} UTC")

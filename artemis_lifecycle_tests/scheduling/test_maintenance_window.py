@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.policies import QuietWindow
-from artemis_lifecycle.scheduling.night import (
+from artemis_lifecycle.scheduling.maintenance_window import (
     FIRST_BACKOFF,
     MAX_ATTEMPTS,
     Failures,
@@ -16,7 +16,7 @@ from artemis_lifecycle.scheduling.night import (
     Step,
     deletion_due,
     due_step,
-    night_of,
+    window_of,
 )
 
 DEFAULT = QuietWindow()
@@ -27,24 +27,24 @@ def at(clock: str, day: str = "2026-01-31") -> datetime:
     return datetime.fromisoformat(f"{day}T{clock}:00+00:00")
 
 
-def window(start: str, end: str, timezone: str = "UTC") -> QuietWindow:
+def quiet_window(start: str, end: str, timezone: str = "UTC") -> QuietWindow:
     return QuietWindow.model_validate({"from": start, "to": end, "timezone": timezone})
 
 
 def asked(clock: str, progress: Progress, quiet: QuietWindow = DEFAULT, day: str = "2026-01-31") -> Step | None:
     now = at(clock, day)
-    return due_step(now, night_of(now, quiet), progress).step
+    return due_step(now, window_of(now, quiet), progress).step
 
 
 def done(*steps: Step, plans_due: int = 0) -> Progress:
     return Progress(done=frozenset(steps), plans_due=plans_due)
 
 
-class TestNight:
+class TestMaintenanceWindow:
     def test_the_default_window_opens_each_step_at_the_hour_of_the_design(self) -> None:
-        night = night_of(at("03:00"), DEFAULT)
-        assert night.day == date(2026, 1, 31)
-        assert {step: night.opening(step).strftime("%H:%M") for step in Step} == {
+        window = window_of(at("03:00"), DEFAULT)
+        assert window.day == date(2026, 1, 31)
+        assert {step: window.opening(step).strftime("%H:%M") for step in Step} == {
             Step.PLAN: "00:00",
             Step.HANDOFF: "02:00",
             Step.COMMIT: "04:00",
@@ -53,26 +53,26 @@ class TestNight:
         }
 
     def test_a_window_over_midnight_is_one_night(self) -> None:
-        quiet = window("22:00", "06:00")
-        before, after = night_of(at("23:30"), quiet), night_of(at("05:59", "2026-02-01"), quiet)
+        quiet = quiet_window("22:00", "06:00")
+        before, after = window_of(at("23:30"), quiet), window_of(at("05:59", "2026-02-01"), quiet)
         assert before == after
         assert before.day == date(2026, 1, 31)
         assert before.closes - before.opens == timedelta(hours=8)
 
     def test_a_window_is_read_in_its_own_time_zone(self) -> None:
-        night = night_of(at("22:00"), window("22:00", "06:00", "Europe/Berlin"))
-        assert night.opens == at("21:00")
+        window = window_of(at("22:00"), quiet_window("22:00", "06:00", "Europe/Berlin"))
+        assert window.opens == at("21:00")
 
-    def test_the_night_of_a_clock_change_is_an_hour_shorter_and_keeps_the_order(self) -> None:
-        quiet = window("00:00", "08:00", "Europe/Berlin")
-        night = night_of(datetime(2026, 3, 29, 0, 30, tzinfo=UTC), quiet)
-        assert night.closes - night.opens == timedelta(hours=7)
-        openings = [night.opening(step) for step in (Step.PLAN, Step.HANDOFF, Step.COMMIT, Step.ORPHANS)]
+    def test_the_window_of_a_clock_change_is_an_hour_shorter_and_keeps_the_order(self) -> None:
+        quiet = quiet_window("00:00", "08:00", "Europe/Berlin")
+        window = window_of(datetime(2026, 3, 29, 0, 30, tzinfo=UTC), quiet)
+        assert window.closes - window.opens == timedelta(hours=7)
+        openings = [window.opening(step) for step in (Step.PLAN, Step.HANDOFF, Step.COMMIT, Step.ORPHANS)]
         assert openings == sorted(openings)
 
     def test_equal_ends_are_a_whole_day(self) -> None:
-        night = night_of(at("11:00"), window("00:00", "00:00"))
-        assert night.closes - night.opens == timedelta(days=1)
+        window = window_of(at("11:00"), quiet_window("00:00", "00:00"))
+        assert window.closes - window.opens == timedelta(days=1)
 
 
 class TestOrder:
@@ -102,16 +102,16 @@ class TestOrder:
         assert asked("06:00", replace(committed, plans_due=2)) is Step.DELETION
         assert asked("06:00", committed) is Step.ORPHANS
 
-    def test_deletion_waits_for_the_handoff_and_the_commit_of_the_night(self) -> None:
+    def test_deletion_waits_for_the_handoff_and_the_commit_of_the_window(self) -> None:
         assert asked("03:00", done(Step.PLAN, plans_due=3)) is Step.HANDOFF
         assert asked("03:00", done(Step.PLAN, Step.HANDOFF, plans_due=3)) is None
 
     def test_nothing_starts_outside_the_window(self) -> None:
         assert asked("08:00", done()) is None
         assert asked("17:00", done(Step.PLAN)) is None
-        assert asked("06:00", done(), window("22:00", "06:00"), "2026-02-01") is None
+        assert asked("06:00", done(), quiet_window("22:00", "06:00"), "2026-02-01") is None
 
-    def test_the_next_night_begins_with_a_plan(self) -> None:
+    def test_the_next_window_begins_with_a_plan(self) -> None:
         assert asked("00:00", done(), day="2026-02-01") is Step.PLAN
 
     @given(
@@ -124,12 +124,12 @@ class TestOrder:
         self, minute: int, finished: frozenset[Step], requested: frozenset[Step], plans_due: int
     ) -> None:
         now = at("00:00") + timedelta(minutes=minute)
-        night = night_of(now, DEFAULT)
-        step = due_step(now, night, Progress(done=finished, requested=requested, plans_due=plans_due)).step
+        window = window_of(now, DEFAULT)
+        step = due_step(now, window, Progress(done=finished, requested=requested, plans_due=plans_due)).step
         if step is None:
             return
         assert step not in finished | requested
-        assert night.opening(step) <= now < night.closes
+        assert window.opening(step) <= now < window.closes
         needed = set(STEPS[: STEPS.index(step)]) - ({Step.DELETION} if not plans_due else set())
         assert needed <= finished
 
@@ -147,7 +147,7 @@ class TestAgain:
 
     def test_a_step_that_keeps_failing_waits_for_a_person(self) -> None:
         now = at("07:59")
-        verdict = due_step(now, night_of(now, DEFAULT), self.failed(MAX_ATTEMPTS))
+        verdict = due_step(now, window_of(now, DEFAULT), self.failed(MAX_ATTEMPTS))
         assert verdict.step is None
         assert "waits for a person" in verdict.why
 
@@ -156,10 +156,10 @@ class TestAgain:
 
     def test_plans_that_become_due_after_the_deletion_are_deleted_at_the_next_hour(self) -> None:
         now, progress = at("07:00"), done(*STEPS, plans_due=1)
-        night = night_of(now, DEFAULT)
-        assert due_step(now, night, progress).step is None
-        assert deletion_due(now, night, progress).step is Step.DELETION
-        assert deletion_due(now, night, done(*STEPS)).step is None
-        assert deletion_due(at("08:00"), night, progress).step is None
+        window = window_of(now, DEFAULT)
+        assert due_step(now, window, progress).step is None
+        assert deletion_due(now, window, progress).step is Step.DELETION
+        assert deletion_due(now, window, done(*STEPS)).step is None
+        assert deletion_due(at("08:00"), window, progress).step is None
         under_way = replace(progress, requested=frozenset({Step.DELETION}))
-        assert deletion_due(now, night, under_way).step is None
+        assert deletion_due(now, window, under_way).step is None
