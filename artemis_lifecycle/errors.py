@@ -135,6 +135,10 @@ class PlanStateError(Refused):
     """The plan is not in the state that the step needs."""
 
 
+class CheckFailed(Refused):
+    """The newest verdict of a check that the step requires is red."""
+
+
 class ApprovalNeeded(Refused):
     """A guard on files, bytes or share of the table waits for a person."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +21,7 @@ from artemis_lifecycle.cli.options import (
     instant,
 )
 from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
+from artemis_lifecycle.errors import CheckFailed
 from artemis_lifecycle.retention.reasons import few, first_few
 
 if TYPE_CHECKING:
@@ -164,10 +166,32 @@ def approvals(record: PlanRecord | ScanRecord) -> list[str]:
 
 
 @app.command("hand-off")
-def hand_off(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+def hand_off(
+    plan: PlanArgument, dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False
+) -> None:
     """Copy a plan's expired snapshots to the cold tier, verify them, and publish them in the cold catalog."""
     with opened(config, "copying to the cold tier") as lifecycle:
-        show(lifecycle.hand_off(plan), json=json, title=f"Handoff of {plan}")
+        show(lifecycle.hand_off(plan, dry_run=dry_run), json=json, title=f"Handoff of {plan}")
+
+
+@app.command()
+def check(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Run a plan's checks again. A plan with a red one is neither committed nor deleted."""
+    with opened(config, "checking") as lifecycle:
+        found = lifecycle.check_plan(plan)
+        if json:
+            show_json([asdict(each) for each in found])
+        else:
+            show_table(
+                f"Checks of {plan}",
+                ["check", "result", "found"],
+                [
+                    (each.check, "passed" if each.passed else "FAILED", "; ".join((each.text, *each.offenders[:3])))
+                    for each in found
+                ],
+            )
+    if not all(each.passed for each in found):
+        raise typer.Exit(CheckFailed.exit_code)
 
 
 @app.command()

@@ -98,8 +98,10 @@ def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterat
         yield ColdEntries(catalog, context.cold_stores, table, table_uuid)
 
 
-def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_location: str) -> ColdIdentity:
-    """The table's place in the cold tier, settled now if it has none."""
+def cold_identity(
+    context: HandoffContext, table: str, table_uuid: str, live_location: str, *, dry_run: bool = False
+) -> ColdIdentity:
+    """The table's place in the cold tier, settled now if it has none; `dry_run` records nothing."""
     catalogs = context.config.catalogs
     if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
         raise ConfigError(
@@ -123,4 +125,4 @@ def cold_identity(context: HandoffContext, table: str, table_uuid: str, live_loc
             cold_locations=cold_locations,
         )
 
-    return settle(context.live_stores, context.root, table_uuid, choose)
+    return settle(context.live_stores, context.root, table_uuid, choose, dry_run=dry_run)

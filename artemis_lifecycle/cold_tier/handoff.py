@@ -39,7 +39,8 @@ class Handoff:
     `thinned` are those that the policy does not archive, because it archives a neighbor.
     `repaired_files` are copies of earlier handoffs that were lost in cold, made again from live.
     `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
-    handoffs or found in place; nothing was sent for them.
+    handoffs or found in place; nothing was sent for them. Of a dry run, only `would_copy_…`, `lost` and `thinned` say
+    anything.
     """
 
     plan_id: str
@@ -58,6 +59,9 @@ class Handoff:
     verified_files: int = 0
     repaired_files: int = 0
     attempts: int = 0
+    would_copy_files: int = 0
+    would_copy_bytes: int = 0
+    dry_run: bool = False
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
@@ -67,7 +71,12 @@ class Handoff:
 
 
 def hand_off(
-    context: HandoffContext, plan: HandoffInput, *, allow_lost: bool = False, overtaken: Collection[int] = ()
+    context: HandoffContext,
+    plan: HandoffInput,
+    *,
+    allow_lost: bool = False,
+    overtaken: Collection[int] = (),
+    dry_run: bool = False,
 ) -> Handoff:
     """Copy all that the plan's snapshots read to the cold tier, verify it, and publish them in the cold catalog.
 
@@ -76,23 +85,27 @@ def hand_off(
     and that files of another size than recorded are taken as they are. `overtaken` are snapshots of the plan that the
     live table has no more, by somebody else's doing: they need no approval to stay out when their files are gone.
 
+    `dry_run` reads the metadata, counts what is not copied yet, and writes nothing.
+
     Raises HandoffFailed, the cold table unchanged, when a file is gone and that is not approved, or a file cannot be
     copied, verified or rewritten; UnreadableMetadata when the base metadata file is broken; EncryptedTable;
     CommitConflict.
     """
     whole = (*plan.snapshot_ids, *plan.thinned)
     if not whole or not context.config.policy(plan.table).cold_tier.enabled:
-        return Handoff(plan.plan_id, plan.table)
+        return Handoff(plan.plan_id, plan.table, dry_run=dry_run)
     if not plan.snapshot_ids:
+        if dry_run:
+            return Handoff(plan.plan_id, plan.table, thinned=plan.thinned, dry_run=True)
         none = Handoff(plan.plan_id, plan.table, cold_metadata_location=NOTHING_ARCHIVED, thinned=plan.thinned)
         _record(context, none)
         return none
     base = context.live_stores.read(plan.base_metadata_location) if plan.read_base is None else plan.read_base()
     live = with_lists(metadata_json(base, plan.base_metadata_location, context.live_stores.limits))
-    demand, placing = _demand(context, plan, base, live)
+    demand, placing = _demand(context, plan, base, live, dry_run=dry_run)
     ledger = handoff_ledger(context.live_stores, context.root, plan.table_uuid)
     consent = Consent(allow_lost, frozenset(overtaken))
-    work, losses = Transfer(
+    transfer = Transfer(
         runner=context.runner,
         source=context.live_stores,
         target=context.cold_stores,
@@ -107,7 +120,22 @@ def hand_off(
         settings=context.settings,
         check=context.check,
         on_progress=context.on_progress,
-    ).run()
+    )
+    if dry_run:
+        files, size, problems = transfer.foreseen()
+        unreadable = {snapshot for problem in problems for snapshot in problem.snapshot_ids}
+        return Handoff(
+            plan.plan_id,
+            plan.table,
+            cold_table=placing.identity.cold_table,
+            lost=tuple(each for each in whole if each in unreadable and each not in consent.overtaken),
+            thinned=plan.thinned,
+            lost_files=problems,
+            would_copy_files=files,
+            would_copy_bytes=size,
+            dry_run=True,
+        )
+    work, losses = transfer.run()
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
     what = Publication(plan, placing, demand.metadata, live, frozenset(archived))
     location, attempts = publish(context, what)
@@ -138,7 +166,9 @@ def hand_off(
     return done
 
 
-def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json) -> tuple[Demand, PathMapping]:
+def _demand(
+    context: HandoffContext, plan: HandoffInput, base: bytes, live: Json, *, dry_run: bool
+) -> tuple[Demand, PathMapping]:
     metadata = parse_table_metadata(base, plan.base_metadata_location, context.live_stores.limits)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -158,7 +188,7 @@ def _demand(context: HandoffContext, plan: HandoffInput, base: bytes, live: Json
             untouched="both tiers",
             hint=f"plan again: artemis plan {quote(plan.table)}",
         )
-    identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location)
+    identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid) as entries:
         cold = entries.newest(identity).metadata
     # Manifests name specs by the archive's ids from their first copy on: what they say is settled before.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,24 @@ def seal_work(
         )
         write_frame(rows, frame, records)
         return store_work(records, folder, Work(frame, demand.snapshot_ids, batches, problems))
+
+
+@dataclass(frozen=True)
+class Needed:
+    """How much is to be copied; or, in `problems`, the metadata that cannot be read."""
+
+    files: int = 0
+    size_in_bytes: int = 0
+    problems: tuple[Problem, ...] = ()
+
+
+def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Needed:
+    """Count what is needed in `source`, and seal nothing."""
+    with find_needed(runner, source, demand, ledger) as rows:
+        if isinstance(rows, tuple):
+            return Needed(problems=rows)
+        sizes = rows.map(_sizes, _SIZES).table()
+        return Needed(pc.sum(sizes["files"]).as_py() or 0, pc.sum(sizes["size_in_bytes"]).as_py() or 0)
 
 
 @contextmanager

@@ -216,15 +216,19 @@ def no_cold_table(table: str) -> NoSuchTable:
     )
 
 
-def settle(stores: Stores, root: str, table_uuid: str, choose: Callable[[list[str]], ColdIdentity]) -> ColdIdentity:
+def settle(
+    stores: Stores, root: str, table_uuid: str, choose: Callable[[list[str]], ColdIdentity], *, dry_run: bool = False
+) -> ColdIdentity:
     """The table's place: the settled one, or else what `choose` makes of the cold locations that are taken already.
 
-    Of two callers at once one is first, and both get its answer.
+    Of two callers at once one is first, and both get its answer. `dry_run` records nothing.
     """
     known = read_identity(stores, root, table_uuid)
     if known is not None:
         return known
     chosen = choose([other.cold_location for other in identities(stores, root)])
+    if dry_run:
+        return chosen
     path = identity_path(root, table_uuid)
     try:
         stores.write(path, chosen.to_json())

@@ -15,7 +15,7 @@ from artemis_lifecycle.cold_tier.copy import Copier
 from artemis_lifecycle.cold_tier.demand import Demand
 from artemis_lifecycle.cold_tier.ledger import FAILED, LOST, PRESENT, VERIFIED, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.losses import Losses, losses_of
-from artemis_lifecycle.cold_tier.needed import seal_work
+from artemis_lifecycle.cold_tier.needed import count_needed, seal_work
 from artemis_lifecycle.cold_tier.phases import open_phase
 from artemis_lifecycle.cold_tier.work import PHASES, Batch, Problem, Work, load_work
 from artemis_lifecycle.errors import LifecycleError
@@ -111,6 +111,21 @@ class Transfer:
         work = self._work()
         return work, self._copy_all(work)
 
+    def foreseen(self) -> tuple[int, int, tuple[Problem, ...]]:
+        """(files, bytes) that a run would copy now, and the metadata that cannot be read. Writes nothing."""
+        known = load_work(self.records, self.folder)
+        if known is not None:
+            recorded = self.ledger.batches(self.work_id)
+            left = [batch for batch in known.batches if batch.number not in recorded]
+            return sum(batch.files for batch in left), sum(batch.size_in_bytes for batch in left), known.problems
+        demand, problems = self.demand, tuple[Problem, ...]()
+        while True:
+            found = count_needed(self.runner, self.source, demand, self.ledger)
+            if not found.problems:
+                return found.files, found.size_in_bytes, problems
+            problems += found.problems
+            demand = _without(demand, found.problems)
+
     def _work(self) -> Work:
         """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only with consent."""
         known = load_work(self.records, self.folder)
@@ -135,8 +150,7 @@ class Transfer:
             problems += work
             if not self.consent.to(work):
                 raise self.errors.lost(problems)
-            gone = {snapshot for problem in work for snapshot in problem.snapshot_ids}
-            demand = replace(demand, snapshot_ids=tuple(s for s in demand.snapshot_ids if s not in gone))
+            demand = _without(demand, work)
 
     def _copy_all(self, work: Work) -> Losses:
         """Every batch that is not recorded yet, phase by phase."""
@@ -216,6 +230,11 @@ class Transfer:
         present = sum(file.action == PRESENT for file in files)
         verified = sum(file.action in VERIFIED for file in files)
         self.batches.finish_batch(self.work_id, work.batches.index(batch), verified - present, present, error)
+
+
+def _without(demand: Demand, problems: Sequence[Problem]) -> Demand:
+    gone = {snapshot for problem in problems for snapshot in problem.snapshot_ids}
+    return replace(demand, snapshot_ids=tuple(each for each in demand.snapshot_ids if each not in gone))
 
 
 def _further(progress: TransferProgress, batch: Batch) -> TransferProgress:

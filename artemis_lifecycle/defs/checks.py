@@ -1,8 +1,8 @@
 """Invariants, computed anew from catalog, stores and Postgres after the step that they watch; what an asset said is no
 proof.
 
-Each carries the table partitions: without them one table's success would hide another's failure. A blocking one stops
-its own run only, so every destructive step has guards of its own besides.
+Each carries the table partitions: without them one table's success would hide another's failure. Dagster's blocking
+stops the same run only; the verdicts of blocking checks are stored on the plan, and its next steps require them.
 """
 
 import warnings
@@ -27,9 +27,9 @@ from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.expiration.plan import ExpirationPlan
-from artemis_lifecycle.lifecycle.evidence import NAMED, cold_copy, reachable_presence
-from artemis_lifecycle.metadata.types import SnapshotHistory
+from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE
+from artemis_lifecycle.lifecycle.cold_evidence import NAMED
+from artemis_lifecycle.lifecycle.evidence import reachable_presence
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss
 
@@ -95,48 +95,37 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
     )
 
 
+def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> AssetCheckResult:
+    """A check that the plan's commit and deletion require: its verdict is stored, so that it stops later runs too."""
+    with as_dagster_failure():
+        steps, table = lifecycle.get(), table_of(context.partition_key)
+        plan = steps.uncommitted_plan(table)
+        if plan is None:
+            return _result(True, "No plan waits: nothing is to be removed.")
+        (verdict,) = steps.check_plan(plan, check)
+    figures: dict[str, Any] = {
+        name: MetadataValue.timestamp(value) if isinstance(value, datetime) else value
+        for name, value in verdict.figures.items()
+    }
+    return _result(verdict.passed, verdict.text, verdict.offenders[:NAMED], plan_id=plan.plan_id, **figures)
+
+
 @_check("expiration_plan", blocking=True)
 def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No branch or tag that the plan leaves in place points to a snapshot that it removes, as the table is now."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        plan, history = steps.uncommitted_plan(table), steps.snapshot_history(table)
-    return judge_refs(plan, history)
+    return _required(context, lifecycle, KEEPS_EVERY_REF)
 
 
 @_check("expiration_plan", blocking=True)
 def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Each snapshot that was current at any instant of the window stays, the one at its edge included."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        plan = steps.uncommitted_plan(table)
-    return judge_window_edge(plan)
+    return _required(context, lifecycle, KEEPS_WINDOW_EDGE)
 
 
 @_check("cold_tier_snapshots", blocking=True)
 def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The plan's snapshots are in the cold table, walk through cold storage alone, and their copies read back right."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        plan = steps.uncommitted_plan(table)
-        if plan is None or not plan.expired_snapshots:
-            return _result(True, "No plan waits that has snapshots to copy.")
-        if not steps.config.policy(table).cold_tier.enabled:
-            return _result(True, "The table's policy has no cold tier.")
-        found = cold_copy(steps, plan)
-    return _result(
-        not found.problems,
-        f"{found.verified_files:,} copies read back as they were verified; {found.snapshots:,} snapshots of plan "
-        f"{plan.plan_id} walk through {found.files:,} files of cold storage alone."
-        if not found.problems
-        else f"The cold copy of plan {plan.plan_id} has {len(found.problems):,} problems.",
-        found.problems[:NAMED],
-        plan_id=plan.plan_id,
-        snapshots=found.snapshots,
-        files=found.files,
-        files_verified=found.verified_files,
-        bytes_verified=found.verified_bytes,
-    )
+    return _required(context, lifecycle, COPY_VERIFIED)
 
 
 @_check("cold_tier_snapshots")
@@ -220,63 +209,6 @@ def nothing_reachable_deleted_as_orphan(
 ) -> AssetCheckResult:
     """Each file that any snapshot of the table reaches now is in the store; walked anew after the deletion."""
     return _presence(context, lifecycle)
-
-
-def judge_refs(plan: ExpirationPlan | None, history: SnapshotHistory) -> AssetCheckResult:
-    """Each ref of `history` that `plan` does not expire points to a snapshot that `plan` does not remove."""
-    if plan is None:
-        return _result(True, "No plan waits: nothing is to be removed.")
-    doomed, expired = set(plan.expired_snapshots), set(plan.expired_refs)
-    broken = sorted(
-        f"{ref.type} {ref.name} at snapshot {ref.snapshot_id}"
-        for ref in history.refs.values()
-        if ref.snapshot_id in doomed and ref.name not in expired
-    )
-    if "main" in expired:
-        broken.append("branch main, which is never expired")
-    return _result(
-        not broken,
-        f"Plan {plan.plan_id} keeps the snapshot of each of {len(history.refs) - len(plan.expired_refs)} refs."
-        if not broken
-        else f"Plan {plan.plan_id} removes snapshots that refs still hold.",
-        broken,
-        plan_id=plan.plan_id,
-        refs=len(history.refs),
-        refs_expired=len(plan.expired_refs),
-    )
-
-
-def judge_window_edge(plan: ExpirationPlan | None) -> AssetCheckResult:
-    """By the snapshot log alone, and not by the rule that made the plan: what was current inside the window stays.
-
-    Rules `iceberg` and `paimon` promise no such thing; for them it says so and passes.
-    """
-    if plan is None:
-        return _result(True, "No plan waits: nothing is to be removed.")
-    if plan.settings.rule != "as-of":
-        return _result(True, f"Rule {plan.settings.rule} does not promise the window's edge.", plan_id=plan.plan_id)
-    decided_ms = int(plan.decided_at.timestamp() * 1000)
-    limit = plan.settings.older_than_ms
-    edge_ms = decided_ms - plan.settings.window_ms if limit is None else limit
-    log = sorted(plan.snapshot_log, key=lambda entry: entry.timestamp_ms)
-    before = [entry for entry in log if entry.timestamp_ms <= edge_ms]
-    inside = before[-1:] + [entry for entry in log if entry.timestamp_ms > edge_ms]
-    doomed = set(plan.expired_snapshots)
-    broken = [
-        f"snapshot {entry.snapshot_id}, current from {datetime.fromtimestamp(entry.timestamp_ms / 1000, tz=UTC)}"
-        for entry in inside
-        if entry.snapshot_id in doomed
-    ]
-    return _result(
-        not broken,
-        f"All {len(inside)} entries of the log from the window's edge on keep their snapshot."
-        if not broken
-        else f"Plan {plan.plan_id} removes what an AS OF query inside the window answers from.",
-        broken,
-        plan_id=plan.plan_id,
-        log_entries_in_window=len(inside),
-        window_edge=MetadataValue.timestamp(datetime.fromtimestamp(edge_ms / 1000, tz=UTC)),
-    )
 
 
 @_check("orphan_scan")

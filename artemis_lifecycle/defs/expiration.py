@@ -94,31 +94,42 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",)))
-def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves."""
+def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
+    """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves.
+
+    A dry run copies nothing, and reports what a handoff would copy.
+    """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
-        done = steps.hand_off(plan.plan_id)
+        done = steps.hand_off(plan.plan_id, dry_run=config.dry_run)
         cold = steps.cold_tables(plan.table_uuid)
     times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
     return Materialized(
         metadata={
             "plan_id": done.plan_id,
+            "dry_run": done.dry_run,
+            **(
+                {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
+                if done.dry_run
+                else {
+                    "snapshots_archived": len(done.archived),
+                    "snapshots_overtaken": len(done.overtaken),
+                    "files_copied": done.copied_files,
+                    "bytes_copied": done.copied_bytes,
+                    "files_reused": done.reused_files,
+                    "files_verified": done.verified_files,
+                    "attempts": done.attempts,
+                }
+            ),
             "cold_catalog": steps.config.catalogs.cold.name,
             "cold_table": terminal(
                 ", ".join(each.name for each in (*cold.closed, cold.newest)) if cold else "none yet"
             ),
             "snapshots": len(times),
             "snapshots_in_deep_archive": len(steps.operations.deep_moves.snapshots(plan.table_uuid)),
-            "snapshots_archived": len(done.archived),
             "snapshots_lost": len(done.lost),
-            "snapshots_overtaken": len(done.overtaken),
             "snapshots_thinned": len(done.thinned),
-            "files_copied": done.copied_files,
-            "bytes_copied": done.copied_bytes,
-            "files_reused": done.reused_files,
-            "files_verified": done.verified_files,
             "oldest_snapshot": ui_metadata.epoch(min(times, default=None)),
             "newest_snapshot": ui_metadata.epoch(max(times, default=None)),
             **(
@@ -126,7 +137,6 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
                 if cold is not None
                 else {}
             ),
-            "attempts": done.attempts,
             "seconds": watch.seconds,
         }
     )

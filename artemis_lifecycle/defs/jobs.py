@@ -11,12 +11,14 @@ from artemis_lifecycle.scheduling.maintenance_window import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
     "whole_walk": (
+        "cold_tier_snapshots",
         "expiration_commit",
         "physical_deletion",
         "orphan_deletion",
         "compacted_manifests",
         "compacted_data_files",
     ),
+    Step.HANDOFF: ("cold_tier_snapshots",),
     Step.COMMIT: ("expiration_commit",),
     Step.DELETION: ("physical_deletion",),
     Step.ORPHANS: ("orphan_deletion",),

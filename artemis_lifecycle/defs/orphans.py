@@ -40,7 +40,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
     """Listed, and neither reachable by metadata read after the listing, nor young, a live writer's or in a plan."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
-        scan = steps.scan_orphans(table, listing=steps.latest_listing(table))
+        scan = steps.approved_scan(table) or steps.scan_orphans(table, listing=steps.latest_listing(table))
         trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
@@ -76,11 +76,12 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
 def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes.
 
-    Deletions of older scans that were interrupted are finished first: no newer scan names their files.
+    An approved scan goes before a newer one. Deletions of older scans that were interrupted are finished first: no
+    newer scan names their files.
     """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
-        scan = steps.latest_scan(table)
+        scan = steps.approved_scan(table) or steps.latest_scan(table)
         if scan is None:
             raise NoSuchPlan(
                 "The table has no scan", table=table, untouched="all files", hint="materialise orphan_scan first"

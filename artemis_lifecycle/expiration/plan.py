@@ -140,11 +140,14 @@ def plan_expiration(
     root: str,
     rules: LocationRules,
     window_day: date | None = None,
+    stale: str | None = None,
     index: IndexSettings = DEFAULT_SETTINGS,
 ) -> ExpirationPlan:
     """Decide, walk and seal. Reads the table's metadata only; writes under `root` and in Postgres.
 
-    Supersedes the table's other uncommitted plan. Raises UnreadableMetadata, sealing nothing, when any metadata file on
+    Supersedes the table's other uncommitted plan, an approved one only if it is the `stale` one.
+
+    Raises UnreadableMetadata, sealing nothing, when any metadata file on
     the way cannot be read; what `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot go.
     """
     metadata = request.metadata
@@ -212,7 +215,8 @@ def plan_expiration(
             summary=json.dumps(asdict(plan.summary)),
             planned_at=request.now,
             window_day=window_day,
-        )
+        ),
+        stale=stale,
     )
     return plan
 

@@ -33,6 +33,7 @@ from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.explained import PlanExplanation
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.expiration.tags_and_holds import TableRefs
+from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle import receipts, tiers
 from artemis_lifecycle.lifecycle.cold_tier import ColdTier
 from artemis_lifecycle.lifecycle.deletion import Deletion
@@ -43,6 +44,7 @@ from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
+from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
 from artemis_lifecycle.lifecycle.reading import Reading
@@ -105,7 +107,8 @@ class Lifecycle:
         self._reading = Reading(resources, steps)
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
-        self._expiration = Expiration(resources, steps, self._reading)
+        self._checks = PlanChecks(resources, steps)
+        self._expiration = Expiration(resources, steps, self._reading, self._checks)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
         self._deletion = Deletion(resources, steps, self._expiration)
         self._dropped = DroppedTables(resources, steps, self._deletion)
@@ -257,22 +260,31 @@ class Lifecycle:
         one, with `attempts` 0. `dry_run` runs the guards on the table as it is now and changes nothing.
 
         Raises PlanStateError (superseded, closed, or not handed off while the table has a cold tier), StalePlan,
+        CheckFailed (the newest verdict of a check of the plan is red: see `check_plan`),
         ApprovalNeeded, HandoffFailed (a copy is lost and cannot be made again), CommitConflict, CommitStateUnknown,
         LeaseTaken.
         """
         return self._expiration.commit_expiration(plan, dry_run=dry_run)
 
-    def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
+    def check_plan(self, plan: ExpirationPlan | str, check: str | None = None) -> list[Verdict]:
+        """Run the checks of the plan again, or the one named, and store their verdicts. Its commit and its deletion
+        refuse a plan with a red one, whoever runs them. Raises NoSuchPlan, NoSuchTable, UnreadableMetadata."""
+        loaded, record = self._expiration.loaded(plan)
+        return self._checks.check(loaded, record, ALL_CHECKS if check is None else (check,))
+
+    def hand_off(self, plan: ExpirationPlan | str, dry_run: bool = False) -> Handoff:
         """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
         catalog in one commit. Resumes where an earlier run stopped. For a plan that is handed off, until its files are
         deleted, it copies again what cold has lost of them since, and publishes what the cold tables have lost.
 
         The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`. Snapshots
         that another tool expired since the plan are archived if their files are still there, and stay out as
-        `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. Raises HandoffFailed
-        (the plan stays open and holds its files), PlanStateError, UnreadableMetadata, LeaseTaken.
+        `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. `dry_run` writes
+        nothing, and says in `would_copy_files` and `would_copy_bytes` what is not copied yet. Raises HandoffFailed
+        (the plan stays open and holds its files), CheckFailed (see `check_plan`), PlanStateError, UnreadableMetadata,
+        LeaseTaken.
         """
-        return self._cold_tier.hand_off(plan)
+        return self._cold_tier.hand_off(plan, dry_run=dry_run)
 
     def restore(
         self,
@@ -519,6 +531,13 @@ class Lifecycle:
         scan names them."""
         table_uuid = self.steps.table_uuid(table)
         return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
+
+    def approved_scan(self, table: str) -> OrphanScanResult | None:
+        """The newest scan of the table that a person approved and whose deletion is not begun. It is resumed: a newer
+        scan would need an approval of its own for the same files."""
+        found = self.operations.scans.of_table(self.steps.table_uuid(table), [ScanState.OPEN])
+        approved = next((each for each in found if each.approved_at is not None), None)
+        return None if approved is None else self.scan(approved.scan_id)
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
         """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""

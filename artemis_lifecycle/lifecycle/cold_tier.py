@@ -26,9 +26,11 @@ from artemis_lifecycle.cold_tier.scrub import ColdScrub, ScrubContext, scrub
 from artemis_lifecycle.errors import BadInput, LeaseTaken, PlanStateError, StorageError
 from artemis_lifecycle.expiration.plan import ExpirationPlan, base_metadata, read_base
 from artemis_lifecycle.expiration.tags_and_holds import thaw_views, to_archive
+from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, Verdict
 from artemis_lifecycle.lifecycle.contexts import cold_context
 from artemis_lifecycle.lifecycle.copies import cold_copies, copy_again
 from artemis_lifecycle.lifecycle.expiration import Expiration
+from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS
 from artemis_lifecycle.lifecycle.reading import Reading, require_readable
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags
@@ -54,11 +56,11 @@ class ColdTier:
     expiration: Expiration
     reading: Reading
 
-    def hand_off(self, plan: ExpirationPlan | str) -> Handoff:
+    def hand_off(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> Handoff:
         plan, record = self.expiration.loaded(plan)
         if record.status not in UNCOMMITTED:
             archived = record.cold_metadata_location is not None
-            if archived and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
+            if archived and not dry_run and record.status in (PlanStatus.COMMITTED, PlanStatus.DELETING):
                 with self.steps.run(self.steps.table_state(plan.table), "handoff") as step:
                     step.counts = {"files_recopied": copy_again(self.resources, plan, record, step)}
                 return Handoff(
@@ -68,15 +70,21 @@ class ColdTier:
                     repaired_files=step.counts["files_recopied"],
                 )
             if archived or not plan.expired_snapshots:
-                return Handoff(plan.plan_id, plan.table, cold_metadata_location=record.cold_metadata_location)
+                return Handoff(
+                    plan.plan_id,
+                    plan.table,
+                    cold_metadata_location=record.cold_metadata_location,
+                    dry_run=dry_run,
+                )
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, and was not handed off",
                 table=plan.table,
                 untouched="both tiers",
                 hint=f"plan again: artemis plan {quote(plan.table)}",
             )
+        self.expiration.checks.require(plan, record, PLAN_CHECKS)
         state = self.steps.table_state(plan.table)
-        with self.steps.run(state, "handoff") as step:
+        with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
             context = HandoffContext(
                 spark=self.resources.spark,
@@ -102,7 +110,11 @@ class ColdTier:
                 request,
                 allow_lost=record.lost_approved_by is not None,
                 overtaken=[snapshot for snapshot in plan.expired_snapshots if snapshot not in there],
+                dry_run=dry_run,
             )
+            if dry_run:
+                step.counts = {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
+                return done
             if done.cold_metadata_location is not None:
                 # What earlier handoffs copied counts by the ledger alone; the store has to have it still.
                 published = replace(record, cold_metadata_location=done.cold_metadata_location)
@@ -113,6 +125,9 @@ class ColdTier:
                     PlanStatus.HANDED_OFF,
                     cold_metadata_location=done.cold_metadata_location,
                 )
+                if done.verified_files or done.archived:
+                    text = f"{done.verified_files:,} copies were read back and compared by their handoff."
+                    self.expiration.checks.store(plan.plan_id, Verdict(COPY_VERIFIED, True, text))
             step.counts = {
                 "snapshots_archived": len(done.archived),
                 "files_copied": done.copied_files,

@@ -113,6 +113,7 @@ class Deletion:
                 untouched="all files of the plan",
                 hint=f"artemis commit {plan.plan_id}, wait for the grace, then delete",
             )
+        self.expiration.checks.require(plan, record)
         instant = None if now is None else resources.instant("now", now)
         require_grace_over(plan.plan_id, plan.table, record.due_at, resources.operations.clock.now(), instant)
         with self.steps.run(self.steps.table_state(plan.table), "deletion") as step:

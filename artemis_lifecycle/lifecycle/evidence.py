@@ -1,4 +1,4 @@
-"""Evidence for checks: the files that the store has, of the live table and of the cold one. Reads only."""
+"""Evidence for a check: which reachable files of the live table the store has. Reads only."""
 
 from __future__ import annotations
 
@@ -8,27 +8,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
-from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
 from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
-from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import read_frame
-from artemis_lifecycle.storage.location import is_under, normalize, normalize_column
+from artemis_lifecycle.storage.location import normalize_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-NAMED = 20
-"""Offenders that a check names; it counts all."""
-
-VERIFIED_BYTES = 4 << 30
-"""What a check reads again of a plan's cold copies, at most; of a larger plan the same share each time."""
 
 _HEADS = 16
 _JOBS = 50  # Newest plans and scans whose deletions may be younger than the newest listing.
@@ -95,58 +87,3 @@ def _absent(stores: Stores, paths: Iterable[str]) -> tuple[int, list[str]]:
             looked_at += len(chunk)
             absent += [path for path, found in zip(chunk, pool.map(stores.head, chunk), strict=True) if found is None]
     return looked_at, absent
-
-
-@dataclass(frozen=True)
-class ColdCopy:
-    """How a plan's snapshots stand in the cold tier. `problems` are in words; none means that all is well."""
-
-    cold_table: str | None
-    snapshots: int
-    files: int
-    verified_files: int
-    verified_bytes: int
-    problems: tuple[str, ...]
-
-
-def cold_copy(lifecycle: Lifecycle, plan: ExpirationPlan) -> ColdCopy:
-    """Look at the cold table alone: it has each snapshot of the plan that is to be there, each manifest of theirs reads
-    and says what the list says, no path leads out of the cold warehouse, and the copies read back with the checksums
-    of their sources. Snapshots that the handoff left out by policy or consent need not be there.
-    """
-    outcome = read_outcome(lifecycle.live_stores, lifecycle.root, plan.plan_id) or HandoffOutcome()
-    left_out = {*outcome.lost, *outcome.overtaken, *outcome.thinned}
-    wanted = [snapshot for snapshot in plan.expired_snapshots if snapshot not in left_out]
-    if not wanted:
-        return ColdCopy(None, 0, 0, 0, 0, ())
-    found = lifecycle.cold_tables(plan.table_uuid)
-    if found is None:
-        return ColdCopy(None, 0, 0, 0, 0, ("the cold catalog does not have the table",))
-    name, metadata = found.newest.name, found.whole()
-    there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
-    problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
-    present = [snapshot for snapshot in wanted if snapshot in there]
-    rules = lifecycle.rules(plan.table)
-    root = normalize(lifecycle.config.catalogs.cold.warehouse or "", rules)
-    with worker_errors():
-        view = cold_index(
-            lifecycle.spark, lifecycle.cold_stores, lifecycle.live_stores, metadata, rules, lifecycle.root
-        )
-        files = reachable_files(Runner(lifecycle.spark), view, present).frame().persist()
-        try:
-            strays = files.filter(~files.location.startswith(root.rstrip("/") + "/")).limit(NAMED).collect()
-            total, size = files.agg({"path": "count", "size_in_bytes": "sum"}).collect()[0]
-        finally:
-            files.unpersist()
-    problems += [f"{row['path']} is not in the cold warehouse" for row in strays if not is_under(row["location"], root)]
-    again = verify_copies(
-        lifecycle.spark,
-        lifecycle.live_stores,
-        lifecycle.cold_stores,
-        lifecycle.root,
-        plan.table_uuid,
-        plan_id=plan.plan_id,
-        share=min(1.0, VERIFIED_BYTES / max(1, int(size or 0))),
-    )
-    problems += [f"{path}: {reason}" for path, reason in again.damaged]
-    return ColdCopy(name, len(present), int(total or 0), again.checked_files, again.checked_bytes, tuple(problems))

@@ -9,13 +9,14 @@ from shlex import quote
 
 from artemis_lifecycle.catalogs.commit import no_whole_compare
 from artemis_lifecycle.config.policies import TablePolicy
-from artemis_lifecycle.errors import PlanStateError
+from artemis_lifecycle.errors import PlanStateError, StalePlan
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
+from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
@@ -38,6 +39,7 @@ class Expiration:
     resources: Resources
     steps: Steps
     reading: Reading
+    checks: PlanChecks
 
     def plan_expiration(
         self,
@@ -55,8 +57,9 @@ class Expiration:
         instant = self.resources.instant("now", now)
         with self.steps.run(state, "plan") as step:
             self.reading.require_own_archive(table, state.metadata.table_uuid)
-            earlier = self._unfinished(state, asked=(older_than, retain_last, snapshot_ids) != (None, None, None))
-            if earlier is not None:
+            asked = (older_than, retain_last, snapshot_ids) != (None, None, None)
+            earlier = self._unfinished(state, asked=asked) or self._approved(state, asked=asked)
+            if isinstance(earlier, ExpirationPlan):
                 step.counts = _counts(earlier)
                 return earlier
             holds, tags = holds_and_tags(self.resources, state.metadata.table_uuid)
@@ -76,8 +79,11 @@ class Expiration:
                 root=self.resources.root,
                 rules=self.resources.rules(table),
                 window_day=step.window_day,
+                stale=earlier,
                 index=IndexSettings.from_config(self.resources.config, table),
             )
+            record = self.resources.operations.plans.get(plan.plan_id)
+            self.checks.check(plan, record, PLAN_CHECKS)
             publish_plan(self.resources.spark, self.resources.config.catalogs.live.name, plan)
             # Nothing waits for this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
@@ -121,6 +127,28 @@ class Expiration:
             )
         return plan if unarchived or (whole and not asked) else None
 
+    def _approved(self, state: TableState, *, asked: bool) -> ExpirationPlan | str | None:
+        """The uncommitted plan, if a person approved it and it still fits the table; the id of an approved plan that is
+        stale, which a new one supersedes and which is approved again. Raises PlanStateError if the caller asks for a
+        plan of its own while an approved one waits.
+        """
+        record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
+        if record is None or not record.is_approved:
+            return None
+        plan = self.plan(record.plan_id)
+        try:
+            removal(plan, state.metadata, *holds_and_tags(self.resources, plan.table_uuid))
+        except StalePlan:
+            return plan.plan_id
+        if asked:
+            raise PlanStateError(
+                f"Plan {plan.plan_id} is approved, and waits to be committed",
+                table=state.name,
+                untouched="the approved plan, the table and all files",
+                hint=f"first commit it, artemis commit {plan.plan_id}, or close it, artemis close {plan.plan_id}",
+            )
+        return plan
+
     def plan(self, plan_id: str) -> ExpirationPlan:
         return load_plan(self.resources.spark, self.resources.live_stores, self.resources.operations, plan_id)
 
@@ -135,7 +163,8 @@ class Expiration:
             return _commit_of(record)
         state = self.steps.table_state(plan.table)
         policy = self.resources.config.policy(plan.table)
-        self._require_committable(plan, record, policy)
+        self._require_committable(plan, record, policy, dry_run=dry_run)
+        self.checks.require(plan, record)
         require_approval(
             plan.plan_id,
             plan.table,
@@ -208,7 +237,9 @@ class Expiration:
             current_files=None if data is None else data + (deletes or 0),
         )
 
-    def _require_committable(self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy) -> None:
+    def _require_committable(
+        self, plan: ExpirationPlan, record: PlanRecord, policy: TablePolicy, *, dry_run: bool
+    ) -> None:
         if record.status not in (PlanStatus.OPEN, PlanStatus.HANDED_OFF):
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status}",
@@ -216,7 +247,8 @@ class Expiration:
                 untouched="the table and all files",
                 hint=f"plan again: artemis plan {quote(plan.table)}",
             )
-        if record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots:
+        not_archived = record.status == PlanStatus.OPEN and policy.cold_tier.enabled and plan.expired_snapshots
+        if not_archived and not dry_run:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is not handed off to the cold tier",
                 table=plan.table,

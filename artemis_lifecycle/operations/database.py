@@ -38,6 +38,7 @@ from artemis_lifecycle.operations.steps import Steps
 from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
+from artemis_lifecycle.operations.verdicts import Verdicts
 
 Purpose = Literal["lifecycle", "ingest"]
 
@@ -178,6 +179,7 @@ class Operations:
         self.records = Records(engine)
         self.table_locations = TableLocations(engine)
         self.settled_metadata = SettledMetadata(engine)
+        self.verdicts = Verdicts(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -118,6 +118,11 @@ class PlanRecord:
     lost_approved_why: str | None = None
     window_day: date | None = None
 
+    @property
+    def is_approved(self) -> bool:
+        """Whether a person approved it, for its size or for what it loses."""
+        return self.approved_at is not None or self.lost_approved_at is not None
+
 
 plan_order = Sequence("plan_order", schema=SCHEMA, metadata=metadata)
 
@@ -175,11 +180,14 @@ class Plans:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def seal(self, record: PlanRecord) -> PlanRecord:
+    def seal(self, record: PlanRecord, *, stale: str | None = None) -> PlanRecord:
         """Store an open plan; the table's other uncommitted plan becomes superseded in the same transaction.
 
+        An approved plan is superseded only if it is `stale`, the id of the plan that no longer fits its table.
+
         Sealing an id that is uncommitted already returns it as it stands; a superseded one is open again, without what
-        its former life left (handoff, approval). Raises PlanStateError for an id that is committed or has ended.
+        its former life left (handoff, approval). Raises PlanStateError for an id that is committed or has ended, and
+        where another plan was approved meanwhile.
         """
         with around("plans.seal"), self._engine.begin() as connection:
             # Serializes seals of one table; the partial unique index would make the loser fail rather than wait.
@@ -195,10 +203,17 @@ class Plans:
                     )
                 if existing.status in UNCOMMITTED:
                     return existing
+            uncommitted = (plans.c.table_uuid == record.table_uuid, plans.c.status.in_(UNCOMMITTED))
+            other = one(connection, PlanRecord, *uncommitted, for_update=True)
+            if other is not None and other.is_approved and other.plan_id != stale:
+                raise PlanStateError(
+                    f"Plan {other.plan_id} is approved, and waits to be committed",
+                    table=record.table,
+                    untouched="the approved plan, the table and all files",
+                    hint=f"first commit it, artemis commit {other.plan_id}, or close it, artemis close {other.plan_id}",
+                )
             connection.execute(
-                update(plans)
-                .where(plans.c.table_uuid == record.table_uuid, plans.c.status.in_(UNCOMMITTED))
-                .values(status=PlanStatus.SUPERSEDED, superseded_by=record.plan_id)
+                update(plans).where(*uncommitted).values(status=PlanStatus.SUPERSEDED, superseded_by=record.plan_id)
             )
             values = {**values_of(record, without=_LATER), "status": PlanStatus.OPEN}
             if existing is None:

@@ -20,7 +20,7 @@ from artemis_lifecycle.cold_tier.tags import Meaning, continued
 from artemis_lifecycle.cold_tier.verify import verify_copies
 from artemis_lifecycle.errors import NoSuchSnapshot, UnreadableMetadata
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.evidence import cold_copy
+from artemis_lifecycle.lifecycle.cold_evidence import cold_copy
 from artemis_lifecycle.metadata.table_metadata import parse_table_metadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.test_cold_metadata import IDENTITY, MAPPED, live, log
@@ -212,7 +212,9 @@ def test_years_of_a_real_table(make_config: MakeConfig, spark: SparkSession) -> 
         assert lifecycle.delete_files(late).failed == 0
         assert _members(lifecycle, table)["db.t_2023"] == ids[:2]
         assert _location(lifecycle, "db.t_2024") == closed_2024
-        assert cold_copy(lifecycle, late).problems == () and cold_copy(lifecycle, plan).problems == ()
+        assert (
+            cold_copy(lifecycle.resources, late).problems == () and cold_copy(lifecycle.resources, plan).problems == ()
+        )
 
         # Every snapshot by id and by instant, those of the tag by its name; what nobody has fails.
         assert _prints(lifecycle, table, ids) == before

@@ -115,6 +115,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
             assert schema.as_field().config_type.fields["dry_run"].default_value is True
     changing = set().union(*CHANGING.values())
     assert changing == {
+        "cold_tier_snapshots",
         "expiration_commit",
         "physical_deletion",
         "orphan_deletion",

@@ -87,6 +87,8 @@ def test_a_dry_walk_materialises_every_asset_and_changes_nothing(walked: Walked)
     assert {event.asset for event in walked.events if event.what == "materialised"} == set(DEPS)
     assert walked.between == walked.before
     assert said(walked.dry, "expiration_commit")["dry_run"]
+    assert said(walked.dry, "cold_tier_snapshots")["would_copy_bytes"] > 0
+    assert "files_copied" not in said(walked.dry, "cold_tier_snapshots")
     assert said(walked.dry, "physical_deletion")["files_deleted"] == 0
     assert said(walked.dry, "physical_deletion")["would_delete"] > 0
 
@@ -191,6 +193,26 @@ def test_the_next_walk_finishes_the_orphan_deletion_that_was_interrupted(make_pr
         assert lifecycle.interrupted_scans(TABLE) == []
 
 
+def test_an_approved_scan_is_deleted_by_the_next_run(make_project: Callable[..., Project]) -> None:
+    few = {"artemis.*": {**AT_ONCE["artemis.*"], "orphans": {**AT_ONCE["artemis.*"]["orphans"], "max_share": 0.01}}}
+    project = make_project(tables=few)
+    with no_checksum_files(project.spark):
+        project.create(TABLE, commits=2)
+    root = Path((project.config.catalogs.live.warehouse or "").removeprefix("file://"))
+    litter = root / "artemis" / "passes" / "data" / "litter.parquet"
+    litter.write_bytes(b"nobody's")
+    waiting = project.run("orphans", TABLE, dry_run=False)
+    assert "orphan_deletion" in failures(waiting)
+    with project.lifecycle() as lifecycle:
+        scan = lifecycle.latest_scan(TABLE)
+        assert scan is not None
+        lifecycle.approve(scan, who="ada", why="one file of nobody")
+    done = project.run("orphans", TABLE, dry_run=False)
+    assert not failures(done)
+    assert said(done, "orphan_deletion")["scan_id"] == scan.scan_id
+    assert not litter.exists()
+
+
 class TestChecksSeeWhatTheyClaim:
     def test_a_tag_set_after_the_plan_on_a_snapshot_that_it_removes(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables=AT_ONCE)
@@ -205,12 +227,14 @@ class TestChecksSeeWhatTheyClaim:
         red = project.check("expiration_plan", "plan_keeps_every_ref", TABLE)
         assert not red.passed
         assert "tag late" in str(red.metadata["offenders"].value)
+        handoff = project.run("handoff", TABLE, dry_run=False)
+        assert "plan_keeps_every_ref" in failures(handoff)["cold_tier_snapshots"]
 
     def test_a_cold_copy_that_rots(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables=AT_ONCE)
         project.create(TABLE, commits=2)
         assert project.run("plan", TABLE).success
-        assert project.run("handoff", TABLE).success
+        assert project.run("handoff", TABLE, dry_run=False).success
         assert project.check("cold_tier_snapshots", "cold_copy_verified", TABLE).passed
         cold = Path((project.config.catalogs.cold.warehouse or "").removeprefix("file://"))
         victim = next(path for path in sorted(cold.rglob("*.parquet")) if not path.name.startswith("."))

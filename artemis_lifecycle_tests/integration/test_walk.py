@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import NoSuchSnapshot
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lifecycle.evidence import cold_copy
+from artemis_lifecycle.lifecycle.cold_evidence import cold_copy
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.plans import PlanStatus
 from artemis_lifecycle_tests.deaths import Killed, lapse
@@ -143,7 +143,7 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     assert first.expired_snapshots[:2] == tuple(ids[:2])
     done = lifecycle.hand_off(first)
     assert done.archived == (ids[1],)
-    assert cold_copy(lifecycle, first).problems == ()
+    assert cold_copy(lifecycle.resources, first).problems == ()
     lifecycle.commit_expiration(first)
     lifecycle.delete_files(first)
     second = lifecycle.plan_expiration(table, now=now)
@@ -151,7 +151,7 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     done = lifecycle.hand_off(second)
     assert (done.archived, done.lost, done.overtaken) == ((ids[4],), (), ())
     assert lifecycle.hand_off(second).thinned == done.thinned == tuple(sorted(set(second.expired_snapshots) - {ids[4]}))
-    assert cold_copy(lifecycle, second).problems == ()
+    assert cold_copy(lifecycle.resources, second).problems == ()
     lifecycle.commit_expiration(second)
     assert lifecycle.delete_files(second).failed == 0
     for snapshot_id, at in zip(ids, times, strict=True):
@@ -167,7 +167,7 @@ def test_a_policy_that_archives_one_snapshot_a_day(
     set_ages(lifecycle, table, [now - datetime(2024, 3, 9, hour, tzinfo=UTC) for hour in (1, 2)], now)
     third = lifecycle.plan_expiration(table, now=now)
     assert lifecycle.hand_off(third).archived == ()
-    assert cold_copy(lifecycle, third).problems == ()
+    assert cold_copy(lifecycle.resources, third).problems == ()
     lifecycle.commit_expiration(third)
     assert lifecycle.delete_files(third).deleted > 0
 

@@ -86,7 +86,9 @@ def test_sealing_a_superseded_plan_opens_it_again_without_its_former_life(
     operations.plans.mark(first.plan_id, {OPEN}, HANDED_OFF, cold_metadata_location="file:/c")
     operations.plans.approve(first.plan_id, "ada", "looked")
     operations.plans.approve(first.plan_id, "ada", "looked", "lost")
-    second = operations.plans.seal(make_plan())
+    with pytest.raises(PlanStateError, match="is approved, and waits"):
+        operations.plans.seal(make_plan())
+    second = operations.plans.seal(make_plan(), stale=first.plan_id)
     again = operations.plans.seal(first)
     assert again == first
     assert operations.plans.get(second.plan_id).status is PlanStatus.SUPERSEDED

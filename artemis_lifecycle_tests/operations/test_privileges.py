@@ -63,6 +63,7 @@ NEEDED: dict[str, set[str]] = {
     # What was seen, and who settled what: never changed.
     "table_locations": {"SELECT", "INSERT"},
     "settled_metadata": {"SELECT", "INSERT"},
+    "verdicts": {"SELECT", "INSERT"},
     "seen_pointers": {"SELECT", "INSERT", "DELETE"},
     "swap_attempts": {"SELECT", "INSERT", "DELETE"},
 }

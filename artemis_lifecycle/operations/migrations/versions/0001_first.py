@@ -251,10 +251,11 @@ _GRANTS = {
         "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, lifecycle.pauses, "
         "lifecycle.plans, lifecycle.quarantines, lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
-        "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations",
+        "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
+        "lifecycle.verdicts",
         "SELECT ON TABLE lifecycle.alembic_version, lifecycle.identity",
         "USAGE, SELECT ON SEQUENCE lifecycle.lease_token, lifecycle.plan_order, lifecycle.steps_step_id_seq, "
-        "lifecycle.tags_tag_record_id_seq",
+        "lifecycle.tags_tag_record_id_seq, lifecycle.verdicts_verdict_id_seq",
         "USAGE ON SEQUENCE lifecycle.decisions_decision_id_seq",
     ),
     APPROVER: ("USAGE ON SCHEMA lifecycle",),

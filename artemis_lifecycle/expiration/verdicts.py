@@ -1,0 +1,79 @@
+"""Checks of a sealed plan, by the table's refs and snapshot log alone. They share no code with the retention rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.metadata.types import Ref
+
+KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
+    "plan_keeps_every_ref",
+    "plan_keeps_window_edge",
+    "cold_copy_verified",
+)
+"""The checks that a commit and a deletion require. The names are those of the Dagster checks."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check found: `offenders` break it; `figures` are counts and instants for a report."""
+
+    check: str
+    passed: bool
+    text: str
+    offenders: tuple[str, ...] = ()
+    figures: Mapping[str, int | datetime] = field(default_factory=dict)
+
+
+def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:
+    """Each of `refs` that `plan` does not expire points to a snapshot that `plan` does not remove."""
+    doomed, expired = set(plan.expired_snapshots), set(plan.expired_refs)
+    broken = sorted(
+        f"{ref.type} {ref.name} at snapshot {ref.snapshot_id}"
+        for ref in refs.values()
+        if ref.snapshot_id in doomed and ref.name not in expired
+    )
+    if "main" in expired:
+        broken.append("branch main, which is never expired")
+    return Verdict(
+        KEEPS_EVERY_REF,
+        not broken,
+        f"Plan {plan.plan_id} removes snapshots that refs still hold."
+        if broken
+        else f"Plan {plan.plan_id} keeps the snapshot of each of {len(refs) - len(plan.expired_refs)} refs.",
+        tuple(broken),
+        {"refs": len(refs), "refs_expired": len(plan.expired_refs)},
+    )
+
+
+def judge_window_edge(plan: ExpirationPlan) -> Verdict:
+    """Each snapshot that was current at any instant of the window stays, the one at its edge included.
+
+    Rules `iceberg` and `paimon` promise no such thing; for them it says so and passes.
+    """
+    if plan.settings.rule != "as-of":
+        return Verdict(KEEPS_WINDOW_EDGE, True, f"Rule {plan.settings.rule} does not promise the window's edge.")
+    decided_ms = int(plan.decided_at.timestamp() * 1000)
+    limit = plan.settings.older_than_ms
+    edge_ms = decided_ms - plan.settings.window_ms if limit is None else limit
+    log = sorted(plan.snapshot_log, key=lambda entry: entry.timestamp_ms)
+    before = [entry for entry in log if entry.timestamp_ms <= edge_ms]
+    inside = before[-1:] + [entry for entry in log if entry.timestamp_ms > edge_ms]
+    doomed = set(plan.expired_snapshots)
+    broken = tuple(
+        f"snapshot {entry.snapshot_id}, current from {datetime.fromtimestamp(entry.timestamp_ms / 1000, tz=UTC)}"
+        for entry in inside
+        if entry.snapshot_id in doomed
+    )
+    return Verdict(
+        KEEPS_WINDOW_EDGE,
+        not broken,
+        f"Plan {plan.plan_id} removes what an AS OF query inside the window answers from."
+        if broken
+        else f"All {len(inside)} entries of the log from the window's edge on keep their snapshot.",
+        broken,
+        {"log_entries_in_window": len(inside), "window_edge": datetime.fromtimestamp(edge_ms / 1000, tz=UTC)},
+    )

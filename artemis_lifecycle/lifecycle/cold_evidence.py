@@ -1,0 +1,76 @@
+"""Evidence for a check: how a plan's snapshots stand in the cold tier. Reads only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
+from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
+from artemis_lifecycle.expiration.plan import ExpirationPlan
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.tiers import cold_tables
+from artemis_lifecycle.reachability.walk import reachable_files
+from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.location import is_under, normalize
+
+NAMED = 20
+"""Offenders that a check names; it counts all."""
+
+VERIFIED_BYTES = 4 << 30
+"""What a check reads again of a plan's cold copies, at most; of a larger plan the same share each time."""
+
+
+@dataclass(frozen=True)
+class ColdCopy:
+    """How a plan's snapshots stand in the cold tier. `problems` are in words; none means that all is well."""
+
+    cold_table: str | None
+    snapshots: int
+    files: int
+    verified_files: int
+    verified_bytes: int
+    problems: tuple[str, ...]
+
+
+def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
+    """Look at the cold table alone: it has each snapshot of the plan that is to be there, each manifest of theirs reads
+    and says what the list says, no path leads out of the cold warehouse, and the copies read back with the checksums
+    of their sources. Snapshots that the handoff left out by policy or consent need not be there.
+    """
+    outcome = read_outcome(resources.live_stores, resources.root, plan.plan_id) or HandoffOutcome()
+    left_out = {*outcome.lost, *outcome.overtaken, *outcome.thinned}
+    wanted = [snapshot for snapshot in plan.expired_snapshots if snapshot not in left_out]
+    if not wanted:
+        return ColdCopy(None, 0, 0, 0, 0, ())
+    found = cold_tables(resources, plan.table_uuid)
+    if found is None:
+        return ColdCopy(None, 0, 0, 0, 0, ("the cold catalog does not have the table",))
+    name, metadata = found.newest.name, found.whole()
+    there = {snapshot.snapshot_id for snapshot in metadata.snapshots}
+    problems = [f"snapshot {snapshot} is not in it" for snapshot in wanted if snapshot not in there]
+    present = [snapshot for snapshot in wanted if snapshot in there]
+    rules = resources.rules(plan.table)
+    root = normalize(resources.config.catalogs.cold.warehouse or "", rules)
+    with worker_errors():
+        view = cold_index(
+            resources.spark, resources.cold_stores, resources.live_stores, metadata, rules, resources.root
+        )
+        files = reachable_files(Runner(resources.spark), view, present).frame().persist()
+        try:
+            strays = files.filter(~files.location.startswith(root.rstrip("/") + "/")).limit(NAMED).collect()
+            total, size = files.agg({"path": "count", "size_in_bytes": "sum"}).collect()[0]
+        finally:
+            files.unpersist()
+    problems += [f"{row['path']} is not in the cold warehouse" for row in strays if not is_under(row["location"], root)]
+    again = verify_copies(
+        resources.spark,
+        resources.live_stores,
+        resources.cold_stores,
+        resources.root,
+        plan.table_uuid,
+        plan_id=plan.plan_id,
+        share=min(1.0, VERIFIED_BYTES / max(1, int(size or 0))),
+    )
+    problems += [f"{path}: {reason}" for path, reason in again.damaged]
+    return ColdCopy(name, len(present), int(total or 0), again.checked_files, again.checked_bytes, tuple(problems))
