@@ -128,6 +128,14 @@ class QuietWindow(Model):
     start: str = Field(default="00:00", alias="from", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
     end: str = Field(default="08:00", alias="to", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
     timezone: str = "UTC"
+    steps: tuple[Literal["plan", "handoff", "commit", "deletion", "orphans"], ...] = (
+        "plan",
+        "handoff",
+        "commit",
+        "deletion",
+        "orphans",
+    )
+    """The steps that run in the window by themselves."""
 
     @field_validator("timezone")
     @classmethod

@@ -1,31 +1,22 @@
-"""What each table has done in its window, from three sources: the step records, the runs, the plans that are due."""
+"""Where each table is in its maintenance window, from its plans, its step records and the runs of Dagster."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
 from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
-from artemis_lifecycle.scheduling.maintenance_window import Failures, MaintenanceWindow, Progress, Step, window_of
+from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow, Progress, Runs, Step, window_of
 
 WINDOW_TAG = "artemis/window"
 STEP_TAG = "artemis/step"
 PARTITION_TAG = "dagster/partition"
-
-_RECORDED_AS: Mapping[str, Step] = {
-    "plan": Step.PLAN,
-    "handoff": Step.HANDOFF,
-    "hand_off": Step.HANDOFF,
-    "commit": Step.COMMIT,
-    "deletion": Step.DELETION,
-    "orphan_deletion": Step.ORPHANS,
-}
-"""The step records whose end is the end of a step of the window."""
 
 _NOT_FINISHED = [
     status
@@ -38,15 +29,16 @@ _BY_NAME = {step.value: step for step in Step}
 
 @dataclass(frozen=True)
 class TableWindow:
-    """One table's window, and what it has done in it."""
+    """One table's window, where the table is in it, and the steps that run in it by themselves."""
 
     table: str
     window: MaintenanceWindow
     progress: Progress
+    steps: frozenset[Step]
 
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
-    """The partitions that an entry of lifecycle.yaml matches, that the catalog still has, and that nobody paused."""
+    """The partitions that an entry of lifecycle.yaml matches, that the catalog still has, and that are not paused."""
     known = partitioned_tables(instance)
     paused = {pause.table for pause in lifecycle.pauses()}
     if None in paused:
@@ -65,10 +57,12 @@ def under_way(instance: DagsterInstance, job: str) -> set[str]:
 
 
 def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
-    """Every governed table's window at `now`."""
+    """Every governed table's window at `now`. Reads what is unfinished, and the records of these windows."""
     tables = governed_tables(lifecycle, instance)
     windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
-    plans_due = Counter(record.table for record in lifecycle.operations.plans.due(now))
+    plans = lifecycle.operations.plans
+    plans_due = Counter(record.table for record in plans.due(now))
+    uncommitted = {record.table: record for record in reversed(plans.all_uncommitted())}
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
     runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
     for day in {window.day for window in windows.values()}:
@@ -80,48 +74,73 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     found = []
     for table, window in windows.items():
         policy = lifecycle.config.policy(table)
+        points = trend_of(table, scans.get(table, ())).points
+        due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
         progress = progress_of(
             records[table, window.day],
             runs[table, window.day],
+            plan=uncommitted.get(table),
             plans_due=plans_due[table],
+            orphans_due=due is None or due <= window.closes,
             cold_tier=policy.cold_tier.enabled,
         )
-        points = trend_of(table, scans.get(table, ())).points
-        due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
-        found.append(TableWindow(table, window, replace(progress, orphans_due=due is None or due <= window.closes)))
+        steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
+        found.append(TableWindow(table, window, progress, steps))
     return found
 
 
 def progress_of(
-    records: Iterable[StepRecord], runs: Sequence[RunRecord], *, plans_due: int, cold_tier: bool = True
+    records: Iterable[StepRecord],
+    runs: Sequence[RunRecord],
+    *,
+    plan: PlanRecord | None,
+    plans_due: int,
+    orphans_due: bool,
+    cold_tier: bool,
 ) -> Progress:
-    """One table's progress in one window.
-
-    A step's own newest record tells whether it is done, whoever ran it; where there is none, a run that succeeded does.
-    A table without a cold tier has its handoff behind it.
-    """
-    newest = {_RECORDED_AS[record.step]: record.state for record in records if record.step in _RECORDED_AS}
-    done = {step for step, state in newest.items() if state == "done"}
-    if not cold_tier:
-        done.add(Step.HANDOFF)
-    requested: set[Step] = set()
-    failed: dict[Step, list[datetime]] = defaultdict(list)
+    """Where one table is in one window: by its uncommitted plan, whoever made it, its step records and its runs."""
+    newest = {record.step: record.state for record in records}
+    canceled: set[Step] = set()
+    under_way: Step | None = None
+    ended: dict[Step, list[tuple[datetime, bool]]] = defaultdict(list)
     for run in runs:
         step = _BY_NAME.get(run.dagster_run.tags.get(STEP_TAG, ""))
         if step is None:
             continue
         status = run.dagster_run.status
-        if status is DagsterRunStatus.SUCCESS:
-            if step not in newest:
-                done.add(step)
-        elif status is DagsterRunStatus.FAILURE:
-            ended = run.end_time or run.update_timestamp.timestamp()
-            failed[step].append(datetime.fromtimestamp(ended, tz=UTC))
+        if status in _NOT_FINISHED:
+            under_way = step
+        elif status is DagsterRunStatus.CANCELED:
+            canceled.add(step)
         else:
-            requested.add(step)
+            at = datetime.fromtimestamp(run.end_time or run.update_timestamp.timestamp(), tz=UTC)
+            ended[step].append((at, status is DagsterRunStatus.SUCCESS))
+    approved_at = None if plan is None else max(filter(None, (plan.approved_at, plan.lost_approved_at)), default=None)
     return Progress(
-        done=frozenset(done),
-        requested=frozenset(requested),
-        failed={step: Failures(len(ends), max(ends)) for step, ends in failed.items()},
+        planned=newest.get("plan") == "done",
+        plan_needs=None if plan is None else next_step(plan, cold_tier=cold_tier),
         plans_due=plans_due,
+        orphans_due=orphans_due,
+        scanned=newest.get("orphan_deletion") == "done",
+        under_way=under_way,
+        canceled=frozenset(canceled),
+        runs={step: _runs(sorted(each), approved_at) for step, each in ended.items()},
     )
+
+
+def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:
+    """What an uncommitted plan needs next. An empty one needs nothing."""
+    if not plan.expired_snapshots and not plan.expired_refs:
+        return None
+    if plan.status is PlanStatus.OPEN and cold_tier and plan.expired_snapshots:
+        return Step.HANDOFF
+    return Step.COMMIT
+
+
+def _runs(ended: Sequence[tuple[datetime, bool]], approved_at: datetime | None) -> Runs:
+    failures = 0
+    for at, succeeded in ended:
+        # What failed before a person approved the plan failed for want of that.
+        overcome = succeeded or (approved_at is not None and at <= approved_at)
+        failures = 0 if overcome else failures + 1
+    return Runs(len(ended), failures, ended[-1][0])

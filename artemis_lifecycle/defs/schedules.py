@@ -1,6 +1,5 @@
-"""When the clock opens a step. A tick asks for one run per governed table that is ready; `late_steps` does the rest.
-
-All are stopped until somebody starts them.
+"""Upkeep by the calendar: compaction, archives and purges. The walk itself is asked for by the sensor
+`maintenance_window`. All are stopped until an operator starts them.
 """
 
 from collections.abc import Callable
@@ -19,53 +18,11 @@ from dagster import (
 
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, table_of
-from artemis_lifecycle.defs.progress import STEP_TAG, WINDOW_TAG, TableWindow, governed_tables, table_windows, under_way
+from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, deletion_due, due_step, window_of
-
-CRONS = {
-    Step.PLAN: "0 0 * * *",
-    Step.HANDOFF: "0 2 * * *",
-    Step.COMMIT: "0 4 * * *",
-    Step.DELETION: "0 * * * *",
-    Step.ORPHANS: "0 6 * * *",
-}
-"""In UTC, the hours of the default quiet window. A table with another window is started in its own by `late_steps`."""
-
-
-def schedule_name(step: Step) -> str:
-    """The name of the schedule that opens `step`."""
-    return f"nightly_{step}"
-
-
-def request(table: TableWindow, verdict: Verdict) -> RunRequest:
-    """The run that `verdict` asks for. What it does, it does for real: schedules are started by people who mean it."""
-    step, day = verdict.step, table.window.day.isoformat()
-    assert step is not None
-    again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
-    return RunRequest(
-        run_key=f"{day}:{terminal(table.table)}:{step}{again}",
-        job_name=step.value,
-        partition_key=partition_key(table.table),
-        run_config=jobs.for_real(step),
-        tags={WINDOW_TAG: day, STEP_TAG: step.value},
-    )
-
-
-def step_requests(
-    step: Step, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
-) -> list[RunRequest] | SkipReason:
-    """One request per table that is ready for `step` at `now`; else why there is none."""
-    look = deletion_due if step is Step.DELETION else due_step
-    verdicts = [(table, look(now, table.window, table.progress)) for table in table_windows(lifecycle, instance, now)]
-    asked = [request(table, verdict) for table, verdict in verdicts if verdict.step is step]
-    if asked:
-        return asked
-    if not verdicts:
-        return SkipReason("no table of the catalog is a partition and matched by an entry of lifecycle.yaml")
-    return SkipReason(terminal("; ".join(f"{table.table}: {verdict.why}" for table, verdict in verdicts[:20])))
+from artemis_lifecycle.scheduling.maintenance_window import window_of
 
 
 def maintenance_requests(
@@ -108,16 +65,6 @@ def _schedule(name: str, cron: str, job: Any, description: str, requests: _Reque
         return requests(opened, context.instance, now)
 
     return evaluate
-
-
-def _nightly(step: Step) -> ScheduleDefinition:
-    return _schedule(
-        schedule_name(step),
-        CRONS[step],
-        jobs.BY_STEP[step],
-        f"Asks for `{step}` of each table whose step before it is done in this window.",
-        lambda lifecycle, instance, now: step_requests(step, lifecycle, instance, now),
-    )
 
 
 def _maintenance(name: str, cron: str, job: Any, description: str, *, by_day: bool = False) -> ScheduleDefinition:
@@ -176,7 +123,6 @@ def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
 
 
 ALL = (
-    *(_nightly(step) for step in Step),
     _maintenance(
         "daily_data_compaction",
         "30 8-20/4 * * *",

@@ -1,8 +1,8 @@
-"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are late, thaws."""
+"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are due, thaws."""
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from dagster import (
@@ -21,22 +21,25 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
-from artemis_lifecycle.defs.progress import governed_tables, table_windows, under_way
+from artemis_lifecycle.defs.progress import (
+    STEP_TAG,
+    WINDOW_TAG,
+    TableWindow,
+    governed_tables,
+    table_windows,
+    under_way,
+)
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.schedules import request, schedule_name
 from artemis_lifecycle.errors import NoSuchTable
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.maintenance_window import Step, due_step
+from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step
 
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
 """How often it is written down which tables there are: that reads the metadata files of those that have changed."""
-
-CLOCK_FIRST = timedelta(minutes=2)
-"""How long a step's own schedule has before `late_steps` takes the step for late."""
 
 
 @sensor(
@@ -154,44 +157,48 @@ def end_stuck_runs(
 
 
 @sensor(
-    name="late_steps",
-    description="Asks for steps whose hour is past and whose step before is done now, in the table's own quiet window.",
+    name="maintenance_window",
+    description="Asks for the step that each governed table needs next, in the table's own quiet window and time zone.",
     jobs=list(jobs.BY_STEP.values()),
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
-def late_steps(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Only steps whose schedule is on: the clock opens a step, and this follows the clock."""
+def maintenance_window(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """The one driver of the walk: nothing else asks for its steps, so that none is asked for twice."""
     opened = lifecycle.get()
-    steps = steps_switched_on(context.instance)
-    if not steps:
-        return SkipReason("none of the nightly schedules is on")
-    asked = late_requests(opened, context.instance, opened.operations.clock.now(), steps)
+    asked = step_requests(opened, context.instance, opened.operations.clock.now())
     return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
 
 
-def late_requests(
-    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, steps: Collection[Step]
-) -> list[RunRequest] | SkipReason:
-    """A request for each table that is late for one of `steps`; else, for people, why no table is."""
+def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
+    """A request for each table that needs a step at `now`, at most AT_ONCE; else why no table does."""
     reasons: dict[str, str] = {}
-    asked: list[RunRequest] = []
+    asked: list[tuple[TableWindow, Verdict]] = []
     for table in table_windows(lifecycle, instance, now):
-        verdict = due_step(now, table.window, table.progress)
-        if verdict.step is None or verdict.step not in steps:
-            reasons[table.table] = verdict.why if verdict.step is None else f"the schedule of {verdict.step} is off"
-        elif now < table.window.opening(verdict.step) + CLOCK_FIRST:
-            reasons[table.table] = f"{verdict.step} has just opened"
+        verdict = due_step(now, table.window, table.progress, table.steps)
+        if verdict.step is None:
+            reasons[table.table] = verdict.why
         else:
-            asked.append(request(table, verdict))
-    return asked[:AT_ONCE] or SkipReason(_listed(reasons) or "no table is governed by lifecycle.yaml and a partition")
+            asked.append((table, verdict))
+    # By what was open longest, so that no table waits for those that come before it in the alphabet.
+    asked.sort(key=lambda each: (each[0].window.opening(each[1].step or Step.PLAN), each[1].attempt))
+    return [_request(*each) for each in asked[:AT_ONCE]] or SkipReason(
+        _listed(reasons) or "no table of the catalog is a partition and matched by an entry of lifecycle.yaml"
+    )
 
 
-def steps_switched_on(instance: DagsterInstance) -> set[Step]:
-    """The steps whose schedule somebody has started."""
-    states = instance.all_instigator_state()
-    running = {state.name for state in states if state.is_running}
-    return {step for step in Step if schedule_name(step) in running}
+def _request(table: TableWindow, verdict: Verdict) -> RunRequest:
+    """The run that `verdict` asks for, for real: whoever starts the sensor means it."""
+    step, day = verdict.step, table.window.day.isoformat()
+    assert step is not None
+    again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
+    return RunRequest(
+        run_key=f"{day}:{terminal(table.table)}:{step}{again}",
+        job_name=step.value,
+        partition_key=partition_key(table.table),
+        run_config=jobs.for_real(step),
+        tags={WINDOW_TAG: day, STEP_TAG: step.value},
+    )
 
 
 def _listed(reasons: Mapping[str, str]) -> str:
@@ -230,4 +237,4 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     )
 
 
-ALL = (discovery, new_metadata, stuck_runs, late_steps, thaws_under_way)
+ALL = (discovery, new_metadata, stuck_runs, maintenance_window, thaws_under_way)

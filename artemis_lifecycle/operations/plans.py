@@ -240,6 +240,10 @@ class Plans:
         """The table's open or handed-off plan; there is one at most."""
         return next(iter(self.of_table(table_uuid, UNCOMMITTED)), None)
 
+    def all_uncommitted(self) -> tuple[PlanRecord, ...]:
+        """The open or handed-off plans of every table."""
+        return records(self._engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
+
     def due(self, now: datetime | None = None) -> tuple[PlanRecord, ...]:
         """Committed and deleting plans whose grace is over, oldest due first.
 

@@ -1,7 +1,7 @@
-"""Which step of the walk a table needs now, in one maintenance window. Pure: no I/O.
+"""Which step of the walk a table needs now, from the state of its plan and of its scans. Pure: no I/O.
 
-The clock opens a step; it runs only when the step before it is done in that window. A step that is late is due all the
-same, until the window closes; the next window begins with a new plan.
+Two chains per table. One expires: plan, handoff, commit. One cleans: due deletions, orphans. A chain that waits does
+not stop the other. The clock opens a step; a step that is late is due all the same, until the window closes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from artemis_lifecycle.config.policies import QuietWindow
 
 
 class Step(StrEnum):
-    """The steps of a window, in their order; each is the name of the job that runs it."""
+    """The steps of a window; each is the name of the job that runs it."""
 
     PLAN = "plan"
     HANDOFF = "handoff"
@@ -35,11 +35,14 @@ OPENS: Mapping[Step, float] = {
 }
 """When a step opens, as a share of the quiet window: 00:00, 02:00, 04:00, all the time, 06:00 of the default one."""
 
-MAX_ATTEMPTS = 5
-"""Requests of one step for one table in one window. A step that keeps failing waits for a person."""
+MAX_FAILURES = 5
+"""Failed runs of one step for one table in one window. A step that keeps failing waits for a person."""
 
 FIRST_BACKOFF = timedelta(minutes=5)
-"""Between a failed attempt and the next; it doubles each time."""
+"""Between a failed run and the next; it doubles each time."""
+
+AGAIN_AFTER = timedelta(hours=1)
+"""Between a run that succeeded and the next one of the same step, where its plan still needs that step."""
 
 
 @dataclass(frozen=True)
@@ -70,27 +73,32 @@ def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
 
 
 @dataclass(frozen=True)
-class Failures:
-    """Failed runs of one step in one window."""
+class Runs:
+    """The ended runs of one step in one window. `failures` are those since the last success or approval."""
 
     attempts: int
+    failures: int
     last_ended: datetime
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What one table has done in one window.
+    """Where one table is in one window.
 
-    `done` steps succeeded, for real and not as a dry run; `requested` ones wait, run, or were canceled by hand;
-    `plans_due` are committed plans whose grace is over; `orphans_due` says that, at the rate at which the table leaks,
-    it is time for a scan.
+    `planned` and `scanned` say that a plan and an orphan scan with its deletion ended in this window, for real and
+    whoever ran them. `plan_needs` is the step that the uncommitted plan needs next; None without such a plan, and for
+    an empty one. `plans_due` are committed plans whose grace is over. `orphans_due` says that, at the rate at which the
+    table leaks, it is time for a scan. `under_way` waits or runs; `canceled` steps were canceled by hand.
     """
 
-    done: frozenset[Step] = frozenset()
-    requested: frozenset[Step] = frozenset()
-    failed: Mapping[Step, Failures] = field(default_factory=dict)
+    planned: bool = False
+    plan_needs: Step | None = None
     plans_due: int = 0
     orphans_due: bool = True
+    scanned: bool = False
+    under_way: Step | None = None
+    canceled: frozenset[Step] = frozenset()
+    runs: Mapping[Step, Runs] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -102,42 +110,52 @@ class Verdict:
     attempt: int = 0
 
 
-def due_step(now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
-    """The step that the table needs now. At most one: each waits for the one before it."""
+def due_step(now: datetime, window: MaintenanceWindow, progress: Progress, steps: frozenset[Step]) -> Verdict:
+    """The step of `steps` that the table needs now. At most one: two would wait for one lease."""
     if not window.opens <= now < window.closes:
         return Verdict(None, f"outside the quiet window {window.opens:%H:%M}-{window.closes:%H:%M} UTC")
-    for step in Step:
-        not_needed = (step is Step.DELETION and not progress.plans_due) or (
-            step is Step.ORPHANS and not progress.orphans_due
-        )
-        if step in progress.done or not_needed:
+    if progress.under_way is not None:
+        return Verdict(None, f"{progress.under_way} is under way")
+    waiting = []
+    for step in (_to_expire(progress), _to_clean(progress)):
+        if step is None:
             continue
-        return _asked(step, now, window, progress)
-    return Verdict(None, "every step of this window is done")
+        verdict = _asked(step, now, window, progress) if step in steps else Verdict(None, f"{step} is switched off")
+        if verdict.step is not None:
+            return verdict
+        waiting.append(verdict.why)
+    return Verdict(None, "; ".join(waiting) or "every step of this window is done")
 
 
-def deletion_due(now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
-    """The hourly check: plans that become due after this window's deletion do not wait for the next window."""
-    first = due_step(now, window, progress)
-    if first.step is Step.DELETION:
-        return first
-    settled = {Step.PLAN, Step.HANDOFF, Step.COMMIT} <= progress.done
-    if settled and progress.plans_due and window.opens <= now < window.closes:
-        return _asked(Step.DELETION, now, window, progress)
-    return Verdict(None, f"no deletion now: {'no plan is due' if settled else first.why}")
+def _to_expire(progress: Progress) -> Step | None:
+    return progress.plan_needs if progress.planned else Step.PLAN
+
+
+def _to_clean(progress: Progress) -> Step | None:
+    # A deletion that waits for a person does not hold the scan back.
+    stuck = Step.DELETION in progress.canceled or _failures(progress, Step.DELETION) >= MAX_FAILURES
+    if progress.plans_due and not stuck:
+        return Step.DELETION
+    return Step.ORPHANS if progress.orphans_due and not progress.scanned else None
+
+
+def _failures(progress: Progress, step: Step) -> int:
+    runs = progress.runs.get(step)
+    return 0 if runs is None else runs.failures
 
 
 def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
-    if step in progress.requested:
-        return Verdict(None, f"{step} is under way, or was canceled by hand")
+    if step in progress.canceled:
+        return Verdict(None, f"{step} was canceled by hand")
     if now < window.opening(step):
         return Verdict(None, f"{step} opens at {window.opening(step):%H:%M} UTC")
-    failures = progress.failed.get(step)
-    if failures is None:
+    runs = progress.runs.get(step)
+    if runs is None:
         return Verdict(step, f"{step} is due", attempt=1)
-    if failures.attempts >= MAX_ATTEMPTS:
-        return Verdict(None, f"{step} failed {failures.attempts} times in this window and waits for a person")
-    again = failures.last_ended + FIRST_BACKOFF * 2 ** (failures.attempts - 1)
-    if now < again:
-        return Verdict(None, f"{step} failed and is tried again at {again:%H:%M} UTC")
-    return Verdict(step, f"{step} failed {failures.attempts} times before", attempt=failures.attempts + 1)
+    if runs.failures >= MAX_FAILURES:
+        return Verdict(None, f"{step} failed {runs.failures} times in this window and waits for a person")
+    wait = FIRST_BACKOFF * 2 ** (runs.failures - 1) if runs.failures else AGAIN_AFTER
+    if now < runs.last_ended + wait:
+        ended = "failed" if runs.failures else "ended"
+        return Verdict(None, f"{step} {ended} and is tried again at {runs.last_ended + wait:%H:%M} UTC")
+    return Verdict(step, f"{step} ran {runs.attempts} times before", attempt=runs.attempts + 1)

@@ -138,11 +138,6 @@ def test_what_changes_or_launches_is_stopped_until_somebody_starts_it(definition
 def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None:
     schedules = {schedule.name: schedule for schedule in definitions.get_repository_def().schedule_defs}
     assert {name: schedule.cron_schedule for name, schedule in schedules.items()} == {
-        "nightly_plan": "0 0 * * *",
-        "nightly_handoff": "0 2 * * *",
-        "nightly_commit": "0 4 * * *",
-        "nightly_deletion": "0 * * * *",
-        "nightly_orphans": "0 6 * * *",
         "daily_data_compaction": "30 8-20/4 * * *",
         "weekly_manifest_compaction": "0 2 * * 0",
         "monthly_deep_archive": "0 3 1 * *",

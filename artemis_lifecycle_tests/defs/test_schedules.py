@@ -11,11 +11,12 @@ import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_schedule_context
 from sqlalchemy import text
 
-from artemis_lifecycle.defs import jobs, schedules
+from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.progress import STEP_TAG, WINDOW_TAG
-from artemis_lifecycle.defs.schedules import maintenance_requests, step_requests
-from artemis_lifecycle.defs.sensors import CLOCK_FIRST, late_requests
-from artemis_lifecycle.scheduling.maintenance_window import Step
+from artemis_lifecycle.defs.schedules import maintenance_requests
+from artemis_lifecycle.defs.sensors import step_requests
+from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,16 +24,8 @@ if TYPE_CHECKING:
     from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle_tests.defs.conftest import Project
 
-RECORDED = {
-    Step.PLAN: "plan",
-    Step.HANDOFF: "handoff",
-    Step.COMMIT: "commit",
-    Step.DELETION: "deletion",
-    Step.ORPHANS: "orphan_deletion",
-}
-HOURS = {Step.PLAN: 0, Step.HANDOFF: 2, Step.COMMIT: 4, Step.ORPHANS: 6}
 MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
-NIGHT = MIDNIGHT.date()
+DAY = MIDNIGHT.date()
 ONE, TWO = "artemis.one", "artemis.two"
 
 
@@ -43,32 +36,55 @@ class Fleet:
         self.project, self.lifecycle, self.instance = project, lifecycle, project.instance
         with lifecycle.operations.engine.begin() as connection:  # the database is the whole module's
             connection.execute(text("DELETE FROM lifecycle.steps"))
+            connection.execute(text("DELETE FROM lifecycle.plans"))
 
     def at(self, hour: int, minute: int = 0) -> datetime:
         return MIDNIGHT + timedelta(hours=hour, minutes=minute)
 
-    def clock(self, step: Step, hour: int, minute: int = 0) -> set[str]:
-        """Tables for which the step's schedule asks for a run at that time of the window."""
-        return asked(step_requests(step, self.lifecycle, self.instance, self.at(hour, minute)))
-
-    def late(self, hour: int, minute: int = 0) -> dict[str, str]:
-        """The step that `late_steps` asks for at that time, by table."""
-        found = late_requests(self.lifecycle, self.instance, self.at(hour, minute), set(Step))
+    def due(self, hour: int, minute: int = 0) -> dict[str, str]:
+        """The step that is asked for at that time of the window, by table."""
+        found = step_requests(self.lifecycle, self.instance, self.at(hour, minute))
         if isinstance(found, SkipReason):
             return {}
         return {str(request.partition_key): str(request.job_name) for request in found}
 
-    def done(self, table: str, *steps: Step, state: str = "done", dry_run: bool = False) -> None:
+    def done(self, table: str, *steps: str, state: str = "done", dry_run: bool = False) -> None:
         """Record the end of steps, as the facade does for Dagster and the terminal alike."""
         for step in steps:
             step_id = self.lifecycle.operations.steps.start(
-                "uuid-of-" + table, table, RECORDED[step], NIGHT, "test", dry_run=dry_run
+                "uuid-of-" + table, table, step, DAY, "test", dry_run=dry_run
             )
             self.lifecycle.operations.steps.finish(step_id, state)  # type: ignore[arg-type]
 
+    def planned(self, table: str, snapshots: int = 2) -> PlanRecord:
+        """A sealed plan of the table, made in this window by whomever."""
+        plan_id = uuid.uuid4().hex
+        self.done(table, "plan")
+        return self.lifecycle.operations.plans.seal(
+            PlanRecord(
+                plan_id=plan_id,
+                content_id=plan_id,
+                table_uuid="uuid-of-" + table,
+                table=table,
+                status=PlanStatus.OPEN,
+                base_metadata_location="file:/w/1.metadata.json",
+                files_location=f"file:/w/plans/{plan_id}/files",
+                rule="as-of",
+                expired_snapshots=snapshots,
+                expired_refs=(),
+                files=1,
+                bytes=1,
+                summary="{}",
+                planned_at=MIDNIGHT,
+            )
+        )
+
+    def marked(self, plan: PlanRecord, status: PlanStatus) -> None:
+        self.lifecycle.operations.plans.mark(plan.plan_id, {PlanStatus.OPEN, PlanStatus.HANDED_OFF}, status)
+
     def ran(self, table: str, step: Step, status: DagsterRunStatus) -> None:
         """A run of the step, as the daemon leaves it behind."""
-        tags = {WINDOW_TAG: NIGHT.isoformat(), STEP_TAG: step.value, "dagster/partition": table}
+        tags = {WINDOW_TAG: DAY.isoformat(), STEP_TAG: step.value, "dagster/partition": table}
         self.instance.add_run(DagsterRun(step.value, str(uuid.uuid4()), status=status, tags=tags))
 
 
@@ -86,18 +102,19 @@ def fleet(make_project: Callable[..., Project]) -> Iterator[Fleet]:
 
 
 def test_a_tick_asks_for_one_run_of_each_governed_table_that_is_there(fleet: Fleet) -> None:
-    assert fleet.clock(Step.PLAN, 0) == {ONE, TWO}
+    assert fleet.due(0) == {ONE: "plan", TWO: "plan"}
 
 
 def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> None:
-    fleet.done(ONE, Step.PLAN, Step.HANDOFF)
-    found = step_requests(Step.COMMIT, fleet.lifecycle, fleet.instance, fleet.at(4))
+    fleet.marked(fleet.planned(ONE), PlanStatus.HANDED_OFF)
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
+    found = step_requests(fleet.lifecycle, fleet.instance, fleet.at(4))
     assert isinstance(found, list)
     (request,) = found
     assert request.partition_key == ONE
     assert request.job_name == "commit"
-    assert request.run_key == f"{NIGHT}:{ONE}:commit"
-    assert request.tags[WINDOW_TAG] == NIGHT.isoformat()
+    assert request.run_key == f"{DAY}:{ONE}:commit"
+    assert request.tags[WINDOW_TAG] == DAY.isoformat()
     assert request.tags[STEP_TAG] == "commit"
     assert request.run_config == {"ops": {"expiration_commit": {"config": {"dry_run": False}}}}
 
@@ -113,8 +130,7 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         )
         with context:
             found = definition.evaluate_tick(context)
-        expected = {"nightly_plan", "weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}
-        if definition.name in expected:
+        if definition.name in {"weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
         elif definition.name == "monthly_records":
@@ -125,88 +141,87 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
             assert found.skip_message
 
 
-@pytest.mark.parametrize("delayed", [Step.PLAN, Step.HANDOFF, Step.COMMIT])
-def test_a_step_that_runs_past_the_next_ones_hour_is_followed_late_and_in_order(fleet: Fleet, delayed: Step) -> None:
-    steps = list(HOURS)
-    following = steps[steps.index(delayed) + 1]
-    hour = HOURS[following]
-    for table in (ONE, TWO):
-        fleet.done(table, *steps[: steps.index(delayed)])
-    fleet.done(TWO, delayed)
-    fleet.ran(ONE, delayed, DagsterRunStatus.STARTED)
-
-    assert fleet.clock(following, hour) == {TWO}, "the clock must not pass the delayed table"
-    fleet.ran(TWO, following, DagsterRunStatus.STARTED)
-    assert fleet.late(hour, 30) == {}
-
-    fleet.done(ONE, delayed)
-    assert fleet.late(hour, 31) == {ONE: following.value}
-    fleet.ran(ONE, following, DagsterRunStatus.NOT_STARTED)
-    assert fleet.late(hour, 32) == {}, "nothing is asked for twice"
+def test_what_a_table_needs_follows_the_state_of_its_plan(fleet: Fleet) -> None:
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
+    plan = fleet.planned(ONE)
+    assert fleet.due(1) == {}
+    assert fleet.due(2) == {ONE: "handoff"}
+    fleet.marked(plan, PlanStatus.HANDED_OFF)
+    assert fleet.due(4) == {ONE: "commit"}
+    # A plan by hand in the middle of the window supersedes that one, and goes the whole way.
+    again = fleet.planned(ONE)
+    assert fleet.due(4, 30) == {ONE: "handoff"}
+    fleet.marked(again, PlanStatus.HANDED_OFF)
+    fleet.marked(again, PlanStatus.COMMITTED)
+    assert fleet.due(5) == {}
+    assert fleet.due(6) == {ONE: "orphans"}
+    fleet.done(ONE, "orphan_deletion")
+    assert fleet.due(7) == {}
 
 
-def test_the_orphan_scan_waits_for_a_deletion_that_is_due(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet.done(ONE, Step.PLAN, Step.HANDOFF, Step.COMMIT)
-    fleet.done(TWO, Step.PLAN, Step.HANDOFF, Step.COMMIT)
+def test_nothing_is_asked_for_while_a_run_of_the_table_waits_or_runs(fleet: Fleet) -> None:
+    fleet.ran(ONE, Step.PLAN, DagsterRunStatus.NOT_STARTED)
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.CANCELING)
+    assert fleet.due(7) == {}
+
+
+def test_an_empty_plan_needs_no_run(fleet: Fleet) -> None:
+    fleet.planned(ONE, snapshots=0)
+    assert ONE not in fleet.due(5)
+
+
+def test_a_commit_that_waits_for_approval_stops_nothing_and_is_asked_for_when_it_is_approved(fleet: Fleet) -> None:
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
+    plan = fleet.planned(ONE)
+    fleet.marked(plan, PlanStatus.HANDED_OFF)
+    for _ in range(MAX_FAILURES):
+        fleet.ran(ONE, Step.COMMIT, DagsterRunStatus.FAILURE)
+    assert fleet.due(6) == {ONE: "orphans"}
+    fleet.lifecycle.approve(plan.plan_id, who="ada", why="a month of commits")
+    assert fleet.due(6) == {ONE: "commit"}
+
+
+def test_the_orphan_scan_follows_a_deletion_that_is_due(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     due = [type("Due", (), {"table": ONE})()]
     monkeypatch.setattr(type(fleet.lifecycle.operations.plans), "due", lambda self, now=None: due)
-    assert fleet.clock(Step.DELETION, 5) == {ONE}
-    assert fleet.clock(Step.ORPHANS, 6) == {TWO}
-    fleet.ran(ONE, Step.DELETION, DagsterRunStatus.STARTED)
-    fleet.ran(TWO, Step.ORPHANS, DagsterRunStatus.SUCCESS)
-    assert fleet.late(6, 30) == {}
-    fleet.done(ONE, Step.DELETION)
-    assert fleet.late(6, 31) == {ONE: "orphans"}
-
-
-def test_a_deletion_stopped_half_way_goes_on_at_the_next_hour(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    due = [type("Due", (), {"table": ONE})()]
-    monkeypatch.setattr(type(fleet.lifecycle.operations.plans), "due", lambda self, now=None: due)
-    fleet.done(ONE, Step.PLAN, Step.HANDOFF, Step.COMMIT)
-    fleet.done(ONE, Step.DELETION, state="pending")
-    fleet.ran(ONE, Step.DELETION, DagsterRunStatus.SUCCESS)
-    assert fleet.clock(Step.DELETION, 5) == {ONE}
-    assert fleet.clock(Step.ORPHANS, 6) == set()
+    fleet.done(ONE, "plan")
+    fleet.done(TWO, "plan")
+    assert fleet.due(5) == {ONE: "deletion"}
+    assert fleet.due(6) == {ONE: "deletion", TWO: "orphans"}
 
 
 def test_a_dry_run_of_a_step_is_not_that_step(fleet: Fleet) -> None:
-    fleet.done(ONE, Step.PLAN, dry_run=True)
-    assert fleet.clock(Step.PLAN, 0, 30) == {ONE, TWO}
-
-
-def test_a_step_done_from_the_terminal_counts(fleet: Fleet) -> None:
-    fleet.done(ONE, Step.PLAN)
-    assert fleet.clock(Step.PLAN, 0) == {TWO}
-    assert fleet.late(2, 5) == {ONE: "handoff", TWO: "plan"}
-
-
-def test_a_run_that_succeeded_and_left_no_record_counts(fleet: Fleet) -> None:
-    fleet.ran(ONE, Step.PLAN, DagsterRunStatus.SUCCESS)
-    assert fleet.late(2, 5)[ONE] == "handoff"
+    fleet.done(ONE, "plan", dry_run=True)
+    assert fleet.due(0, 30)[ONE] == "plan"
 
 
 def test_a_failed_step_is_asked_for_again_later_under_another_key(fleet: Fleet) -> None:
-    fleet.done(ONE, Step.PLAN)
-    fleet.done(TWO, Step.PLAN, Step.HANDOFF)
+    fleet.planned(ONE)
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
     fleet.ran(ONE, Step.HANDOFF, DagsterRunStatus.FAILURE)
-    found = late_requests(fleet.lifecycle, fleet.instance, fleet.at(3), set(Step))
+    found = step_requests(fleet.lifecycle, fleet.instance, fleet.at(3))
     assert isinstance(found, list)
     (again,) = found
-    assert again.run_key == f"{NIGHT}:{ONE}:handoff:2"
+    assert again.run_key == f"{DAY}:{ONE}:handoff:2"
 
 
-def test_a_step_cancelled_by_hand_is_left_alone_for_the_window(fleet: Fleet) -> None:
+def test_a_step_canceled_by_hand_is_left_alone_for_the_window(fleet: Fleet) -> None:
     fleet.ran(ONE, Step.PLAN, DagsterRunStatus.CANCELED)
-    assert fleet.clock(Step.PLAN, 0) == {TWO}
-    assert ONE not in fleet.late(7)
+    assert fleet.due(0) == {TWO: "plan"}
+    assert fleet.due(6) == {ONE: "orphans", TWO: "plan"}
 
 
-def test_the_clock_goes_first_and_outside_the_window_nobody_does(fleet: Fleet) -> None:
-    minutes = int(CLOCK_FIRST.total_seconds() // 60)
-    assert fleet.late(0, minutes - 1) == {}
-    assert set(fleet.late(0, minutes)) == {ONE, TWO}
-    assert fleet.late(8) == {}
-    assert fleet.clock(Step.PLAN, 12) == set()
+def test_nothing_is_asked_for_outside_the_window(fleet: Fleet) -> None:
+    assert fleet.due(8) == {}
+    assert fleet.due(12) == {}
+
+
+def test_a_tick_is_bounded_and_who_waited_longest_goes_first(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors, "AT_ONCE", 1)
+    fleet.planned(ONE)
+    assert fleet.due(5) == {TWO: "plan"}
+    fleet.ran(TWO, Step.PLAN, DagsterRunStatus.STARTED)
+    assert fleet.due(5) == {ONE: "handoff"}
 
 
 def test_a_table_without_a_cold_tier_goes_from_its_plan_to_its_commit(make_project: Callable[..., Project]) -> None:
@@ -214,9 +229,9 @@ def test_a_table_without_a_cold_tier_goes_from_its_plan_to_its_commit(make_proje
     project.register(ONE)
     with project.lifecycle() as lifecycle:
         fleet = Fleet(project, lifecycle)
-        fleet.done(ONE, Step.PLAN)
-        assert fleet.clock(Step.HANDOFF, 2) == set()
-        assert fleet.clock(Step.COMMIT, 4) == {ONE}
+        fleet.planned(ONE)
+        assert fleet.due(2) == {}
+        assert fleet.due(4) == {ONE: "commit"}
 
 
 def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callable[..., Project]) -> None:
@@ -225,8 +240,8 @@ def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callab
     project.register(ONE)
     with project.lifecycle() as lifecycle:
         fleet = Fleet(project, lifecycle)
-        assert fleet.clock(Step.PLAN, 0) == set()
-        assert fleet.late(20, 5) == {ONE: "plan"}
+        assert fleet.due(0) == {}
+        assert fleet.due(20, 5) == {ONE: "plan"}
 
 
 def test_upkeep_keeps_out_of_the_quiet_window_and_out_of_its_own_way(fleet: Fleet) -> None:

@@ -10,26 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, build_sensor_context
 from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.remote_origin import (
-    InProcessCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    InstigatorType,
-    ScheduleInstigatorData,
-)
-from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from sqlalchemy import text
 
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
-from artemis_lifecycle.defs.schedules import schedule_name
-from artemis_lifecycle.defs.sensors import steps_switched_on
 from artemis_lifecycle.operations.processes import mark
-from artemis_lifecycle.scheduling.maintenance_window import Step
 from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:
@@ -173,42 +158,27 @@ class TestStuckRuns:
         assert _status(project.instance, run) is DagsterRunStatus.SUCCESS
 
 
-class TestLateSteps:
-    def test_it_follows_the_schedules_that_are_on(self, project: Project) -> None:
-        assert steps_switched_on(project.instance) == set()
-        _switch(project.instance, schedule_name(Step.PLAN), InstigatorStatus.RUNNING)
-        _switch(project.instance, schedule_name(Step.ORPHANS), InstigatorStatus.STOPPED)
-        assert steps_switched_on(project.instance) == {Step.PLAN}
-
-    def test_it_says_why_it_asks_for_nothing(self, project: Project) -> None:
-        found = tick(project, sensors.late_steps)
-        assert not found.run_requests
-        assert found.skip_message == "none of the nightly schedules is on"
-
+class TestMaintenanceWindow:
     def test_it_asks_for_the_plan_when_the_window_is_open(self, make_project: Callable[..., Project]) -> None:
         always = {"quiet_window": {"from": "00:00", "to": "00:00"}}
         project = make_project(tables={"artemis.*": always})
         project.register(ONE)
-        _switch(project.instance, schedule_name(Step.PLAN), InstigatorStatus.RUNNING)
-        found = tick(project, sensors.late_steps)
-        if not found.run_requests:  # in the two minutes after midnight the clock goes first
-            assert "just opened" in (found.skip_message or "")
-            return
-        (request,) = found.run_requests
+        (request,) = tick(project, sensors.maintenance_window).run_requests or ()
         assert (request.job_name, request.partition_key) == ("plan", ONE)
+
+    def test_it_says_why_it_asks_for_nothing(self, make_project: Callable[..., Project]) -> None:
+        off = {"quiet_window": {"from": "00:00", "to": "00:00", "steps": []}}
+        project = make_project(tables={"artemis.*": off})
+        project.register(ONE)
+        found = tick(project, sensors.maintenance_window)
+        assert not found.run_requests
+        assert "plan is switched off" in (found.skip_message or "")
 
 
 def _status(instance: DagsterInstance, run: DagsterRun) -> DagsterRunStatus:
     found = instance.get_run_by_id(run.run_id)
     assert found is not None
     return found.status
-
-
-def _switch(instance: DagsterInstance, name: str, status: InstigatorStatus) -> None:
-    location = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="artemis_lifecycle.definitions"))
-    origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), name)
-    data = ScheduleInstigatorData("0 0 * * *", start_timestamp=0.0)
-    instance.add_instigator_state(InstigatorState(origin, InstigatorType.SCHEDULE, status, data))
 
 
 class TestThaws:

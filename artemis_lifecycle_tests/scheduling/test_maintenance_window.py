@@ -1,7 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import random
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -10,17 +13,16 @@ from hypothesis import strategies as st
 from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.scheduling.maintenance_window import (
     FIRST_BACKOFF,
-    MAX_ATTEMPTS,
-    Failures,
+    MAX_FAILURES,
     Progress,
+    Runs,
     Step,
-    deletion_due,
     due_step,
     window_of,
 )
 
 DEFAULT = QuietWindow()
-STEPS = tuple(Step)
+EVERY = frozenset(Step)
 
 
 def at(clock: str, day: str = "2026-01-31") -> datetime:
@@ -33,11 +35,11 @@ def quiet_window(start: str, end: str, timezone: str = "UTC") -> QuietWindow:
 
 def asked(clock: str, progress: Progress, quiet: QuietWindow = DEFAULT, day: str = "2026-01-31") -> Step | None:
     now = at(clock, day)
-    return due_step(now, window_of(now, quiet), progress).step
+    return due_step(now, window_of(now, quiet), progress, EVERY).step
 
 
-def done(*steps: Step, plans_due: int = 0) -> Progress:
-    return Progress(done=frozenset(steps), plans_due=plans_due)
+def planned(needs: Step | None = None, **values: Any) -> Progress:
+    return Progress(planned=True, plan_needs=needs, **values)
 
 
 class TestMaintenanceWindow:
@@ -76,67 +78,100 @@ class TestMaintenanceWindow:
 
 
 class TestOrder:
-    def test_each_step_is_asked_for_at_its_hour_when_the_one_before_is_done(self) -> None:
-        assert asked("00:00", done()) is Step.PLAN
-        assert asked("02:00", done(Step.PLAN)) is Step.HANDOFF
-        assert asked("04:00", done(Step.PLAN, Step.HANDOFF)) is Step.COMMIT
-        assert asked("04:05", done(Step.PLAN, Step.HANDOFF, Step.COMMIT, plans_due=1)) is Step.DELETION
-        assert asked("06:00", done(*STEPS[:4])) is Step.ORPHANS
-        assert asked("06:30", done(*STEPS)) is None
+    def test_each_step_is_asked_for_at_its_hour_when_the_plan_needs_it(self) -> None:
+        assert asked("00:00", Progress()) is Step.PLAN
+        assert asked("02:00", planned(Step.HANDOFF)) is Step.HANDOFF
+        assert asked("04:00", planned(Step.COMMIT)) is Step.COMMIT
+        assert asked("04:05", planned(plans_due=1)) is Step.DELETION
+        assert asked("06:00", planned()) is Step.ORPHANS
+        assert asked("06:30", planned(scanned=True)) is None
 
     def test_a_step_before_its_hour_waits_for_the_clock(self) -> None:
-        assert asked("01:59", done(Step.PLAN)) is None
-        assert asked("05:59", done(*STEPS[:4])) is None
+        assert asked("01:59", planned(Step.HANDOFF)) is None
+        assert asked("05:59", planned()) is None
 
-    @pytest.mark.parametrize("late", range(4))
-    def test_a_step_delayed_past_the_next_ones_hour_comes_first_and_the_next_follows_it_late(self, late: int) -> None:
-        before, step, following = STEPS[:late], STEPS[late], STEPS[late + 1]
-        now = "07:00"
-        assert asked(now, done(*before, plans_due=1)) is step
-        under_way = replace(done(*before, plans_due=1), requested=frozenset({step}))
-        assert asked(now, under_way) is None
-        assert asked(now, done(*before, step, plans_due=1)) is following
+    def test_a_step_delayed_past_the_next_ones_hour_comes_first(self) -> None:
+        assert asked("07:00", Progress(plans_due=1)) is Step.PLAN
+        assert asked("07:00", planned(Step.HANDOFF, plans_due=1)) is Step.HANDOFF
+        assert asked("07:00", planned(Step.COMMIT, plans_due=1)) is Step.COMMIT
 
-    def test_the_orphan_scan_waits_for_a_due_deletion_and_not_for_one_that_has_nothing_to_delete(self) -> None:
-        committed = done(Step.PLAN, Step.HANDOFF, Step.COMMIT)
-        assert asked("06:00", replace(committed, plans_due=2)) is Step.DELETION
-        assert asked("06:00", committed) is Step.ORPHANS
+    def test_a_plan_made_by_hand_after_the_handoff_is_handed_off_too(self) -> None:
+        ran = {Step.HANDOFF: Runs(1, 0, at("02:10"))}
+        assert asked("03:30", planned(Step.HANDOFF, runs=ran)) is Step.HANDOFF
 
-    def test_deletion_waits_for_the_handoff_and_the_commit_of_the_window(self) -> None:
-        assert asked("03:00", done(Step.PLAN, plans_due=3)) is Step.HANDOFF
-        assert asked("03:00", done(Step.PLAN, Step.HANDOFF, plans_due=3)) is None
+    def test_an_empty_plan_needs_nothing(self) -> None:
+        assert asked("04:30", planned()) is None
+
+    @pytest.mark.parametrize("stuck", [Step.HANDOFF, Step.COMMIT])
+    def test_an_expiration_that_waits_stops_neither_deletions_nor_orphans(self, stuck: Step) -> None:
+        failed = {stuck: Runs(MAX_FAILURES, MAX_FAILURES, at("05:00"))}
+        assert asked("06:00", planned(stuck, plans_due=1, runs=failed)) is Step.DELETION
+        assert asked("06:00", planned(stuck, runs=failed)) is Step.ORPHANS
+        assert asked("06:00", planned(stuck, canceled=frozenset({stuck}))) is Step.ORPHANS
+
+    def test_a_deletion_that_waits_does_not_hold_the_scan_back(self) -> None:
+        failed = {Step.DELETION: Runs(MAX_FAILURES, MAX_FAILURES, at("05:00"))}
+        assert asked("06:00", planned(plans_due=1, runs=failed)) is Step.ORPHANS
+
+    def test_the_scan_follows_a_due_deletion(self) -> None:
+        assert asked("06:00", planned(plans_due=2)) is Step.DELETION
+        assert asked("06:00", planned()) is Step.ORPHANS
+        assert asked("06:00", planned(orphans_due=False)) is None
+
+    def test_one_run_of_a_table_at_a_time(self) -> None:
+        assert asked("07:00", planned(Step.COMMIT, plans_due=1, under_way=Step.ORPHANS)) is None
 
     def test_nothing_starts_outside_the_window(self) -> None:
-        assert asked("08:00", done()) is None
-        assert asked("17:00", done(Step.PLAN)) is None
-        assert asked("06:00", done(), quiet_window("22:00", "06:00"), "2026-02-01") is None
+        assert asked("08:00", Progress()) is None
+        assert asked("17:00", planned(Step.COMMIT)) is None
+        assert asked("06:00", Progress(), quiet_window("22:00", "06:00"), "2026-02-01") is None
 
-    def test_the_next_window_begins_with_a_plan(self) -> None:
-        assert asked("00:00", done(), day="2026-02-01") is Step.PLAN
+    def test_only_the_steps_that_are_switched_on_run_by_themselves(self) -> None:
+        now = at("07:00")
+        window = window_of(now, DEFAULT)
+        assert due_step(now, window, Progress(plans_due=1), frozenset({Step.PLAN})).step is Step.PLAN
+        assert due_step(now, window, planned(Step.HANDOFF), frozenset({Step.PLAN})).step is None
+        assert due_step(now, window, Progress(), frozenset({Step.ORPHANS})).step is Step.ORPHANS
 
     @given(
         minute=st.integers(0, 24 * 60 - 1),
-        finished=st.frozensets(st.sampled_from(Step)),
-        requested=st.frozensets(st.sampled_from(Step)),
+        planned=st.booleans(),
+        needs=st.sampled_from([None, Step.HANDOFF, Step.COMMIT]),
         plans_due=st.integers(0, 2),
+        scanned=st.booleans(),
+        canceled=st.frozensets(st.sampled_from(Step)),
+        steps=st.frozensets(st.sampled_from(Step)),
     )
-    def test_no_step_is_asked_for_before_the_ones_before_it_are_done(
-        self, minute: int, finished: frozenset[Step], requested: frozenset[Step], plans_due: int
+    def test_what_is_asked_for_is_open_needed_and_allowed(
+        self,
+        minute: int,
+        planned: bool,
+        needs: Step | None,
+        plans_due: int,
+        scanned: bool,
+        canceled: frozenset[Step],
+        steps: frozenset[Step],
     ) -> None:
         now = at("00:00") + timedelta(minutes=minute)
         window = window_of(now, DEFAULT)
-        step = due_step(now, window, Progress(done=finished, requested=requested, plans_due=plans_due)).step
+        progress = Progress(planned, needs, plans_due, scanned=scanned, canceled=canceled)
+        step = due_step(now, window, progress, steps).step
         if step is None:
             return
-        assert step not in finished | requested
+        assert step in steps - canceled
         assert window.opening(step) <= now < window.closes
-        needed = set(STEPS[: STEPS.index(step)]) - ({Step.DELETION} if not plans_due else set())
-        assert needed <= finished
+        assert {
+            Step.PLAN: not planned,
+            Step.HANDOFF: planned and needs is Step.HANDOFF,
+            Step.COMMIT: planned and needs is Step.COMMIT,
+            Step.DELETION: plans_due > 0,
+            Step.ORPHANS: not scanned,
+        }[step]
 
 
 class TestAgain:
-    def failed(self, attempts: int, clock: str = "00:10") -> Progress:
-        return Progress(failed={Step.PLAN: Failures(attempts, at(clock))})
+    def failed(self, failures: int, clock: str = "00:10") -> Progress:
+        return Progress(runs={Step.PLAN: Runs(failures, failures, at(clock))})
 
     def test_a_failed_step_is_asked_for_again_after_a_pause_that_doubles(self) -> None:
         assert timedelta(minutes=5) == FIRST_BACKOFF
@@ -145,21 +180,101 @@ class TestAgain:
         assert asked("00:19", self.failed(2)) is None
         assert asked("00:20", self.failed(2)) is Step.PLAN
 
+    def test_each_attempt_has_its_number(self) -> None:
+        now = at("03:00")
+        progress = planned(plans_due=1, runs={Step.DELETION: Runs(3, 1, at("02:00"))})
+        assert due_step(now, window_of(now, DEFAULT), progress, EVERY).attempt == 4
+
     def test_a_step_that_keeps_failing_waits_for_a_person(self) -> None:
-        now = at("07:59")
-        verdict = due_step(now, window_of(now, DEFAULT), self.failed(MAX_ATTEMPTS))
+        now = at("05:59")
+        verdict = due_step(now, window_of(now, DEFAULT), self.failed(MAX_FAILURES), EVERY)
         assert verdict.step is None
         assert "waits for a person" in verdict.why
 
-    def test_a_later_step_never_passes_one_that_failed(self) -> None:
-        assert asked("07:00", replace(self.failed(MAX_ATTEMPTS), plans_due=1)) is None
+    def test_a_deletion_stopped_half_way_goes_on_an_hour_later(self) -> None:
+        progress = planned(plans_due=1, scanned=True, runs={Step.DELETION: Runs(1, 0, at("05:00"))})
+        assert asked("05:59", progress) is None
+        assert asked("06:00", progress) is Step.DELETION
 
-    def test_plans_that_become_due_after_the_deletion_are_deleted_at_the_next_hour(self) -> None:
-        now, progress = at("07:00"), done(*STEPS, plans_due=1)
-        window = window_of(now, DEFAULT)
-        assert due_step(now, window, progress).step is None
-        assert deletion_due(now, window, progress).step is Step.DELETION
-        assert deletion_due(now, window, done(*STEPS)).step is None
-        assert deletion_due(at("08:00"), window, progress).step is None
-        under_way = replace(progress, requested=frozenset({Step.DELETION}))
-        assert deletion_due(now, window, under_way).step is None
+
+class Simulated:
+    """One table through its windows: steps fail at random, take their time, and change what the table needs."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.dice = dice
+        self.day: date | None = None
+        self.needs: Step | None = None
+        self.due_at: list[datetime] = []
+        self.running: tuple[Step, datetime] | None = None
+        self.asked: list[tuple[datetime, Step]] = []
+        self.begin(None)
+
+    def begin(self, day: date | None) -> None:
+        self.day, self.planned, self.scanned = day, False, False
+        self.runs: dict[Step, Runs] = {}
+
+    def tick(self, now: datetime, quiet: QuietWindow) -> None:
+        window = window_of(now, quiet)
+        if self.running is not None and self.running[1] <= now:
+            self.end(self.running[0], now)
+        if window.day != self.day:
+            self.begin(window.day)
+        due = sum(at <= now for at in self.due_at)
+        progress = Progress(
+            planned=self.planned,
+            plan_needs=self.needs,
+            plans_due=due,
+            scanned=self.scanned,
+            under_way=None if self.running is None else self.running[0],
+            runs=self.runs,
+        )
+        step = due_step(now, window, progress, EVERY).step
+        if step is not None:
+            assert self.running is None
+            assert window.opens <= now < window.closes
+            self.asked.append((now, step))
+            self.running = step, now + timedelta(minutes=self.dice.choice([1, 5, 45]))
+
+    def end(self, step: Step, now: datetime) -> None:
+        self.running = None
+        before = self.runs.get(step, Runs(0, 0, now))
+        failed = self.dice.random() < 0.2
+        self.runs[step] = Runs(before.attempts + 1, before.failures + 1 if failed else 0, now)
+        if failed:
+            return
+        if step is Step.PLAN:
+            self.planned, self.needs = True, Step.HANDOFF
+        elif step is Step.HANDOFF:
+            self.needs = Step.COMMIT
+        elif step is Step.COMMIT:
+            self.needs = None
+            self.due_at.append(now + timedelta(days=1))
+        elif step is Step.DELETION:
+            self.due_at = [each for each in self.due_at if each > now]
+        else:
+            self.scanned = True
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize("seed", range(10))
+def test_thirty_windows_end_with_everything_done(zone: str, seed: int) -> None:
+    """Over the end of summer time, with failures, plans by hand at 02:30 local, and hours without the daemon."""
+    quiet, table = quiet_window("00:00", "08:00", zone), Simulated(random.Random(seed))
+    now, handmade = datetime(2026, 10, 14, 12, tzinfo=UTC), 0
+    for _ in range(30 * 24 * 12):
+        now += timedelta(minutes=5)
+        local = now.astimezone(ZoneInfo(zone))
+        if (local.hour, local.minute) == (2, 30) and local.day % 7 == 0 and table.running is None:
+            table.needs, handmade = Step.HANDOFF, handmade + 1
+        if local.day % 5 == 0 and local.hour < 5:
+            continue  # the daemon is down
+        table.tick(now, quiet)
+    table.tick(now, quiet)
+    steps = Counter(step for _, step in table.asked)
+    assert handmade > 0
+    assert table.needs is None
+    assert steps[Step.PLAN] >= 30
+    assert len(table.due_at) <= 2
+    # A window has one plan and one scan, but for those that failed.
+    assert steps[Step.PLAN] <= 30 * 2
+    assert steps[Step.ORPHANS] <= 30 * 2
