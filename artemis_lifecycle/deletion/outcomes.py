@@ -40,7 +40,6 @@ GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
 
 _NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed", "would_delete")
 _NOT_TOLD = "the store did not say what became of it"
-_ROWS_OF_A_FILE = 500_000
 _READERS = 16
 
 
@@ -121,18 +120,6 @@ def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]
     """The outcomes of each batch of a job that has any, in the order of its batches (columns: `OUTCOMES`)."""
     parts = outcome_parts(stores, root, job_id)
     return threaded(lambda path: _outcome_table(stores, path), parts, stores.readers(root, _READERS, 0))
-
-
-def outcome_pieces(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
-    """The same in as few pieces as memory likes: each becomes a file that somebody has to keep."""
-    waiting: list[pa.Table] = []
-    for rows in outcome_tables(stores, root, job_id):
-        waiting.append(rows)
-        if sum(each.num_rows for each in waiting) >= _ROWS_OF_A_FILE:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:

@@ -22,12 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.outcomes import Outcome, outcome_pieces
+from artemis_lifecycle.deletion.outcomes import Outcome, outcome_tables
 from artemis_lifecycle.errors import NoSuchPlan, StorageError
 from artemis_lifecycle.escaping import json_text, markdown
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.protection.places import RECEIPTS
+from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.location import DEFAULT_RULES
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
@@ -124,7 +125,7 @@ def write_receipt(
     kept: Counter[str] = Counter()
     sample: list[tuple[int, str]] = []
     files = []
-    for number, rows in enumerate(outcome_pieces(stores, root, job.job_id)):
+    for number, rows in enumerate(pieces(outcome_tables(stores, root, job.job_id))):
         _count(outcomes, rows, "outcome")
         gone = rows.filter(pc.field("outcome").isin(_GONE))
         _count(kinds, gone, "kind")

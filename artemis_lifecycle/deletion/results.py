@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from artemis_lifecycle.catalogs.results import NAMESPACE, append_new, replace_rows
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.deletion.outcomes import outcome_pieces
+from artemis_lifecycle.deletion.outcomes import outcome_tables
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def record_outcomes(
 def _rows(stores: Stores, root: str, job: DeletionJob, recorded_at: datetime) -> Iterator[pa.Table]:
     """The job's outcomes with the columns of DELETIONS, each piece for a file of its own."""
     told = {"job_id": job.job_id, "job_kind": job.kind, "table_name": job.table, "table_uuid": job.table_uuid}
-    for outcomes in outcome_pieces(stores, root, job.job_id):
+    for outcomes in pieces(outcome_tables(stores, root, job.job_id)):
 
         def every(value: object, kind: pa.DataType, rows: int = outcomes.num_rows) -> pa.Array:
             return pa.repeat(pa.scalar(value, kind), rows)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.metadata.types import Ref
+from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 
 KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
     "plan_keeps_every_ref",
@@ -25,7 +26,7 @@ class Verdict:
     passed: bool
     text: str
     offenders: tuple[str, ...] = ()
-    figures: Mapping[str, int | datetime] = field(default_factory=dict)
+    figures: Mapping[str, int | str | datetime] = field(default_factory=dict)
 
 
 def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:
@@ -56,15 +57,14 @@ def judge_window_edge(plan: ExpirationPlan) -> Verdict:
     """
     if plan.settings.rule != "as-of":
         return Verdict(KEEPS_WINDOW_EDGE, True, f"Rule {plan.settings.rule} does not promise the window's edge.")
-    decided_ms = int(plan.decided_at.timestamp() * 1000)
     limit = plan.settings.older_than_ms
-    edge_ms = decided_ms - plan.settings.window_ms if limit is None else limit
+    edge_ms = milliseconds(plan.decided_at) - plan.settings.window_ms if limit is None else limit
     log = sorted(plan.snapshot_log, key=lambda entry: entry.timestamp_ms)
     before = [entry for entry in log if entry.timestamp_ms <= edge_ms]
     inside = before[-1:] + [entry for entry in log if entry.timestamp_ms > edge_ms]
     doomed = set(plan.expired_snapshots)
     broken = tuple(
-        f"snapshot {entry.snapshot_id}, current from {datetime.fromtimestamp(entry.timestamp_ms / 1000, tz=UTC)}"
+        f"snapshot {entry.snapshot_id}, current from {_instant(entry.timestamp_ms)}"
         for entry in inside
         if entry.snapshot_id in doomed
     )
@@ -75,5 +75,13 @@ def judge_window_edge(plan: ExpirationPlan) -> Verdict:
         if broken
         else f"All {len(inside)} entries of the log from the window's edge on keep their snapshot.",
         broken,
-        {"log_entries_in_window": len(inside), "window_edge": datetime.fromtimestamp(edge_ms / 1000, tz=UTC)},
+        {"log_entries_in_window": len(inside), "window_edge": _instant(edge_ms)},
     )
+
+
+def _instant(since_ms: int) -> datetime | str:
+    """The instant; as it is where no calendar has it, since a writer may put any number into metadata."""
+    try:
+        return of_milliseconds(since_ms)
+    except OverflowError:
+        return f"{since_ms} ms since 1970"

@@ -84,7 +84,9 @@ class Expiration:
             )
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
-            publish_plan(self.resources.spark, self.resources.config.catalogs.live.name, plan)
+            publish_plan(
+                self.resources.spark, self.resources.live_stores, self.resources.config.catalogs.live.name, plan
+            )
             # Nothing waits for this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = _counts(plan)

@@ -49,6 +49,9 @@ _TYPES = {
 
 T = TypeVar("T")
 
+FILE_ROWS = 500_000
+"""Rows of one Parquet file that is kept for people, about."""
+
 
 @dataclass(frozen=True)
 class FramePart:
@@ -197,6 +200,18 @@ def map_parts(
 def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
     """The rows under `folder`, batch by batch, however many there are. Raises what `read_frame` raises."""
     return _PartReader(folder, stores)(_named(_require_frame(folder, stores)).to_batches())
+
+
+def pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in as few tables as memory likes: each becomes a file that the store keeps."""
+    waiting: list[pa.Table] = []
+    for rows in tables:
+        waiting.append(rows)
+        if sum(each.num_rows for each in waiting) >= FILE_ROWS:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _require_frame(folder: str, stores: Stores) -> SealedFrame:

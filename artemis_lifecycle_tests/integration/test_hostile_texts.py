@@ -193,7 +193,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     run("approve", plan, *by, "--large")
     run("approve", plan, *by, "--lost")
     run("plans", TABLE)
-    run("hand-off", plan), run("commit", plan, "--yes")
+    run("hand-off", plan), run("check", plan), run("commit", plan, "--yes")
     run("delete", plan, "--dry-run"), run("delete", plan, "--yes")
     run("receipt", plan)
     receipt = run("receipt", plan, "--json")
