@@ -74,7 +74,7 @@ def _seeds() -> list[int]:
     if "ARTEMIS_HISTORY" in os.environ:
         return [int(os.environ["ARTEMIS_HISTORY"])]
     first = int(os.environ["ARTEMIS_SEED"])
-    return [first + number for number in range(int(os.environ.get("ARTEMIS_SOAK", "2")))]
+    return [first + number for number in range(int(os.environ.get("ARTEMIS_SOAK", "1")))]
 
 
 @dataclass

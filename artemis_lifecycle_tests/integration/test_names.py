@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -27,17 +28,10 @@ POLICY: dict[str, Any] = {
     "orphans": {"min_age": "1h", "min_age_floor": "1h"},
     "dropped": {"keep": "1d"},
 }
-NAMES = (
-    "db.`x.y`",
-    "db.with space",
-    "db.quo\"te'",
-    "db.日本-ü",
-    "db.`back``tick`",
-    "db.`a...b [*]`",
-    "db.n.s.`x.y`",
-    '`d``b\'s "l" ü`.`x.y`',
-)
-"""`db.n.s.` is how a SQL catalog lists the namespace that Spark made as ``db.`n.s` ``."""
+NAMES: tuple[str, ...] = ("db.`x.y`", "db.`a...b [*]`", "db.n.s.`x.y`", '`d``b\'s "l" ü`.`x.y`')
+if "ARTEMIS_SOAK" in os.environ:
+    NAMES += ("db.with space", "db.quo\"te'", "db.日本-ü", "db.`back``tick`")
+"""`make nightly` takes all. `db.n.s.` is how a SQL catalog lists the namespace that Spark made as ``db.`n.s` ``."""
 
 SPELLED = {"db.n.s.`x.y`": "db.`n.s`.`x.y`"}
 

@@ -101,7 +101,7 @@ def small_parts(tape: Tape) -> Iterator[None]:
 
 
 @pytest.mark.slow
-@examples(2_000)
+@examples(1_000)
 @given(opening=OPENINGS, steps=STEPS, rules=st.sampled_from(RULES), choices=st.binary(min_size=32, max_size=32))
 def test_exactly_what_only_expired_snapshots_reach_is_deletable(
     folders: Folders, opening: bytes, steps: list[bytes], rules: Any, choices: bytes

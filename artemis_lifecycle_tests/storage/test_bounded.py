@@ -39,7 +39,7 @@ from artemis_lifecycle_tests.storage.limited_worker import Worker, case
 
 MB = 1 << 20
 SEED = os.environ["ARTEMIS_SEED"]
-SECONDS = 5 * int(os.environ.get("ARTEMIS_SOAK", "1"))
+SECONDS = 3 * int(os.environ.get("ARTEMIS_SOAK", "1"))
 SMALL = ReadLimits(max_bytes=8 * MB, max_ratio=20, ratio_above=MB)
 
 
