@@ -9,7 +9,7 @@ from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
+from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStatus
 from artemis_lifecycle.spark.sql import literal
 
 GROUP = "expiration"
@@ -144,10 +144,17 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
 
 @asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",)))
 def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace."""
+    """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace.
+
+    The lineage of what leaves is recorded first; where that fails, nothing is committed.
+    """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
-        done = steps.commit_expiration(newest_plan(steps, table).plan_id, dry_run=config.dry_run)
+        plan = newest_plan(steps, table)
+        if plan.expired_snapshots and plan.status in UNCOMMITTED and not config.dry_run:
+            # Who wrote a snapshot is in its summary, which leaves with it.
+            steps.record_lineage(table)
+        done = steps.commit_expiration(plan.plan_id, dry_run=config.dry_run)
     return Materialized(
         metadata={
             "plan_id": done.plan_id,

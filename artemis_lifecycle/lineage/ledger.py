@@ -7,13 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.results import NAMESPACE, ensure_table
 from artemis_lifecycle.lineage.requirements import INPUT_SNAPSHOTS, LineageRequirements, lineage_problems, snapshot_ids
 from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
+from artemis_lifecycle.storage.instants import of_milliseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,9 +49,9 @@ COLUMNS = """
 """
 
 LedgerRow = tuple[
-    str, str, int, int | None, int, int | None, datetime, str | None, str | None, str | None, str | None, str | None,
-    list[int] | None, int | None, int | None, str | None, str | None, str | None, int | None, int | None, str | None,
-    str, datetime,
+    str, str, int, int | None, int, int | None, datetime | None, str | None, str | None, str | None, str | None,
+    str | None, list[int] | None, int | None, int | None, str | None, str | None, str | None, int | None, int | None,
+    str | None, str, datetime,
 ]  # fmt: skip
 
 
@@ -107,7 +108,7 @@ def ledger_rows(
                 snapshot.parent_snapshot_id,
                 snapshot.sequence_number,
                 snapshot.schema_id,
-                datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
+                _instant(snapshot.timestamp_ms),
                 summary.operation,
                 whole.get("writer.id"),
                 whole.get("writer.host"),
@@ -127,6 +128,13 @@ def ledger_rows(
             )
         )
     return rows
+
+
+def _instant(since_ms: int) -> datetime | None:
+    try:
+        return of_milliseconds(since_ms)
+    except OverflowError:
+        return None  # A writer may put any number into metadata.
 
 
 def record_lineage(

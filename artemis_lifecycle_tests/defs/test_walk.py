@@ -213,6 +213,26 @@ def test_an_approved_scan_is_deleted_by_the_next_run(make_project: Callable[...,
     assert not litter.exists()
 
 
+def test_a_commit_records_the_lineage_of_what_leaves_or_does_not_happen(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables=AT_ONCE)
+    project.create(TABLE, commits=2)
+    live, spark = project.config.catalogs.live.name, project.spark
+    with project.lifecycle() as lifecycle:
+        plan = lifecycle.plan_expiration(TABLE)
+        lifecycle.hand_off(plan)
+        before = lifecycle.snapshot_history(TABLE).metadata_location
+        # A ledger that cannot be written to.
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {live}.lifecycle")
+        spark.sql(f"CREATE TABLE {live}.lifecycle.lineage_ledger (nothing int) USING iceberg")
+        assert "expiration_commit" in failures(project.run("commit", TABLE, dry_run=False))
+        assert lifecycle.snapshot_history(TABLE).metadata_location == before
+        spark.sql(f"DROP TABLE {live}.lifecycle.lineage_ledger")
+        assert not failures(project.run("commit", TABLE, dry_run=False))
+        assert lifecycle.snapshot_history(TABLE).metadata_location != before
+    rows = spark.table(f"{live}.lifecycle.lineage_ledger").select("snapshot_id").collect()
+    assert {row.snapshot_id for row in rows} >= set(plan.expired_snapshots)
+
+
 class TestChecksSeeWhatTheyClaim:
     def test_a_tag_set_after_the_plan_on_a_snapshot_that_it_removes(self, make_project: Callable[..., Project]) -> None:
         project = make_project(tables=AT_ONCE)
