@@ -3,7 +3,7 @@
 from dagster import AssetExecutionContext, asset
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.common import Changes, Materialized, declared, delete_each, opened
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
@@ -181,7 +181,9 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
         plans = [record.plan_id for record in steps.due_plans(table)]
         if config.dry_run:
             plans += [plan.plan_id for plan in [steps.uncommitted_plan(table)] if plan is not None]
-        reports = [steps.delete_files(plan_id, dry_run=config.dry_run) for plan_id in plans]
+        reports, refused = delete_each(
+            context, plans, lambda plan_id: steps.delete_files(plan_id, dry_run=config.dry_run)
+        )
     waiting = [record for record in steps.plans(table) if record.status == PlanStatus.COMMITTED]
     return Materialized(
         metadata={
@@ -189,6 +191,7 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "plans": len(reports),
             **ui_metadata.deletion(reports),
+            **({"refused": ui_metadata.table(["plan", "why"], refused)} if refused else {}),
             "plans_in_grace": ui_metadata.table(
                 ["plan", "files", "bytes", "due at"],
                 [(record.plan_id, record.files, record.bytes, record.due_at) for record in waiting],

@@ -3,7 +3,7 @@
 from dagster import AssetExecutionContext, asset
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.common import Changes, Materialized, declared, delete_each, opened
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
@@ -87,13 +87,16 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
                 "The table has no scan", table=table, untouched="all files", hint="materialise orphan_scan first"
             )
         begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
-        reports = [steps.delete_orphans(scan_id, dry_run=config.dry_run) for scan_id in [*begun, scan.scan_id]]
+        reports, refused = delete_each(
+            context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.dry_run)
+        )
     return Materialized(
         metadata={
             "dry_run": config.dry_run,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
             "scan_id": scan.scan_id,
             **ui_metadata.deletion(reports),
+            **({"refused": ui_metadata.table(["scan", "why"], refused)} if refused else {}),
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
             "seconds": watch.seconds,
         }

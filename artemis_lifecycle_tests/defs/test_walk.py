@@ -213,6 +213,25 @@ def test_an_approved_scan_is_deleted_by_the_next_run(make_project: Callable[...,
     assert not litter.exists()
 
 
+def test_a_refused_plan_does_not_hold_the_next_one_back(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables={"artemis.*": {**AT_ONCE["artemis.*"], "cold_tier": {"enabled": False}}})
+    with project.lifecycle() as lifecycle:
+        project.create(TABLE, commits=2)
+        plans = []
+        for number in (2, 3):
+            plans.append(lifecycle.plan_expiration(TABLE))
+            lifecycle.commit_expiration(plans[-1])
+            project.append(TABLE, number)
+        lifecycle.operations.verdicts.add(plans[0].plan_id, "plan_keeps_every_ref", "a tag holds it", passed=False)
+        done = project.run("deletion", TABLE, dry_run=False)
+        assert not failures(done)
+        assert said(done, "physical_deletion")["plans"] == 1
+        states = {record.plan_id: record.status for record in lifecycle.plans(TABLE)}
+        assert [states[plan.plan_id] for plan in plans] == ["committed", "done"]
+        # With nothing else to delete, the refusal is the outcome.
+        assert "a tag holds it" in failures(project.run("deletion", TABLE, dry_run=False))["physical_deletion"]
+
+
 def test_a_commit_records_the_lineage_of_what_leaves_or_does_not_happen(make_project: Callable[..., Project]) -> None:
     project = make_project(tables=AT_ONCE)
     project.create(TABLE, commits=2)
