@@ -24,9 +24,9 @@ OWNERS = ["team:artemis-data-platform"]
 
 
 class Changes(Config):
-    """What a step that changes a table or deletes is told."""
+    """The configuration of a step that changes a table or deletes."""
 
-    dry_run: bool = Field(default=True, description="Tell what would be done, and touch nothing.")
+    dry_run: bool = Field(default=True, description="Report what would be done, and change nothing.")
 
 
 def delete_each(

@@ -174,7 +174,7 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
 def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The deletion, journalled in batches, of the files of every committed plan whose grace is over.
 
-    A dry run looks at the uncommitted plan too, and tells what of it would go today.
+    A dry run includes the uncommitted plan, and reports which of its files would be deleted today.
     """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)

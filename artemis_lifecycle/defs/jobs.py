@@ -33,7 +33,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
 
 
 def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
-    """Run config under which `job` does what it otherwise only tells."""
+    """Run config under which `job` does what it otherwise only reports."""
     return {"ops": {step: {"config": {"dry_run": dry_run}} for step in CHANGING.get(job, ())}}
 
 
@@ -47,7 +47,7 @@ def _assets(*names: str) -> AssetSelection:
 
 whole_walk = _job(
     "whole_walk",
-    "Every asset of a table in the order of the walk. What changes the table or deletes only tells, unless its "
+    "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
     "dry_run is false.",
     AssetSelection.all(),
 )
