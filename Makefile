@@ -91,11 +91,13 @@ soak: setup  ## What takes too long for `make test`: kill -9 in every step of th
 	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=10 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_index_life.py \
 		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
+	@ARTEMIS_SOAK=1 $(PY) -m pytest -m nightly --deselect artemis_lifecycle_tests/cold_tier/test_questions.py \
+		-o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=120 $(PY) -m pytest artemis_lifecycle_tests/storage/test_bounded.py -k memory_limit -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=60 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_random_histories.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/cold_tier/test_questions.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=1 $(PY) -m pytest artemis_lifecycle_tests/integration/test_crash_matrix.py \
-		artemis_lifecycle_tests/integration/test_two_machines.py artemis_lifecycle_tests/integration/test_dropped.py \
+		artemis_lifecycle_tests/integration/test_dropped.py \
 		artemis_lifecycle_tests/integration/test_leaking_month.py artemis_lifecycle_tests/integration/test_names.py -o timeout=0 $(ARGS)
 	@ARTEMIS_FOREIGN_MINUTES=60 $(PY) -m pytest artemis_lifecycle_tests/foreign $(ARGS)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "nightly: a long form, which `make nightly` runs and `make test` leaves out")
     config.addinivalue_line("markers", "no_guardian(reason): the guardian does not judge this test's steps; says why")
     config.pluginmanager.register(guardian.Plugin(), "guardian")
 
@@ -78,12 +79,16 @@ _LONG = (
 
 
 @pytest.hookimpl(tryfirst=True)  # Before pytest applies `-m`.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that use Spark, and put the longest files first: a long file that starts last keeps one process
     busy while the other is idle."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("jvm")
+    if "ARTEMIS_SOAK" not in os.environ:
+        long = [item for item in items if item.get_closest_marker("nightly") is not None]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     rank = {REPOSITORY / "artemis_lifecycle_tests" / name: number for number, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 

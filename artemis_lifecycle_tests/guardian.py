@@ -78,6 +78,7 @@ STEPS = (
     "compact_data_files",
     "compact_manifests",
     "forget_records",
+    "compact_result_tables",
     "compact_history",
     "append",
     "overwrite",

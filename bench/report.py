@@ -227,9 +227,17 @@ def _parts(results: Mapping[str, Any]) -> Grid:
                         _seconds(median(plan["load_seconds"] for plan in plans)),
                         _seconds(median(plan["cpu_seconds"] for plan in plans)),
                         _seconds(median(commits)) if commits else "",
+                        _seconds(median(plan["publish_seconds"] for plan in plans)) if side == "ours" else "",
                     )
                 )
-    head = ("table", "side", "reading metadata.json (outside)", "processor time", "the peer's commit (inside)")
+    head = (
+        "table",
+        "side",
+        "reading metadata.json (outside)",
+        "processor time",
+        "the peer's commit (inside)",
+        "publishing (outside)",
+    )
     return Grid("What is in the time and what is not", head, tuple(rows))
 
 

@@ -9,8 +9,9 @@ snapshots, and the dataset that it returns, counted and hashed by Spark so that 
 to the driver, which `execute()` would do. Outside: loading the table. It works on a HadoopTables copy of the metadata
 file, because the commit changes the table; manifests and lists are the same files.
 
-Ours is `plan_expiration`: decide, read, settle and seal, with its record in Postgres. Outside: reading the metadata
-file, as for the peer.
+Ours is what a user calls: `Lifecycle.plan_expiration` and `.files().count()`. Inside its time: the catalog's pointer,
+the metadata file, lease and records in Postgres, decide, read, settle, seal, the checks of the plan, and the result
+read back. Outside, timed apart: publishing the plan to the result table, which nothing waits for.
 """
 
 from __future__ import annotations
@@ -254,55 +255,92 @@ class _Peer(_Side):
 class _Ours(_Side):
     def __init__(self, spark: SparkSession, job: Job) -> None:
         from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
-        from artemis_lifecycle.operations.database import Operations
-        from artemis_lifecycle.storage.stores import Stores
+        from artemis_lifecycle.lifecycle import Lifecycle
 
-        self.spark = spark
-        self.operations = Operations.open(EmbeddedPostgres(Path(job.home)).uri(CATALOGS))
-        self.stores = Stores()
-        self.copies = Path(job.work) / "copies" / uuid.uuid4().hex
-        self.copies.mkdir(parents=True)
+        uri = EmbeddedPostgres(Path(job.home)).uri(CATALOGS)
         self.folder = Path(job.work) / "state" / uuid.uuid4().hex
-        self.root = f"file://{self.folder}"
+        self.copies = self.folder / "copies"
+        self.copies.mkdir(parents=True)
+        self.catalog = f"bench_{self.folder.name}"
+        config = LifecycleConfig.model_validate(
+            {
+                "home": job.home,
+                "catalogs": {
+                    tier: {"name": f"{self.catalog}{tier}", "uri": uri, "warehouse": f"file://{self.folder}/{tier}"}
+                    for tier in ("live", "cold")
+                },
+                "operations": {"uri": uri, "root": f"file://{self.folder}/root"},
+                "defaults": {"retention": {"rule": "iceberg"}},
+                "spark": {"master": f"local[{job.cores}]"},
+            }
+        )
+        self.lifecycle = Lifecycle.open(config, spark=spark)
 
     def load(self, table: Table, stage: Stage) -> Callable[[], Callable[[], dict[str, object]]]:
-        from artemis_lifecycle.expiration.plan import PlanRequest, plan_expiration
         from artemis_lifecycle.metadata.table_metadata import read_table_metadata
-        from artemis_lifecycle.retention.rules import RetentionSettings
-        from artemis_lifecycle.storage.location import DEFAULT_RULES
 
         # Another metadata file is another plan: one that is sealed already would only be found again.
         copy = self.copies / f"{uuid.uuid4().hex}.metadata.json"
         shutil.copyfile(stage.metadata_location.removeprefix("file://"), copy)
-        request = PlanRequest(
-            table="bench.events",
-            metadata=read_table_metadata(self.stores, f"file://{copy}"),
-            settings=RetentionSettings(rule="iceberg", older_than_ms=stage.cutoff_ms, retain_last=1),
-            now=datetime.fromtimestamp(stage.now_ms / 1000, UTC),
-        )
+        self._point(table, f"file://{copy}")
+        # The peer's table is loaded before its clock starts, and this reading tells how long that takes here. Ours
+        # reads the file again within its time.
+        read_table_metadata(self.lifecycle.live_stores, f"file://{copy}")
+        now = datetime.fromtimestamp(stage.now_ms / 1000, UTC)
+        cutoff = datetime.fromtimestamp(stage.cutoff_ms / 1000, UTC)
 
         def work() -> Callable[[], dict[str, object]]:
-            plan = plan_expiration(
-                self.spark, self.stores, self.operations, request, root=self.root, rules=DEFAULT_RULES
-            )
+            plan = self.lifecycle.plan_expiration(self._name(table), now=now, older_than=cutoff, retain_last=1)
+            files = plan.files().count()
 
             def found() -> dict[str, object]:
+                begin = time.monotonic()
+                self.lifecycle.publish_results()
+                publish_seconds = time.monotonic() - begin
                 by_kind = {total.kind: total.files for total in plan.summary.by_kind}
-                index = self.folder / "index" / table.table_uuid
+                index = self.folder / "root" / "index" / table.table_uuid
                 size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
-                return {**asdict(named(plan.files())), "by_kind": by_kind, "index_bytes": size}
+                names = named(plan.files())
+                assert names.files == files
+                return {**asdict(names), "by_kind": by_kind, "index_bytes": size, "publish_seconds": publish_seconds}
 
             return found
 
         return work
 
+    def _name(self, table: Table) -> str:
+        return f"bench.t_{table.table_uuid.replace('-', '')}"
+
+    def _point(self, table: Table, metadata_location: str) -> None:
+        """Make it the table's current metadata in the catalog, as a commit of another engine would."""
+        from sqlalchemy.dialects.postgresql import insert
+
+        from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_tables
+
+        engine = self.lifecycle.operations.engine
+        ensure_tables(engine)
+        namespace, _, name = self._name(table).partition(".")
+        row = {
+            "catalog_name": self.lifecycle.config.catalogs.live.name,
+            "table_namespace": namespace,
+            "table_name": name,
+            "metadata_location": metadata_location,
+            "iceberg_type": "TABLE",
+        }
+        statement = insert(iceberg_tables).values(row)
+        with engine.begin() as connection:
+            connection.execute(
+                statement.on_conflict_do_update(
+                    constraint=iceberg_tables.primary_key, set_={"metadata_location": metadata_location}
+                )
+            )
+
     def forget(self, table: Table) -> None:
-        shutil.rmtree(self.folder / "index" / table.table_uuid, ignore_errors=True)
+        shutil.rmtree(self.folder / "root" / "index" / table.table_uuid, ignore_errors=True)
 
     def close(self) -> None:
-        self.operations.close()
+        self.lifecycle.close()
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.rmtree(self.copies, ignore_errors=True)
 
 
 def main() -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle.storage.frames import pieces
 from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 NAMESPACE = "lifecycle"
 """Left out of discovery, of sensors and of the tables' schedules."""
@@ -28,6 +32,8 @@ RESULT_TABLES = frozenset(f"{NAMESPACE}.{name}" for name in ("plan_files", "dele
 def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> str:
     """Create `table` (catalog.namespace.name), and its namespace, at first use; returns its name in Spark SQL."""
     full = parse(table)
+    if spark.catalog.tableExists(full.sql()):
+        return full.sql()
     # Every table's job appends here, two at a time or more.
     told = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(*full.namespace)}")
@@ -38,106 +44,106 @@ def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, 
     return full.sql()
 
 
-def replace_rows(
-    spark: SparkSession,
-    table: str,
-    columns: str,
-    partition: str,
-    key: str,
-    value: str,
-    rows: DataFrame,
-    alike: Sequence[str] = (),
-) -> None:
-    """Make `rows` all that `table` (catalog.namespace.name) has where `key` is `value`. Creates it at first use.
+@dataclass(frozen=True)
+class ResultTable:
+    """A table partitioned by the month of its column `instant`. `key` names the job that a row belongs to."""
 
-    When as many rows stand there already, also of each value of the columns `alike`, nothing is committed. Two steps
-    (delete, append) where an earlier run left others: dying between them leaves none, and a caller that runs again
-    writes them again.
-    """
-    from pyspark.sql import functions as F
-
-    def counted(frame: DataFrame) -> dict[tuple[object, ...], int]:
-        return {tuple(row)[:-1]: row["count"] for row in frame.groupBy(*alike).count().collect() if row["count"]}
-
-    table = ensure_table(spark, table, columns, partition, **{"write.delete.isolation-level": "snapshot"})
-    present = counted(spark.table(table).where(F.col(key) == value))
-    if present:
-        if present == counted(rows):
-            return
-        spark.sql(f"DELETE FROM {table} WHERE {key} = :value", args={"value": value})
-    rows.writeTo(table).append()
+    name: str
+    columns: str
+    key: str
+    instant: str
 
 
-def append_new(
-    spark: SparkSession,
-    stores: Stores,
-    table: str,
-    key: str,
-    value: str,
-    month_of: tuple[str, datetime],
-    since: datetime,
-    rows: Iterable[pa.Table],
-) -> bool:
-    """Append `rows` to `table` (catalog.namespace.name), all of it in one commit, if it has no row whose `key` is
-    `value`; each of `rows` becomes a file. `month_of` is the column by whose month the table is partitioned, and the
-    instant that all of them have there; no row of `value` has an earlier one than `since`.
+@dataclass(frozen=True)
+class ResultRows:
+    """All rows of a job, which carry one instant. `earlier_since`: the table may have other rows of the job, none of
+    them with an earlier instant; they are replaced. None: it has none."""
+
+    job: str
+    instant: datetime
+    tables: Iterable[pa.Table]
+    earlier_since: datetime | None
+
+
+def publish(spark: SparkSession, stores: Stores, catalog: str, table: ResultTable, jobs: Sequence[ResultRows]) -> None:
+    """Append the rows of `jobs` to `<catalog>.lifecycle.<table.name>` in one commit. Creates it at first use.
 
     This process writes the Parquet files and Iceberg's core appends them: no Spark job, whose planning and tasks take
-    seconds for a handful of rows. False, with nothing done, where the table may have such rows, or has not the columns
-    and the partitioning that this writes: Spark has to do it then.
+    seconds for a handful of rows. Earlier rows are deleted before, in a commit of their own: dying between the two
+    leaves none, and a caller that runs again writes them again. Raises ConfigError where a person gave the table other
+    columns, or no partitioning by month.
     """
-    import pyarrow.parquet as pq
-
-    table = parse(table).sql()
-    if not spark.catalog.tableExists(table):
-        return False
+    full = f"{catalog}.{NAMESPACE}.{table.name}"
+    ensure_table(
+        spark,
+        full,
+        table.columns,
+        f"months({table.instant})",
+        # A deletion of earlier rows must not fail for what others append.
+        **{"write.delete.isolation-level": "snapshot"},
+    )
     jvm: Any = spark._jvm
     # Iceberg asks for the active session of the thread; a thread that Python made may have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
-    found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, table)
+    found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, parse(full).sql())
     found.refresh()
-    partition = _month(jvm, found, *month_of)
-    if partition is None or _may_have(jvm, found, key, value, month_of[0], since):
-        return False
+    spec = _by_month(found, table.instant)
+    if spec is None:
+        raise _changed(full, f"is not partitioned by months({table.instant})")
+    for rows in jobs:
+        if rows.earlier_since is not None and _may_have(jvm, found, table, rows.job, rows.earlier_since):
+            sql = f"DELETE FROM {parse(full).sql()} WHERE {table.key} = :job"
+            spark.sql(sql, args={"job": rows.job})
+            found.refresh()
     append = found.newAppend()
-    config = jvm.org.apache.iceberg.MetricsConfig.forTable(found)
-    for part in rows:
-        numbered = _with_field_ids(part, found.schema())
-        if numbered is None:
-            return False
-        place = found.locationProvider().newDataLocation(found.spec(), partition, f"{uuid.uuid4().hex}.parquet")
-        buffer = io.BytesIO()
-        pq.write_table(numbered, buffer, compression="zstd")
-        with around("results.part"):
-            stores.write(place, buffer.getvalue())
-        metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(found.io().newInputFile(place), config)
-        file = jvm.org.apache.iceberg.DataFiles.builder(found.spec()).withPath(place).withFormat("PARQUET")
-        file = file.withFileSizeInBytes(buffer.getbuffer().nbytes).withPartition(partition).withMetrics(metrics)
-        append.appendFile(file.build())
+    for (year, month), those in groupby(sorted(jobs, key=_month), key=_month):
+        partition = jvm.org.apache.iceberg.PartitionData(spec.partitionType())
+        # As Iceberg counts them: since January 1970.
+        partition.set(0, (year - 1970) * 12 + month - 1)
+        for part in pieces(each for rows in those for each in rows.tables):
+            append.appendFile(_written(jvm, stores, found, spec, partition, _with_field_ids(part, found, full)))
     append.commit()
-    return True
 
 
-def _month(jvm: Any, table: Any, column: str, instant: datetime) -> Any | None:
-    """The partition of that month; None where the table is not partitioned by it."""
-    fields = table.spec().fields()
+def _month(rows: ResultRows) -> tuple[int, int]:
+    return rows.instant.year, rows.instant.month
+
+
+def _written(jvm: Any, stores: Stores, table: Any, spec: Any, partition: Any, rows: pa.Table) -> Any:
+    """A new data file of these rows."""
+    import pyarrow.parquet as pq
+
+    place = table.locationProvider().newDataLocation(spec, partition, f"{uuid.uuid4().hex}.parquet")
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd")
+    with around("results.part"):
+        stores.write(place, buffer.getvalue())
+    config = jvm.org.apache.iceberg.MetricsConfig.forTable(table)
+    metrics = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(table.io().newInputFile(place), config)
+    file = jvm.org.apache.iceberg.DataFiles.builder(spec).withPath(place).withFormat("PARQUET")
+    file = file.withFileSizeInBytes(buffer.getbuffer().nbytes).withPartition(partition).withMetrics(metrics)
+    return file.build()
+
+
+def _by_month(table: Any, column: str) -> Any | None:
+    """The table's newest partition spec of that column's month alone: a person may have added another. None: there is
+    none."""
     source = table.schema().findField(column)
-    if fields.size() != 1 or source is None or fields.get(0).sourceId() != source.fieldId():
-        return None
-    if str(fields.get(0).transform()) != "month":
-        return None
-    partition = jvm.org.apache.iceberg.PartitionData(table.spec().partitionType())
-    # As Iceberg counts them: since January 1970.
-    partition.set(0, (instant.year - 1970) * 12 + instant.month - 1)
-    return partition
+    for spec in sorted(table.specs().values(), key=lambda spec: -spec.specId()):
+        fields = spec.fields()
+        if source is None or fields.size() != 1 or fields.get(0).sourceId() != source.fieldId():
+            continue
+        if str(fields.get(0).transform()) == "month":
+            return spec
+    return None
 
 
-def _may_have(jvm: Any, table: Any, key: str, value: str, column: str, since: datetime) -> bool:
-    """Whether any file's bounds leave room for a row whose `key` is `value` and `column` not before `since`."""
+def _may_have(jvm: Any, table: Any, wanted: ResultTable, job: str, since: datetime) -> bool:
+    """Whether any file's bounds leave room for a row of the job whose instant is not before `since`."""
     expressions = jvm.org.apache.iceberg.expressions.Expressions
-    # A compacted file has room for every key; by its times it is passed over.
-    scan = table.newScan().filter(expressions.equal(key, value))
-    tasks = scan.filter(expressions.greaterThanOrEqual(column, microseconds(since))).planFiles()
+    # A compacted file has room for every job; by its times it is passed over.
+    scan = table.newScan().filter(expressions.equal(wanted.key, job))
+    tasks = scan.filter(expressions.greaterThanOrEqual(wanted.instant, microseconds(since))).planFiles()
     try:
         return bool(tasks.iterator().hasNext())
     finally:
@@ -147,16 +153,26 @@ def _may_have(jvm: Any, table: Any, key: str, value: str, column: str, since: da
 _TYPES = {"string": "string", "long": "int64", "timestamptz": "timestamp[us, tz=UTC]"}
 
 
-def _with_field_ids(rows: pa.Table, schema: Any) -> pa.Table | None:
-    """`rows` with the field ids by which Iceberg finds columns; None where the table's columns are others."""
+def _with_field_ids(rows: pa.Table, table: Any, name: str) -> pa.Table:
+    """`rows` with the field ids by which Iceberg finds columns. Raises ConfigError where the columns are others."""
     import pyarrow as pa
 
-    fields = []
+    fields, schema = [], table.schema()
     for field in rows.schema:
         column = schema.findField(field.name)
         if column is None or _TYPES.get(str(column.type())) != str(field.type):
-            return None
+            raise _changed(name, f"has no column {field.name} of type {field.type}")
         fields.append(field.with_metadata({b"PARQUET:field_id": str(column.fieldId()).encode()}))
-    if any(column.isRequired() and column.name() not in rows.column_names for column in schema.columns()):
-        return None
+    more = [column.name() for column in schema.columns() if column.isRequired()]
+    if unknown := set(more) - set(rows.column_names):
+        raise _changed(name, f"requires columns {', '.join(sorted(unknown))}")
     return rows.cast(pa.schema(fields))
+
+
+def _changed(table: str, what: str) -> ConfigError:
+    return ConfigError(
+        f"The result table {what}: it was changed by hand",
+        table=table,
+        untouched="the table; what is to be published stays recorded",
+        hint="rename the table; the next publication makes a new one",
+    )

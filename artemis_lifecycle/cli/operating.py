@@ -258,6 +258,13 @@ def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, j
         show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
 
 
+@app.command()
+def publish(config: ConfigOption = None, json: JsonOption = False) -> None:
+    """Append what plans and deletions left to be published to the result tables lifecycle.plan_files and deletions."""
+    with opened(config, "publishing") as lifecycle:
+        show({"plans_and_deletions": lifecycle.publish_results()}, json=json, title="Result tables")
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
     """Make three tables with 400 days of history and run the whole walk on them, through Dagster."""

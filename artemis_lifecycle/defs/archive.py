@@ -170,6 +170,25 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
     )
 
 
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Publish what is pending, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
+    with as_dagster_failure() as watch:
+        opened = lifecycle.get()
+        published = 0 if config.dry_run else opened.publish_results()
+        done = opened.compact_result_tables(dry_run=config.dry_run)
+    found = [(table, files, done.expired_snapshots[table]) for table, files in done.rewritten_files.items()]
+    would = "would_be_" if config.dry_run else ""
+    context.add_output_metadata(
+        {
+            "dry_run": config.dry_run,
+            "published": published,
+            "tables": ui_metadata.table(["table", f"files {would}rewritten", f"snapshots {would}expired"], found),
+            "seconds": watch.seconds,
+        }
+    )
+
+
 @job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
 def deep_archive() -> None:
     """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
@@ -205,3 +224,10 @@ def dropped_tables() -> None:
 def records() -> None:
     """The retention of the journal and of listings. Only tells, unless dry_run is false."""
     forget_records()
+
+
+@job(tags={"artemis/job": "result_tables"})
+def result_tables() -> None:
+    """The upkeep of the tables that show plans, deletions and lineage to people. Only reports, unless its dry_run is
+    false."""
+    compact_result_tables()

@@ -28,6 +28,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "quarantine_purge": ("purge_quarantine",),
     "dropped_tables": ("clear_dropped_tables",),
     "records": ("forget_records",),
+    "result_tables": ("compact_result_tables",),
 }
 """By job, the assets and ops that change a table or delete; each has `dry_run`, true unless a run says otherwise."""
 
@@ -87,7 +88,7 @@ data_compaction = _job(
 
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 cold_scrub = archive.cold_scrub
-dropped_tables, records = archive.dropped_tables, archive.records
+dropped_tables, records, result_tables = archive.dropped_tables, archive.records, archive.result_tables
 
 ALL = (
     whole_walk,
@@ -106,6 +107,7 @@ ALL = (
     quarantine_purge,
     dropped_tables,
     records,
+    result_tables,
 )
 
 BY_STEP = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

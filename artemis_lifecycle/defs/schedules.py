@@ -162,5 +162,12 @@ ALL = (
         "On the 2nd of each month: records past their retention.",
         one_run("records"),
     ),
+    _schedule(
+        "monthly_result_tables",
+        "0 6 2 * *",
+        jobs.result_tables,
+        "On the 2nd of each month: compact the result tables.",
+        one_run("result_tables"),
+    ),
     _maintenance("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
 )

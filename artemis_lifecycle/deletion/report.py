@@ -56,6 +56,11 @@ class DeletionReport:
             return SparkSession.builder.getOrCreate().createDataFrame([], OUTCOMES)
         return self._files()
 
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether any file has an outcome yet."""
+        return bool(self.deleted or self.already_absent or self.kept or self.failed)
+
     @classmethod
     def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
         """The dry run of a job whose time has not come: all its files, DataFrame[path, kind, size_in_bytes, reason]."""

@@ -1,32 +1,24 @@
-"""The outcomes of deletions as an Iceberg table that anyone can query: `<live catalog>.lifecycle.deletions`.
-
-A history for people and audits. Nothing that deletes reads it: the journal in Postgres and the stored outcomes decide.
+"""The outcomes of deletions as rows of the result table `deletions`: a history for people and audits. Nothing that
+deletes reads it: the journal in Postgres and the stored outcomes decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from artemis_lifecycle.catalogs.results import NAMESPACE, append_new, replace_rows
-from artemis_lifecycle.deletion.batches import DeletionJob
+from artemis_lifecycle.catalogs.results import ResultTable
 from artemis_lifecycle.deletion.outcomes import outcome_tables
-from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.operations.crash_points import around
-from artemis_lifecycle.operations.database import Operations
-from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import pieces
+from artemis_lifecycle.operations.journal import JobRecord
 from artemis_lifecycle.storage.stores import Stores
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-DELETIONS = """
+DELETIONS = ResultTable(
+    "deletions",
+    """
     job_id string COMMENT 'plan id or scan id',
-    job_kind string COMMENT 'expiration or orphans',
+    job_kind string COMMENT 'expiration, orphans or dropped',
     table_name string,
     table_uuid string,
     path string COMMENT 'as the metadata or the listing spelled it',
@@ -35,61 +27,17 @@ DELETIONS = """
     outcome string COMMENT 'deleted, absent, kept or failed',
     reason string,
     recorded_at timestamp COMMENT 'when the run ended that recorded it, by the clock of Postgres'
-"""
+    """,
+    key="job_id",
+    instant="recorded_at",
+)
 
 
-def record_outcomes(
-    spark: SparkSession,
-    operations: Operations,
-    catalog: str,
-    job: DeletionJob,
-    report: DeletionReport,
-    stores: Stores | None = None,
-    root: str | None = None,
-) -> int:
-    """Put the outcomes of `report` into `<catalog>.lifecycle.deletions`; returns the rows that the job has there.
-
-    Call it under the table's lease, before the plan or scan is marked done: recording again what is there already does
-    nothing, and rows of an earlier, unfinished run are replaced. With the job's `stores` and `root` this process writes
-    what is new (`append_new`); Spark does without them.
-    """
-    from pyspark.sql import functions as F
-
-    rows = report.deleted + report.already_absent + report.kept + report.failed
-    if not rows:
-        return 0
-    table, recorded_at = f"{catalog}.{NAMESPACE}.deletions", operations.clock.now()
-    if stores is not None and root is not None:
-        parts, begun = _rows(stores, root, job, recorded_at), operations.journal.job(job.job_id)
-        since = recorded_at if begun is None or begun.started_at is None else begun.started_at
-        with around("deletion.record_outcomes"), worker_errors():
-            if append_new(spark, stores, table, "job_id", job.job_id, ("recorded_at", recorded_at), since, parts):
-                return rows
-    outcomes = report.files().select(
-        F.lit(job.job_id).alias("job_id"),
-        F.lit(job.kind).alias("job_kind"),
-        F.lit(job.table).alias("table_name"),
-        F.lit(job.table_uuid).alias("table_uuid"),
-        "path",
-        "kind",
-        "size_in_bytes",
-        "outcome",
-        "reason",
-        F.lit(recorded_at).cast("timestamp").alias("recorded_at"),
-    )
-    with around("deletion.record_outcomes"), worker_errors():
-        replace_rows(spark, table, DELETIONS, "months(recorded_at)", "job_id", job.job_id, outcomes, alike=("outcome",))
-    return rows
-
-
-def _rows(stores: Stores, root: str, job: DeletionJob, recorded_at: datetime) -> Iterator[pa.Table]:
-    """The job's outcomes with the columns of DELETIONS, each piece for a file of its own."""
-    told = {"job_id": job.job_id, "job_kind": job.kind, "table_name": job.table, "table_uuid": job.table_uuid}
-    for outcomes in pieces(outcome_tables(stores, root, job.job_id)):
-
-        def every(value: object, kind: pa.DataType, rows: int = outcomes.num_rows) -> pa.Array:
-            return pa.repeat(pa.scalar(value, kind), rows)
-
-        columns = {name: every(value, pa.string()) for name, value in told.items()}
+def outcome_rows(stores: Stores, root: str, job: JobRecord, recorded_at: datetime) -> Iterator[pa.Table]:
+    """The job's outcomes with the columns of DELETIONS."""
+    same = {"job_id": job.job_id, "job_kind": str(job.kind), "table_name": job.table, "table_uuid": job.table_uuid}
+    instant = pa.scalar(recorded_at, pa.timestamp("us", "UTC"))
+    for outcomes in outcome_tables(stores, root, job.job_id):
+        columns: dict[str, pa.Array] = {name: pa.repeat(value, outcomes.num_rows) for name, value in same.items()}
         columns |= {name: outcomes.column(name) for name in ("path", "kind", "size_in_bytes", "outcome", "reason")}
-        yield pa.table({**columns, "recorded_at": every(recorded_at, pa.timestamp("us", "UTC"))})
+        yield pa.table({**columns, "recorded_at": pa.repeat(instant, outcomes.num_rows)})

@@ -45,6 +45,7 @@ from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
+from artemis_lifecycle.lifecycle.publishing import Publishing, ResultTablesCompacted
 from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
 from artemis_lifecycle.lifecycle.reading import Reading
@@ -116,6 +117,7 @@ class Lifecycle:
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._maintenance = Maintenance(resources, steps)
+        self._publishing = Publishing(resources)
 
     @classmethod
     def open(
@@ -147,8 +149,12 @@ class Lifecycle:
         self.close()
 
     def close(self) -> None:
-        """Stop the Spark session that this object started, and give back its connections."""
-        self.resources.close()
+        """Publish pending rows of result tables if a Spark session is started, stop the session that this object
+        started, and give back its connections."""
+        try:
+            self._publishing.publish_at_close()
+        finally:
+            self.resources.close()
 
     @property
     def spark(self) -> SparkSession:
@@ -221,7 +227,8 @@ class Lifecycle:
         """Decide which snapshots and refs go, find the files that only they reach, and seal both. Changes no table.
 
         `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by name. The
-        plan supersedes the table's other uncommitted one; its rows are also in `<live>.lifecycle.plan_files`.
+        plan supersedes the table's other uncommitted one. Its rows also come to `<live>.lifecycle.plan_files`: see
+        `publish_results`.
 
         If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
         is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
@@ -848,6 +855,16 @@ class Lifecycle:
     def pauses(self) -> list[Pause]:
         """The pauses that are in force."""
         return self.operations.pauses.in_force()
+
+    def publish_results(self) -> int:
+        """Append what plans and deletions left to be published to the result tables `<live>.lifecycle.plan_files` and
+        `<live>.lifecycle.deletions`; returns how many plans and deletions. `close` does it where a Spark session is
+        started. Raises ConfigError for a result table that was changed by hand."""
+        return self._publishing.publish()
+
+    def compact_result_tables(self, *, dry_run: bool = False) -> ResultTablesCompacted:
+        """Compact the tables of namespace `lifecycle`, and expire their snapshots of more than 30 days."""
+        return self._publishing.compact(dry_run=dry_run)
 
     def forget_records(self, *, dry_run: bool = False) -> Forgotten:
         """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,

@@ -13,7 +13,6 @@ from artemis_lifecycle.cold_tier.presence import PlannedCopies
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
-from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DeletionSettings, delete_job
 from artemis_lifecycle.errors import ConfigError, NoSuchPlan, PlanStateError
 from artemis_lifecycle.expiration.plan import ExpirationPlan
@@ -152,11 +151,8 @@ class Deletion:
             dry_run=dry_run,
             pause=pause,
         )
-        if not dry_run:
-            catalog = resources.config.catalogs.live.name
-            record_outcomes(
-                resources.spark, resources.operations, catalog, job, report, resources.live_stores, resources.root
-            )
+        if not dry_run and report.has_outcomes:
+            resources.operations.publications.deletion(resources.config.catalogs.live.name, job.job_id)
         return report
 
     def _closed(self, plan_id: str) -> str | None:

@@ -14,7 +14,6 @@ from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, remov
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
 from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
-from artemis_lifecycle.expiration.results import publish_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
@@ -84,9 +83,9 @@ class Expiration:
             )
             record = self.resources.operations.plans.get(plan.plan_id)
             self.checks.check(plan, record, PLAN_CHECKS)
-            publish_plan(
-                self.resources.spark, self.resources.live_stores, self.resources.config.catalogs.live.name, plan
-            )
+            if record.files:
+                catalog = self.resources.config.catalogs.live.name
+                self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
             # Nothing waits for this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = _counts(plan)

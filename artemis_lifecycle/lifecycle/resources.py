@@ -167,6 +167,11 @@ class Resources:
         return Operations.open(self.config.operations.uri)
 
     @property
+    def has_operations(self) -> bool:
+        """Whether anything has asked for `operations`."""
+        return "unchecked_operations" in self.__dict__
+
+    @property
     def clock(self) -> Clock:
         """Postgres' clock, which decides ages, windows and graces."""
         return self.unchecked_operations.clock

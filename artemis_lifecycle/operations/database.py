@@ -27,6 +27,7 @@ from artemis_lifecycle.operations.leases import Leases
 from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.pauses import Pauses
 from artemis_lifecycle.operations.plans import Plans
+from artemis_lifecycle.operations.publications import Publications
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
@@ -180,6 +181,7 @@ class Operations:
         self.table_locations = TableLocations(engine)
         self.settled_metadata = SettledMetadata(engine)
         self.verdicts = Verdicts(engine)
+        self.publications = Publications(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.report import DeletionReport, report_of
-from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.deletion.worker import DEFAULT_SETTINGS, DeletionSettings, delete_job
 from artemis_lifecycle.operations.leases import Lease
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
@@ -38,7 +37,7 @@ def delete_orphans(
     """Delete what the scan found, or go on deleting it; a scan that is done answers with its report.
 
     The arguments are `delete_job`'s. Each file is checked once more: kept when a snapshot reaches it by now, when a
-    writer's heartbeat covers it, when it is not the file that was listed. Outcomes are also put into the Iceberg table
+    writer's heartbeat covers it, when it is not the file that was listed. Outcomes are to be published to
     `<results_catalog>.lifecycle.deletions`. Raises NoSuchPlan for an unknown scan, and what `delete_job` raises.
     """
     operations = context.operations
@@ -50,7 +49,8 @@ def delete_orphans(
         operations.scans.mark(scan_id, {ScanState.OPEN, ScanState.DELETING}, ScanState.DELETING)
     report = delete_job(context, job, lease=lease, settings=settings, dry_run=dry_run, pause=pause)
     if not dry_run:
-        record_outcomes(context.spark, operations, results_catalog, job, report, context.stores, context.root)
+        if report.has_outcomes:
+            operations.publications.deletion(results_catalog, job.job_id)
         if not report.pending and not report.failed:
             operations.scans.mark(scan_id, {ScanState.DELETING}, ScanState.DONE)
     return report

@@ -285,7 +285,9 @@ def _taken_in(place: Place, *columns: str) -> None:
 _MAPPING = "schema.name-mapping.default"
 
 
-@pytest.mark.parametrize("change", ["swap", "unset", "set"])
+@pytest.mark.parametrize(
+    "change", ["swap", *(pytest.param(change, marks=pytest.mark.nightly) for change in ("unset", "set"))]
+)
 def test_finding_3_files_without_ids_are_read_as_they_were(make_place: Callable[[str], Place], change: str) -> None:
     place = make_place(f"f3_{change}")
     place.sql("CREATE TABLE {t} (a int, b int) USING iceberg TBLPROPERTIES ('format-version'='2')")

@@ -182,7 +182,7 @@ def archived(request: pytest.FixtureRequest, module_config: LifecycleConfig, spa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("history", ["v1", "v2"])
+@pytest.mark.parametrize("history", [pytest.param("v1", marks=pytest.mark.nightly), "v2"])
 def test_what_is_needed_is_the_same_in_process_and_on_executors(history: str, request: pytest.FixtureRequest) -> None:
     """Before the table's first handoff; after it, when the ledger knows everything; and for the way back."""
     world: World = request.getfixturevalue(history)

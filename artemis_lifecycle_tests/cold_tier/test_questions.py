@@ -423,6 +423,7 @@ class Asked:
         assert sorted(map(str, _rows(found.select(wanted)))) == sorted(map(str, _rows(expected))), f"restored {number}"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", _seeds())
 def test_archived_snapshots_answer_what_they_answered(make_config: MakeConfig, spark: SparkSession, seed: int) -> None:
     config = make_config(defaults=AT_ONCE, tables={"ns.*": {}})

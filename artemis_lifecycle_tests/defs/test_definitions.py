@@ -125,6 +125,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "purge_quarantine",
         "clear_dropped_tables",
         "forget_records",
+        "compact_result_tables",
     }
 
 
@@ -145,6 +146,7 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "daily_quarantine_purge": "30 6 * * *",
         "daily_dropped_tables": "0 7 * * *",
         "monthly_records": "0 5 2 * *",
+        "monthly_result_tables": "0 6 2 * *",
         "monthly_schema_record": "0 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}

@@ -133,9 +133,12 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         if definition.name in {"weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
-        elif definition.name == "monthly_records":
+        elif definition.name in ("monthly_records", "monthly_result_tables"):
             (request,) = found.run_requests or ()
-            assert (request.partition_key, request.run_config) == (None, jobs.for_real("records"))
+            assert (request.partition_key, request.run_config) == (
+                None,
+                jobs.for_real(definition.name.removeprefix("monthly_")),
+            )
         else:
             assert not found.run_requests, definition.name
             assert found.skip_message

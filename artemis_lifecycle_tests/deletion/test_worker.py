@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.quarantine import QuarantinePlace
-from artemis_lifecycle.deletion.report import DeletionReport, report_of
-from artemis_lifecycle.deletion.results import record_outcomes
 from artemis_lifecycle.errors import LeaseLost, StorageError
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.journal import BatchState
@@ -242,93 +238,6 @@ def test_the_slower_of_two_workers_deletes_nothing_more(world: World, table: str
     assert world.deleted(job.job_id) == 2
     assert sum(local(path).exists() for path, _ in _paths(world, job.files_location)) == 2
     assert world.delete(job).deleted == 4
-
-
-@pytest.mark.usefixtures("anywhere")
-def test_outcomes_are_queryable_and_recorded_once(world: World, table: str) -> None:
-    job = world.job_of(table, _garbage(world, table, "recorded", 3))
-    stores = FailingStores()
-    stores.refused = ("recorded-001.parquet",)
-
-    def recorded(report: DeletionReport) -> dict[str, int]:
-        where = (world.stores, world.root)
-        assert record_outcomes(world.spark, world.operations, world.name, job, report, *where) == 3
-        rows = world.spark.table(f"{world.name}.lifecycle.deletions").where(f"job_id = '{job.job_id}'")
-        return {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
-
-    first = world.delete(job, stores=stores, rounds=1)
-    assert recorded(first) == recorded(first) == {"deleted": 2, "failed": 1}
-    assert recorded(world.delete(job)) == {"deleted": 3}
-
-
-@pytest.mark.usefixtures("anywhere")
-def test_outcomes_are_the_same_rows_whoever_appends_them(world: World, table: str) -> None:
-    """By this process where the table is as this project makes it and has none of the job's rows, else by Spark."""
-    deletions = f"{world.name}.lifecycle.deletions"
-    alive = world.data_file(table, world.current_snapshot(table)).location()
-
-    def recorded(name: str, *where: Any) -> tuple[list[Any], list[str]]:
-        job = world.job_of(table, [*_garbage(world, table, name, 3), (alive, "data")])
-        report = world.delete(job, files_per_batch=2)
-        reached: list[str] = []
-        with crash_points.installed(reached.append):
-            assert record_outcomes(world.spark, world.operations, world.name, job, report, *where) == 4
-            assert record_outcomes(world.spark, world.operations, world.name, job, report, *where) == 4
-        rows = world.spark.table(deletions).where(f"job_id = '{job.job_id}'").drop("job_id", "recorded_at")
-        found = sorted(tuple(row) for row in rows.collect())
-        return [tuple(str(value).replace(name, "") for value in row) for row in found], reached
-
-    by_spark, reached = recorded("spark")
-    assert "results.part:after" not in reached
-    here, reached = recorded("here", world.stores, world.root)
-    assert here == by_spark and len(here) == 4
-    assert reached.count("results.part:after") == 1
-    # Found by what queries ask for, month and job, and by the bounds that files carry.
-    (row,) = world.spark.sql(
-        f"SELECT count(*) AS rows FROM {deletions} WHERE month(recorded_at) = month(now()) AND recorded_at <= now()"
-    ).collect()
-    assert row["rows"] >= 8
-    # A compacted file has room for every job, and is passed over by its times.
-    world.spark.sql(
-        f"CALL {world.name}.system.rewrite_data_files(table => 'lifecycle.deletions', "
-        "options => map('rewrite-all', 'true'))"
-    )
-    later, reached = recorded("later", world.stores, world.root)
-    assert later == by_spark and reached.count("results.part:after") == 1
-    # A table that somebody gave another partitioning is Spark's to write.
-    world.spark.sql(f"ALTER TABLE {deletions} ADD PARTITION FIELD table_uuid")
-    changed, reached = recorded("changed", world.stores, world.root)
-    assert changed == by_spark and "results.part:after" not in reached
-    world.spark.sql(f"ALTER TABLE {deletions} DROP PARTITION FIELD table_uuid")
-    world.spark.sql(f"ALTER TABLE {deletions} ADD COLUMN note string")
-    noted, reached = recorded("noted", world.stores, world.root)
-    assert [row[:-1] for row in noted] == by_spark
-    assert reached.count("results.part:after") == 1
-    world.spark.sql(f"ALTER TABLE {deletions} DROP COLUMN note")
-
-
-def test_a_crash_while_outcomes_are_appended_leaves_each_once(world: World, table: str) -> None:
-    world.delete(first := world.job_of(table, _garbage(world, table, "before", 1)))
-    record_outcomes(world.spark, world.operations, world.name, first, _reported(world, first))
-    points = ["deletion.record_outcomes:before", "results.part:before", "results.part:after"]
-    for point in [*points, "deletion.record_outcomes:after"]:
-        job = world.job_of(table, _garbage(world, table, point.replace(":", "-"), 3))
-        report = world.delete(job)
-
-        def crash(name: str, point: str = point) -> None:
-            if name == point:
-                raise _Crash(name)
-
-        where = (world.stores, world.root)
-        with pytest.raises(_Crash), crash_points.installed(crash):
-            record_outcomes(world.spark, world.operations, world.name, job, report, *where)
-        record_outcomes(world.spark, world.operations, world.name, job, report, *where)
-        rows = world.spark.table(f"{world.name}.lifecycle.deletions").where(f"job_id = '{job.job_id}'")
-        assert sorted(row["outcome"] for row in rows.collect()) == ["deleted"] * 3, point
-
-
-def _reported(world: World, job: DeletionJob) -> DeletionReport:
-    return report_of(world.spark, world.stores, world.operations, job, world.root)
 
 
 class _Crash(Exception):  # noqa: N818

@@ -197,6 +197,7 @@ def test_removing_it_leaves_nothing(server: EmbeddedPostgres) -> None:
     assert not server.stop()
 
 
+@pytest.mark.nightly
 @only_root
 def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_closed(
     place: Path, monkeypatch: pytest.MonkeyPatch
@@ -267,6 +268,7 @@ def test_root_whose_folders_are_closed_gets_a_server_outside_them_and_they_stay_
     assert not status.data.parent.exists()
 
 
+@pytest.mark.nightly
 @only_root
 def test_root_runs_another_users_server_as_that_user_and_does_not_lock_them_out(
     server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
@@ -399,6 +401,7 @@ def test_a_folder_that_everybody_may_change_is_refused_to_root(place: Path) -> N
     assert not list((place / "open").iterdir())
 
 
+@pytest.mark.nightly
 @only_root
 def test_in_another_users_home_root_runs_postgres_as_that_user(shared: Path) -> None:
     home = shared / "home"

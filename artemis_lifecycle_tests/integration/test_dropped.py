@@ -124,6 +124,7 @@ def test_a_dropped_table_is_kept_for_its_time_and_goes_when_somebody_approves(li
     receipt = lifecycle.receipt(scan)
     assert receipt.details["approved"] == "ada: the project ended"
     assert receipt.outcomes["deleted"]["files"] == len(before)
+    lifecycle.publish_results()
     recorded = lifecycle.spark.table(f"{_name(lifecycle)}.lifecycle.deletions").where(f"job_id = '{scan.scan_id}'")
     assert {(row["job_kind"], row["outcome"]) for row in recorded.collect()} == {("dropped", "deleted")}
     assert lifecycle.read(neighbor).count() == 2

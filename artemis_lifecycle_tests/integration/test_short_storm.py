@@ -17,6 +17,7 @@ from artemis_lifecycle_tests.soak.weather import weather
 _SEED = int(os.environ["ARTEMIS_SEED"])
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.timeout(7200),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kills process trees as Linux has them"),
 ]

@@ -207,6 +207,7 @@ class Writer:
             self.litter.append(path)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_two_machines_do_everything_at_once(make_config: MakeConfig, spark: SparkSession) -> None:
     config = make_config(defaults=AT_ONCE, tables={"db.*": {}})
@@ -256,6 +257,7 @@ def _come_to_rest(lifecycle: Lifecycle, table: str) -> None:
 def _nothing_twice(lifecycle: Lifecycle) -> None:
     """Each file has one outcome, and went once; each batch was taken once; each file was copied once."""
     live = lifecycle.config.catalogs.live.name
+    lifecycle.publish_results()
     outcomes = lifecycle.spark.table(f"{live}.lifecycle.deletions").select("job_id", "path", "outcome").collect()
     each = Counter((row["job_id"], plain(row["path"])) for row in outcomes)
     assert [key for key, count in each.items() if count > 1] == []

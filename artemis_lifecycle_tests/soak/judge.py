@@ -223,6 +223,7 @@ def _sums(verdict: Verdict, table: str, record: Record) -> None:
 
 def _deletions(verdict: Verdict, lifecycle: Lifecycle, table: str) -> set[str]:
     """The table for people has every file of every job once, and says of none that it went twice. Paths that went."""
+    lifecycle.publish_results()
     full = f"{lifecycle.config.catalogs.live.name}.lifecycle.deletions"
     found = lifecycle.spark.table(full).where(F.col("table_name") == table).collect()
     once = Counter((row["job_id"], row["path"]) for row in found)

@@ -120,6 +120,7 @@ def _cold(state: State, lifecycle: Lifecycle, table: str, before: Mapping[int, F
 def _results(state: State, lifecycle: Lifecycle, table: str) -> None:
     """The tables for people: everything once."""
     spark, catalog = lifecycle.spark, lifecycle.config.catalogs.live.name
+    lifecycle.publish_results()
     deletions = spark.table(f"{catalog}.lifecycle.deletions").where(f"table_name = '{table}'")
     gone = [(row["job_kind"], plain(row["path"]), row["outcome"]) for row in deletions.collect()]
     once = Counter((kind, path) for kind, path, _ in gone)

@@ -211,7 +211,7 @@ def test_a_damaged_orc_file_that_ends_arrows_process_ends_no_other(tmp_path: Pat
     assert worker.outcomes["read"] >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_reader_under_a_memory_limit_reads_a_file_or_names_it(tmp_path: Path) -> None:
     """Bombs and mutated files in a process that may not grow (RLIMIT_AS). `ARTEMIS_SOAK` multiplies the time."""
     root = Path(__file__).resolve().parents[2]

@@ -129,6 +129,7 @@ def _workers(endpoint: str, uri: str, seconds: int, count: int) -> list[subproce
     return [subprocess.Popen(worker) for _ in range(count)]
 
 
+@pytest.mark.nightly
 def test_two_workers_at_once_keep_to_the_share(postgres_uri: str) -> None:
     """Counted at the server, in any 10 seconds: requests of every kind, pages and parts too, and bytes both ways."""
     Operations.open(postgres_uri).close()
@@ -138,6 +139,7 @@ def test_two_workers_at_once_keep_to_the_share(postgres_uri: str) -> None:
 
 
 @pytest.mark.no_guardian(reason="every request to the store is counted")
+@pytest.mark.nightly
 def test_a_compaction_and_a_worker_keep_to_the_share(
     make_config: MakeConfig, spark: SparkSession, postgres_uri: str
 ) -> None:

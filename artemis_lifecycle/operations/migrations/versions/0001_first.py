@@ -249,7 +249,8 @@ _GRANTS = {
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, lifecycle.steps",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
         "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, lifecycle.pauses, "
-        "lifecycle.plans, lifecycle.quarantines, lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws",
+        "lifecycle.plans, lifecycle.publications, lifecycle.quarantines, "
+        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",

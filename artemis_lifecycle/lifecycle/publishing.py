@@ -1,0 +1,137 @@
+"""Publication of plans and deletions to the result tables, off the path of the steps, and those tables' upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from artemis_lifecycle import escaping
+from artemis_lifecycle.catalogs.results import NAMESPACE, RESULT_TABLES, ResultRows, ResultTable, publish
+from artemis_lifecycle.deletion.results import DELETIONS, outcome_rows
+from artemis_lifecycle.errors import Busy, LifecycleError, StorageError
+from artemis_lifecycle.expiration.results import PLAN_FILES, plan_rows
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.operations.locks import table_lock
+from artemis_lifecycle.operations.publications import Publication
+from artemis_lifecycle.spark.sql import name as sql_name
+from artemis_lifecycle.spark.worker_errors import worker_errors
+from artemis_lifecycle.storage.frames import describe_frame
+
+_log = escaping.logger(__name__)
+_AT_ONCE = 500
+"""Jobs whose rows one commit appends, at most."""
+_KEEP = timedelta(days=30)
+"""Age from which snapshots of result tables are expired."""
+
+
+@dataclass(frozen=True)
+class ResultTablesCompacted:
+    """What the upkeep of the result tables did, by table: data files rewritten, and snapshots expired. A dry run says
+    what the tables hold instead."""
+
+    dry_run: bool
+    rewritten_files: dict[str, int]
+    expired_snapshots: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """Publishes what plans and deletions left to be published."""
+
+    resources: Resources
+
+    def publish(self) -> int:
+        """Publish what is pending, in one commit per result table; returns how many plans and deletions. None while
+        another process publishes. Raises what the catalog and the store raise; all of it stays pending then."""
+        catalog, operations = self.resources.config.catalogs.live.name, self.resources.operations
+        if not operations.publications.pending(catalog):
+            return 0
+        try:
+            with table_lock(operations.engine, f"publications:{catalog}", 0.0):
+                pending = operations.publications.pending(catalog)[:_AT_ONCE]
+                unreadable: StorageError | None = None
+                for table in (PLAN_FILES, DELETIONS):
+                    mine = [each for each in pending if each.result_table == table.name]
+                    if not mine:
+                        continue
+                    try:
+                        self._append(table, mine)
+                    except StorageError as error:
+                        unreadable = error
+                        # One that cannot be read must not keep the others back.
+                        for each in mine:
+                            with suppress(StorageError):
+                                self._append(table, [each])
+                if unreadable is not None:
+                    raise unreadable
+                return len(pending)
+        except Busy:
+            return 0
+
+    def _append(self, table: ResultTable, publications: list[Publication]) -> None:
+        resources = self.resources
+        rows = list(self._rows(publications))
+        if rows:
+            with worker_errors():
+                publish(resources.spark, resources.live_stores, resources.config.catalogs.live.name, table, rows)
+        for each in publications:
+            resources.operations.publications.published(each)
+
+    def publish_at_close(self) -> None:
+        """Publish where a session is started anyway. What fails is logged, and stays pending: nothing needs it now."""
+        if self.resources.started_spark() is None or not self.resources.has_operations:
+            return
+        try:
+            self.publish()
+        except LifecycleError as error:
+            _log.warning("Result tables are not published, which `artemis publish` does: %s", error)
+
+    def _rows(self, publications: list[Publication]) -> Iterator[ResultRows]:
+        stores, operations = self.resources.live_stores, self.resources.operations
+        for each in publications:
+            if each.result_table == PLAN_FILES.name:
+                plan = operations.plans.get(each.job_id)
+                if describe_frame(plan.files_location, stores) is None:
+                    continue
+                tables = plan_rows(stores, plan)
+            else:
+                job = operations.journal.job(each.job_id)
+                if job is None:
+                    continue
+                tables = outcome_rows(stores, self.resources.root, job, each.recorded_at)
+            # A process that died after its commit left rows that it did not note.
+            yield ResultRows(each.job_id, each.recorded_at, tables, each.first_at)
+
+    def compact(self, *, dry_run: bool) -> ResultTablesCompacted:
+        """Rewrite small files of the result tables into large ones, and expire their old snapshots."""
+        spark, catalog = self.resources.spark, self.resources.config.catalogs.live.name
+        rewritten: dict[str, int] = {}
+        expired: dict[str, int] = {}
+        older_than = (self.resources.clock.now() - _KEEP).strftime("%Y-%m-%d %H:%M:%S+00:00")
+        for table in sorted(RESULT_TABLES):
+            if not self.resources.live_catalog.exists(table):
+                continue
+            name = table.removeprefix(f"{NAMESPACE}.")
+            with worker_errors():
+                if dry_run:
+                    full = f"{sql_name(catalog, NAMESPACE, name)}"
+                    rewritten[table] = spark.table(f"{full}.files").count()
+                    expired[table] = (
+                        spark.table(f"{full}.snapshots").where(f"committed_at < timestamp '{older_than}'").count()
+                    )
+                    continue
+                call = f"CALL {sql_name(catalog)}.system"
+                (done,) = spark.sql(
+                    f"{call}.rewrite_data_files(table => '{table}', options => map('min-input-files', '2'))"
+                ).collect()
+                rewritten[table] = done["rewritten_data_files_count"]
+                spark.sql(f"{call}.rewrite_manifests(table => '{table}')").collect()
+                before = spark.table(f"{sql_name(catalog, NAMESPACE, name)}.snapshots").count()
+                spark.sql(
+                    f"{call}.expire_snapshots(table => '{table}', older_than => timestamp '{older_than}', "
+                    "retain_last => 1)"
+                ).collect()
+                expired[table] = before - spark.table(f"{sql_name(catalog, NAMESPACE, name)}.snapshots").count()
+        return ResultTablesCompacted(dry_run, rewritten, expired)

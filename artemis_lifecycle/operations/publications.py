@@ -1,0 +1,85 @@
+"""The outbox of the result tables: which rows are still to be published, and which were. Belongs here: that record.
+Does not belong: the rows, which are sealed elsewhere, and publishing them (`lifecycle/publishing.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from sqlalchemy import Engine, Index, func, text, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.tables import Filled, Key, records, table_of
+
+ResultTable = Literal["plan_files", "deletions"]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The rows of one plan, or of one deletion, in a result table. `recorded_at` is the instant that the rows carry,
+    `first_at` the earliest that published rows of the job may carry. `published_at` None: never published."""
+
+    catalog: Key
+    result_table: Annotated[ResultTable, {"primary_key": True}]
+    job_id: Key
+    recorded_at: datetime
+    first_at: datetime
+    pending: bool
+    queued_at: Filled
+    published_at: datetime | None = None
+
+
+publications = table_of(
+    Publication, "publications", Index("publications_pending", "catalog", postgresql_where=text("pending"))
+)
+
+
+class Publications:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def plan(self, catalog: str, plan_id: str, planned_at: datetime) -> None:
+        """Ask for a plan's files to be published. A plan that was asked for before has the same files."""
+        values = _values(catalog, "plan_files", plan_id, planned_at)
+        with around("publications.plan"), self._engine.begin() as connection:
+            connection.execute(upsert(publications).values(values).on_conflict_do_nothing())
+
+    def deletion(self, catalog: str, job_id: str) -> None:
+        """Ask for a deletion's outcomes to be published: again where a later run changed them."""
+        statement = upsert(publications).values(_values(catalog, "deletions", job_id, func.clock_timestamp()))
+        changed = {"recorded_at": func.clock_timestamp(), "pending": True}
+        with around("publications.deletion"), self._engine.begin() as connection:
+            connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
+
+    def pending(self, catalog: str) -> tuple[Publication, ...]:
+        """What is still to be published, the oldest first."""
+        mine = (publications.c.catalog == catalog, publications.c.pending)
+        return records(self._engine, Publication, *mine, order_by=(publications.c.queued_at,))
+
+    def published(self, publication: Publication) -> None:
+        """Note that these rows are published; where the job was asked for again since, it stays pending."""
+        statement = (
+            update(publications)
+            .where(
+                publications.c.catalog == publication.catalog,
+                publications.c.result_table == publication.result_table,
+                publications.c.job_id == publication.job_id,
+            )
+            .values(published_at=func.clock_timestamp(), pending=publications.c.recorded_at != publication.recorded_at)
+        )
+        with around("publications.published"), self._engine.begin() as connection:
+            connection.execute(statement)
+
+
+def _values(catalog: str, table: ResultTable, job_id: str, instant: object) -> dict[str, object]:
+    return {
+        "catalog": catalog,
+        "result_table": table,
+        "job_id": job_id,
+        "recorded_at": instant,
+        "first_at": instant,
+        "pending": True,
+    }

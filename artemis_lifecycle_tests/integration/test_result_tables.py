@@ -1,0 +1,136 @@
+"""The result tables `lifecycle.plan_files` and `lifecycle.deletions`: every row once, whatever dies,
+and off the path of the steps."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.errors import ConfigError
+from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.conftest import MakeConfig
+from artemis_lifecycle_tests.expiration.aged import make_table
+
+
+class _Crash(Exception):  # noqa: N818
+    pass
+
+
+@pytest.fixture
+def config(make_config: MakeConfig) -> LifecycleConfig:
+    return make_config(defaults={"cold_tier": {"enabled": False}, "deletion": {"grace": "0s"}})
+
+
+def _expired(lifecycle: Lifecycle, table: str) -> str:
+    """A table with a history, expired and deleted; the plan's id."""
+    make_table(lifecycle, table.removeprefix("db."))
+    plan = lifecycle.plan_expiration(table, older_than=datetime.now(UTC), retain_last=1)
+    lifecycle.commit_expiration(plan)
+    assert lifecycle.delete_files(plan).deleted > 0
+    return plan.plan_id
+
+
+def _rows(lifecycle: Lifecycle, name: str) -> Counter[tuple[str, str]]:
+    key = "plan_id" if name == "plan_files" else "job_id"
+    full = f"{lifecycle.config.catalogs.live.name}.lifecycle.{name}"
+    return Counter((row[key], row["path"]) for row in lifecycle.spark.table(full).select(key, "path").collect())
+
+
+def _commits(lifecycle: Lifecycle, name: str) -> int:
+    return lifecycle.spark.table(f"{lifecycle.config.catalogs.live.name}.lifecycle.{name}.snapshots").count()
+
+
+def _pending(lifecycle: Lifecycle) -> list[str]:
+    found = lifecycle.operations.publications.pending(lifecycle.config.catalogs.live.name)
+    return sorted(f"{each.result_table} {each.job_id}" for each in found)
+
+
+def test_plans_and_deletions_are_published_at_the_end_in_one_commit_each(
+    config: LifecycleConfig, spark: SparkSession
+) -> None:
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        plans = [_expired(lifecycle, f"db.t{number}") for number in range(2)]
+        planned = {(plan, row["path"]) for plan in plans for row in lifecycle.plan(plan).files().collect()}
+        assert len(_pending(lifecycle)) == 4 and not lifecycle.resources.live_catalog.exists("lifecycle.plan_files")
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        assert _pending(lifecycle) == [] and lifecycle.publish_results() == 0
+        assert _rows(lifecycle, "plan_files") == _rows(lifecycle, "deletions") == Counter(planned)
+        assert _commits(lifecycle, "plan_files") == _commits(lifecycle, "deletions") == 1
+        # A compacted file has room for every job. By its times it is passed over, and nothing is deleted from it.
+        assert lifecycle.compact_result_tables(dry_run=True).rewritten_files["lifecycle.plan_files"] == 1
+        more = _expired(lifecycle, "db.t2")
+        assert lifecycle.publish_results() == 2
+        done = lifecycle.compact_result_tables()
+        assert done.rewritten_files["lifecycle.deletions"] == 2
+        before = _commits(lifecycle, "deletions")
+        _expired(lifecycle, "db.t3")
+        assert lifecycle.publish_results() == 2 and _commits(lifecycle, "deletions") == before + 1
+        assert set(_rows(lifecycle, "plan_files").values()) == set(_rows(lifecycle, "deletions").values()) == {1}
+        assert more in {plan for plan, _ in _rows(lifecycle, "plan_files")}
+
+
+def test_dying_anywhere_in_a_publication_leaves_every_row_once(lifecycle: Lifecycle) -> None:
+    jobs = [_expired(lifecycle, "db.t")]
+    points: list[str] = []
+    with crash_points.installed(points.append):
+        assert lifecycle.publish_results() == 2
+    assert {"results.part:before", "publications.published:after"} <= set(points)
+    for number, point in enumerate(points):
+        jobs.append(_expired(lifecycle, f"db.d{number}"))
+        countdown = itertools.count(-number)
+
+        def crash(name: str, countdown: Iterator[int] = countdown) -> None:
+            if next(countdown) == 0:
+                raise _Crash(name)
+
+        with pytest.raises(_Crash), crash_points.installed(crash):
+            lifecycle.publish_results()
+        lifecycle.publish_results()
+        assert _pending(lifecycle) == [], point
+        for name in ("plan_files", "deletions"):
+            found = _rows(lifecycle, name)
+            assert set(found.values()) == {1} and {job for job, _ in found} == set(jobs), (point, name)
+
+
+def test_a_plan_whose_files_are_damaged_keeps_no_other_back(lifecycle: Lifecycle) -> None:
+    bad, good = _expired(lifecycle, "db.bad"), _expired(lifecycle, "db.good")
+    folder = Path(lifecycle.operations.plans.get(bad).files_location.removeprefix("file://"))
+    for part in folder.glob("*.parquet"):
+        part.write_bytes(b"damaged")
+    lifecycle.resources.require_deployment()
+    with pytest.raises(Exception, match=str(folder)):
+        lifecycle.publish_results()
+    with pytest.raises(Exception, match=str(folder)):
+        lifecycle.publish_results()
+    assert _pending(lifecycle)[-1:] == [f"plan_files {bad}"]
+    assert {plan for plan, _ in _rows(lifecycle, "plan_files")} == {good}
+    shutil.rmtree(folder)
+    assert lifecycle.publish_results() > 0 and _pending(lifecycle) == []
+
+
+def test_a_result_table_changed_by_hand(lifecycle: Lifecycle) -> None:
+    """Other columns and partitions do no harm; a table that cannot be written is refused, and nothing is lost."""
+    live = lifecycle.config.catalogs.live.name
+    _expired(lifecycle, "db.a")
+    lifecycle.publish_results()
+    lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.deletions ADD PARTITION FIELD table_uuid")
+    lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.deletions ADD COLUMN note string")
+    _expired(lifecycle, "db.b")
+    assert lifecycle.publish_results() == 2
+    lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.plan_files DROP COLUMN reason")
+    plan = _expired(lifecycle, "db.c")
+    with pytest.raises(ConfigError, match="has no column reason"):
+        lifecycle.publish_results()
+    assert f"plan_files {plan}" in _pending(lifecycle)
+    lifecycle.spark.sql(f"ALTER TABLE {live}.lifecycle.plan_files RENAME TO lifecycle.old_plan_files")
+    assert lifecycle.publish_results() > 0 and _pending(lifecycle) == []
+    assert {found for found, _ in _rows(lifecycle, "plan_files")} == {plan}
