@@ -236,7 +236,7 @@ class EnvironmentMissing(LifecycleError):
         )
 
 
-# --- somebody else was there: try later -----------------------------------------------------------------------------
+# --- another worker was there: try later -----------------------------------------------------------------------------
 
 
 class Busy(LifecycleError):

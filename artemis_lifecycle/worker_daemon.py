@@ -9,7 +9,7 @@ new worker another second, while most tasks here take less than that:
 - each worker loads those libraries itself.
 
 Here Spark's archives are left out where the same pyspark stands beside them as files, libraries are loaded before the
-fork, and what they consist of is nothing that a collection looks at. All else is Spark's daemon.
+fork, and a collection does not need to visit them. Everything else is Spark's daemon.
 """
 
 from __future__ import annotations

@@ -67,12 +67,12 @@ class DeploymentRecords(Protocol):
         ...
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
-        """Record that the catalog is the deployment's from now on. `first`: unless somebody else was quicker."""
+        """Record that the catalog is the deployment's from now on. `first`: unless another was first."""
         ...
 
 
 def ensure_records(connection: Connection) -> None:
-    """Make schema `artemis_live` where it is not, and let nobody else add a record until the transaction ends."""
+    """Make schema `artemis_live` where it is not, and let no other process add a record until the transaction ends."""
     starters_lock(connection, "artemis-deployments")
     if not _is_there(connection):
         for statement in _STATEMENTS:

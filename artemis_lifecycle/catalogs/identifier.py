@@ -5,7 +5,8 @@ Does not belong: any other code that joins or splits names with dots.
   dot or a backtick, begins or ends with white space, or is empty, stands in backticks as in Spark SQL: ``db.`x.y` ``.
   An identifier has one text and a text has one identifier, so that texts can be compared and used as keys.
 - SQL: the same for a statement, with the catalog, and with backticks around whatever is not a plain word.
-- Row: the key in a SQL catalog's tables, where the levels of a namespace are joined with dots and not told apart again.
+- Row: the key in a SQL catalog's tables, where the levels of a namespace are joined with dots and cannot be separated
+again.
 """
 
 from __future__ import annotations

@@ -35,11 +35,11 @@ def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, 
     if spark.catalog.tableExists(full.sql()):
         return full.sql()
     # Every table's job appends here, two at a time or more.
-    told = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
+    settings = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(*full.namespace)}")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {full.sql()} ({columns}) USING iceberg PARTITIONED BY ({partition}) "
-        f"TBLPROPERTIES ({', '.join(told)})"
+        f"TBLPROPERTIES ({', '.join(settings)})"
     )
     return full.sql()
 

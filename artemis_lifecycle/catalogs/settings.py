@@ -1,4 +1,5 @@
-"""One configuration, two clients: what Spark and pyiceberg are told about a catalog, so that both see the same tables.
+"""One configuration, two clients: the settings of a catalog for Spark and for pyiceberg, so that both see the same
+tables.
 
 Both key the rows of a SQL catalog by the catalog's name, so the name must be the same in both.
 """
@@ -195,7 +196,7 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
         "jdbc.ApplicationName": f"artemis-{purpose}-spark",
         "jdbc.tcpKeepAlive": "true",
         "jdbc.connectTimeout": options.get("jdbc.connectTimeout", "10"),
-        # A server that vanished must not hold a commit for ever; what became of it is looked up afterwards.
+        # A server that vanished must not hold a commit forever; what became of it is looked up afterwards.
         "jdbc.socketTimeout": options.get("jdbc.socketTimeout", "120"),
         "clients": options.get("clients", _CLIENTS[purpose]),
     }

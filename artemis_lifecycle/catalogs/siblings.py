@@ -1,4 +1,4 @@
-"""The tables of every catalog that shares one `iceberg_tables`: what the deletion side looks at as neighbors.
+"""The tables of every catalog that shares one `iceberg_tables`: the neighbors of a deletion.
 
 A SQL catalog is a name in a column. Catalogs of several names in one database, often with one warehouse, are neighbors
 as much as the tables of one catalog are.

@@ -23,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-# In the order in which `artemis --help` tells them.
+# In the order of `artemis --help`.
 for commands in (tables, expiration, orphans, reading, cold_tier, tags_and_holds, operating):
     app.add_typer(commands.app)
 
@@ -40,7 +40,7 @@ def main() -> None:
             err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
-        # An error that nobody foresaw quotes names and paths, too.
+        # An unexpected error quotes names and paths, too.
         for line in traceback.format_exc().splitlines():
             err.print(plain(line), soft_wrap=True)
         raise SystemExit(1) from None

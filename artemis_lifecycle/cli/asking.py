@@ -19,7 +19,7 @@ def agreed(
 ) -> Callable[[Lifecycle], None]:
     """For `opened`: ask on the terminal before files of `table` go, or its history, if a delay of its policy is zero.
 
-    A program (`json`, no terminal) is not asked. What it does raises Refused where nobody can be asked, Abort on no.
+    A program (`json`, no terminal) is not asked. What it does raises Refused without a terminal, Abort on no.
     """
 
     def ask(lifecycle: Lifecycle) -> None:

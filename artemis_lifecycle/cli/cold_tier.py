@@ -275,7 +275,7 @@ def thaws(
 def _show_thaw(record: ThawRecord, json: bool) -> None:
     said = {"state": record.state, **asdict(record)}
     if not json:
-        # What is not known yet is left out; instants are told as in the lists.
+        # What is not known yet is left out; instants are written as in the lists.
         known = {key: value for key, value in said.items() if value is not None}
         said = {key: cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
     show(said, json=json, title=f"Thaw for case {record.case_id}")

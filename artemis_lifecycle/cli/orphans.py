@@ -1,4 +1,4 @@
-"""Commands about files that nobody owns, and about tables that the catalog has no more."""
+"""Commands for orphan files, and for tables that were dropped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def scan_orphans(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the table's files, then read its metadata, and seal what nobody owns. Changes nothing."""
+    """List the table's files, then read its metadata, and seal the orphans. Changes nothing."""
     if inventory is not None and listing is not None:
         raise typer.BadParameter("--inventory and --listing are two listings: give one of them.")
     if listed_at is not None and listing is None:
@@ -183,7 +183,7 @@ def delete_dropped(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete what a dropped table has left, when its time is over and somebody approved the scan."""
+    """Delete the files of a dropped table, when its time is over and a person approved the scan."""
     first = agreed(table_of_scan(scan), yes=yes, json=json, dry_run=dry_run)
     with opened(config, "deleting what a dropped table has left", first) as lifecycle:
         show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")

@@ -1,6 +1,6 @@
 """The cold table's metadata file, from the live table's and the cold one's before it. Pure: JSON in, JSON out, fields
-that nobody here knows kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its parser
-refuses.
+that this version does not know kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its
+parser refuses.
 
 The snapshot log is the live table's whole log, absent ids and all: it is what tells an engine that the answer to an
 instant is a snapshot that the cold table does not have, so that it fails rather than answers an older one. The parser

@@ -92,7 +92,7 @@ class DeepArchiveContext:
     """What a move works with. `protection` judges files of the cold tier; `root` is `operations.root`.
 
     `check` raises when the worker's lease is lost. `live` is the manifest index of the live table as it is now, under
-    that lease. `holds` answers anew each time it is asked, with the thaws, which hold what somebody waits for.
+    that lease. `holds` answers anew each time it is asked, with the thaws, which hold what a person waits for.
     """
 
     protection: DeletionContext

@@ -35,7 +35,7 @@ class Handoff:
     """What a handoff did. Sizes in bytes; `verified_files` are those whose copy was read back and compared.
 
     `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
-    theirs is gone (`lost_files`); `overtaken` those of which that is no wonder: somebody else had expired them before.
+    theirs is gone (`lost_files`); `overtaken` those whose loss is expected: another tool had expired them before.
     `thinned` are those that the policy does not archive, because it archives a neighbor.
     `repaired_files` are copies of earlier handoffs that were lost in cold, made again from live.
     `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
@@ -83,7 +83,8 @@ def hand_off(
     Running it again finishes what is left, and is a no-op when all is done. A table whose policy has no cold tier, and
     a plan without snapshots, are no-ops. `allow_lost`: a person approved that snapshots whose files are gone stay out,
     and that files of another size than recorded are taken as they are. `overtaken` are snapshots of the plan that the
-    live table has no more, by somebody else's doing: they need no approval to stay out when their files are gone.
+    live table no longer has, because another tool expired them: they need no approval to stay out when their files are
+    gone.
 
     `dry_run` reads the metadata, counts what is not copied yet, and writes nothing.
 

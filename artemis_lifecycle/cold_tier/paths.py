@@ -76,7 +76,7 @@ class Placing(Protocol):
         """The path in the other tier. Raises HandoffFailed for one that can have none."""
 
     def owns(self, path: str) -> bool:
-        """Whether a path of the other tier lies where nobody else has anything."""
+        """Whether a path of the other tier lies where no other table has files."""
 
 
 class PathMapping:

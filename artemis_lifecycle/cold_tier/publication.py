@@ -190,7 +190,7 @@ def _without_moved_refs(
 
 
 def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tuple[Meaning, ...]:
-    """The history of the live table's refs, up to `base`. Where nobody has ever tagged, no metadata file is read."""
+    """The history of the live table's refs, up to `base`. Without any tag, no metadata file is read."""
     known = history_of((cold or {}).get("properties"))
     if not known and not refs_of(base):
         return ()

@@ -67,7 +67,7 @@ class Query:
 
 @dataclass(frozen=True)
 class TagStatement:
-    """`TAG SNAPSHOT …`, read. `table` is None where the statement names none; `retain` None is for ever.
+    """`TAG SNAPSHOT …`, read. `table` is None where the statement names none; `retain` None is forever.
 
     `spark_sql` says the same to Spark, as far as Spark can: its RETAIN counts from the snapshot's commit, in whole
     minutes, and has no word for FOREVER.
@@ -360,7 +360,7 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
 
 
 def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
-    """Raise BadInput for what may read a table that nobody finds in the plan: names that are put together when the
+    """Raise BadInput for what may read a table that is not in the query's plan: names that are put together when the
     query runs, and functions written in SQL."""
     catalog: Any = spark._jsparkSession.sessionState().catalog()
     jvm: Any = spark._jvm

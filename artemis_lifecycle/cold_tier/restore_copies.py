@@ -46,7 +46,7 @@ def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
             return restores.protected(record.restore_id, since)
         if record.protected_since == since:
             return record
-        # What was copied may have been taken for an orphan, or may be when this looks: none of it is used.
+        # What was copied may have been taken for an orphan, or may be at this check: none of it is used.
         abandon(context, record)
 
 

@@ -103,7 +103,7 @@ def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterato
         try:
             then = read_table_metadata(stores, entry.metadata_file)
         except (UnreadableMetadata, StorageError) as error:
-            # Gone, or where nobody here reads: a table that was moved names files of its old place.
+            # Gone, or where this deployment cannot read: a table that was moved names files of its old place.
             _log.info("What tags meant from %s on is not known: %s", entry.timestamp_ms, error.what)
             yield entry.timestamp_ms, None
             continue

@@ -47,7 +47,7 @@ class TransferProgress:
 @dataclass(frozen=True)
 class Consent:
     """Which losses do not stop a transfer: all, where a person approved; else those that only snapshots feel which
-    somebody else expired. A loss of which nobody can say who feels it (its manifest is gone, too) is none of those."""
+    another tool expired. A loss whose snapshots are unknown (its manifest is gone, too) is not among them."""
 
     allow_lost: bool = False
     overtaken: frozenset[int] = frozenset()

@@ -16,7 +16,7 @@ from artemis_lifecycle.config.model import Address, Model, Root
 class Catalog(Model):
     """One Iceberg catalog, for pyiceberg and Spark. `name` keys its rows in Postgres and is its name in Spark SQL.
 
-    `expected_latency` is what people are told to expect of an answer from this tier; nothing waits or fails by it.
+    `expected_latency` is the latency that messages name for this tier; no step waits or fails by it.
     `roots`: where orphans may be collected besides the warehouse. `isolated`: patterns of tables that read no files of
     other tables; one of them that cannot be read stops no other table's deletions.
     """

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey", re.IGNORECASE)
-"""What is in the name of a setting whose value nobody is to see."""
+"""Words in the name of a setting whose value is secret."""
 
 _HIDDEN = "***"
 

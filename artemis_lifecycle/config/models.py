@@ -102,11 +102,13 @@ class LifecycleConfig(Model):
 
     def warnings(self) -> tuple[str, ...]:
         """What a person has to know at each start: the delays that are zero, and what happens without them."""
-        told = [("defaults", self.defaults.zero_delays())]
+        delays_of = [("defaults", self.defaults.zero_delays())]
         for pattern, policy in self._policies.items():
             inherited = self.defaults.zero_delays()
-            told.append((f"tables.{pattern}", {k: v for k, v in policy.zero_delays().items() if k not in inherited}))
-        return tuple(f"{place}.{key} is 0: {what}" for place, delays in told for key, what in delays.items())
+            delays_of.append(
+                (f"tables.{pattern}", {k: v for k, v in policy.zero_delays().items() if k not in inherited})
+            )
+        return tuple(f"{place}.{key} is 0: {what}" for place, delays in delays_of for key, what in delays.items())
 
     def explicit_window(self, table: str) -> timedelta | None:
         """The window that lifecycle.yaml sets for `table` itself; None when only `defaults` speak.

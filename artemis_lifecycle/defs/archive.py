@@ -191,7 +191,7 @@ def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResou
 
 @job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
 def deep_archive() -> None:
-    """Cold snapshots past their retention, into the deep archive. Only tells, unless its dry_run is false."""
+    """Cold snapshots past their retention, into the deep archive. Only reports, unless its dry_run is false."""
     move_to_deep_archive()
 
 
@@ -216,7 +216,7 @@ def quarantine_purge() -> None:
 @job(tags={"artemis/job": "dropped_tables"})
 def dropped_tables() -> None:
     """What dropped tables have left, once their time is over: scanned, and deleted when a person has approved it. Only
-    tells, unless dry_run is false."""
+    reports, unless dry_run is false."""
     clear_dropped_tables()
 
 

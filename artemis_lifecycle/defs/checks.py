@@ -50,7 +50,7 @@ MAX_METADATA_AGE = timedelta(hours=24)
 """How long the table may have moved on from the history that was materialised last."""
 
 GUARD_RESTORED = timedelta(days=1)
-"""How long a guard of the cold catalog that was found broken is told of after it was restored."""
+"""How long a broken guard of the cold catalog is reported after its repair."""
 
 
 def _check(asset: str, *, blocking: bool = False) -> Callable[[Callable[..., AssetCheckResult]], Any]:
@@ -137,7 +137,7 @@ def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: L
 
 @_check("cold_tier_snapshots")
 def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """The cold catalog's triggers stand as they were made, so that nobody but a handoff writes to it or drops from it;
+    """The cold catalog's triggers stand as they were made, so that only a handoff writes to it or drops from it;
     a warning for a day after they were found broken and restored."""
     with as_dagster_failure():
         steps = lifecycle.get()
@@ -252,7 +252,7 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
 
 @_check("physical_deletion")
 def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """No plan that holds its files was planned longer ago than a week and its grace: it would hold them for ever."""
+    """No plan that holds its files was planned longer ago than a week and its grace: it would hold them forever."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace

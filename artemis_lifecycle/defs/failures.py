@@ -57,7 +57,7 @@ def as_dagster_failure() -> Iterator[Watch]:
     except Failure:
         raise
     except Exception as error:
-        # A retry policy takes any exception for one that may pass; one that nobody foresaw is for a person to read.
+        # A retry policy retries every exception; an unexpected one is for a person to read.
         first_line = next(iter(str(error).strip().splitlines()), "")
         raise Failure(
             description=terminal(f"{type(error).__name__}: {first_line}"),

@@ -1,4 +1,4 @@
-"""The assets that find and delete files that nobody owns: listed first, compared with metadata read after that."""
+"""The assets that find and delete orphan files: list first, then compare with metadata read after the listing."""
 
 from dagster import AssetExecutionContext, asset
 

@@ -1,4 +1,4 @@
-"""Runs that are under way in Dagster's books while their process is over: killed runs leave STARTED behind for ever."""
+"""Runs that are under way in Dagster's books while their process is over: killed runs leave STARTED behind forever."""
 
 import os
 

@@ -98,7 +98,7 @@ def progress_of(
     orphans_due: bool,
     cold_tier: bool,
 ) -> Progress:
-    """Where one table is in one window: by its uncommitted plan, whoever made it, its step records and its runs."""
+    """Where one table is in one window: by its uncommitted plan, its step records and its runs."""
     newest = {record.step: record.state for record in records}
     canceled: set[Step] = set()
     under_way: Step | None = None

@@ -1,4 +1,5 @@
-"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, told meanwhile."""
+"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, reported as it
+goes."""
 
 import time
 import uuid
@@ -79,7 +80,7 @@ def materialize_walk(
 
     `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
     running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so. Runs whose
-    process was killed are ended first, so that they hold nobody back.
+    process was killed are ended first, so that they block no other run.
     """
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
@@ -101,7 +102,7 @@ def _walk(
     run_id, events, began = str(uuid.uuid4()), list[WalkEvent](), time.monotonic()
 
     def listen(entry: EventLogEntry) -> None:
-        event = told(table, entry)
+        event = walk_event(table, entry)
         if event is not None:
             events.append(event)
             if on_event is not None:
@@ -118,7 +119,7 @@ def _walk(
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 
 
-def told(table: str, entry: EventLogEntry) -> WalkEvent | None:
+def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
     """What a log entry means for the walk; None when it is only Dagster's own."""
     event = entry.dagster_event
     if event is None or event.step_key is None:

@@ -120,8 +120,8 @@ def _pointer(catalog: CatalogReader, table: str) -> str | None:
     default_status=DefaultSensorStatus.RUNNING,
 )
 def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """At once where the process is known to be over. Else two looks apart: a worker between a lost lease and its own
-    end is given the time of one tick."""
+    """At once where the process has certainly ended. Otherwise after two checks: a worker between a lost lease and its
+    own end is given the time of one tick."""
     gone = end_runs_without_process(context.instance)
     lapsed = lifecycle.get().operations.leases.lapsed_runs()
     suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
@@ -208,8 +208,8 @@ def _listed(reasons: Mapping[str, str]) -> str:
 
 @sensor(
     name="thaws_under_way",
-    description="Follows thaws from the deep archive: asks for a look at a table's when its first files are readable, "
-    "when its days are over, or when nobody approved it in time.",
+    description="Follows thaws from the deep archive: requests a check of a table's thaws when their first files are "
+    "readable, when their days are over, or when their approval time is over.",
     job_name=jobs.thaws.name,
     minimum_interval_seconds=300,
     default_status=DefaultSensorStatus.RUNNING,

@@ -158,6 +158,6 @@ def _outcome_path(root: str, job_id: str, batch: int) -> str:
 
 
 def waiting_rows(outcomes: pa.Table) -> pa.Array:
-    """Which rows stay for a reason that ends by itself, or by somebody's act."""
+    """Which rows stay for a reason that ends by itself, or by an action of another."""
     kept = pc.equal(outcomes.column("outcome"), "kept")
     return pc.and_(kept, pc.is_in(outcomes.column("reason"), pa.array(sorted(WAITING))))

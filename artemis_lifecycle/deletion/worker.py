@@ -1,4 +1,4 @@
-"""The deletion worker: takes a sealed job batch by batch, looks once more, deletes, and writes down what became of each
+"""The deletion worker: takes a sealed job batch by batch, checks once more, deletes, and records what became of each
 file. Killed anywhere, it goes on from the journal, in this process or another.
 
 For each piece of a batch, under the table's lock (which holds, heartbeats and restores take too): the lease, the
@@ -54,10 +54,10 @@ from artemis_lifecycle.storage.stores import are_local
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, Removals
 
 _LOOK_LASTS = 10.0
-"""Seconds after which a look no longer counts: a worker that was frozen between look and delete looks again."""
+"""Seconds for which a check counts: a worker that was frozen between check and delete checks again."""
 
 _LISTED_LASTS, _AND_EACH = 60.0, 0.1
-"""The same for a look at listed files themselves, and for each of them: on S3 a request, at the pace of the store."""
+"""The same for checks of listed files, for each of them: on S3 a request each, at the pace of the store."""
 
 _LOOKS = 5
 
@@ -210,7 +210,7 @@ class _Run:
         began = False
         tried: set[int] = set()
         for _ in range(self.settings.rounds):
-            # What waits for somebody else is not tried again at once.
+            # Files that wait for another actor are not tried again at once.
             todo = [
                 record
                 for record in journal.unfinished(self.job.job_id)
@@ -253,7 +253,7 @@ class _Run:
         todo = files
         if settled.num_rows:
             todo = files.filter(pc.invert(pc.is_in(files.column("path"), settled.column("path").combine_chunks())))
-        # A batch that was being deleted when its worker died may have lost files whose outcome nobody wrote down.
+        # A batch that was being deleted when its worker died may have deleted files without recording their outcome.
         interrupted = record.state == BatchState.DELETING
         size = self.bucket.piece
         for start in range(0, max(1, todo.num_rows), size):

@@ -139,7 +139,7 @@ def _wipe(config: LifecycleConfig, folder: Path) -> None:
 
 
 def _close_plans(config: LifecycleConfig, locations: list[str]) -> None:
-    """End the plans of the tables that go: nobody else would, and they would look due for ever."""
+    """End the plans of the tables that go: otherwise they would look due forever."""
     assert config.operations.uri is not None
     stores = Stores(StoreSettings())
     with Operations.open(config.operations.uri) as operations:

@@ -123,7 +123,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class TableHistory:
-    """What was written of one table. `marks` are the snapshots to be tagged for ever, by the tag's name."""
+    """What was written of one table. `marks` are the snapshots to be tagged forever, by the tag's name."""
 
     table: str
     table_uuid: str

@@ -1,5 +1,5 @@
 """What happened to each table, and when: more than 400 days of commits, and what other hands left behind. Pure: `now`
-in, events out. Sparse long ago and dense in the last days, as a table looks to someone who comes to it today.
+in, events out. Sparse long ago and dense in the last days, as a user finds a table today.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Action(StrEnum):
 class Event:
     """An action at a time. `since`: the rows are those from then on, up to `at` or to the end of that day.
 
-    `name` is that of the tag, branch or column; of a MARK, a snapshot to be tagged for ever once the history stands.
+    `name` is that of the tag, branch or column; of a MARK, a snapshot to be tagged forever once the history stands.
     `retain_days` None leaves a tag's age to the table. `where` is a predicate of Spark SQL; `sections` are those of the
     configuration.
     """

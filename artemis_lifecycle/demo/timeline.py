@@ -70,7 +70,7 @@ def set_back(
     """Move a table's history to where `timeline` puts it: metadata files, the catalog's row, and times of all files.
 
     The current metadata gets a successor, as after a commit, and the row is swapped to it by compare-and-swap. Older
-    metadata files of the log, which nobody reads as current, are rewritten where they stand.
+    metadata files of the log, which are not current, are rewritten in place.
     """
     document: dict[str, Any] = json.loads(stores.read(entry.metadata_location))
     location = str(document["location"])

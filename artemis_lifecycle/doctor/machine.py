@@ -64,12 +64,12 @@ def free_space(config: LifecycleConfig) -> Check:
     for place in (config.home, Path(tempfile.gettempdir()), *local):
         there = next(each for each in (place, *place.parents) if each.exists())
         least[there.stat().st_dev] = (shutil.disk_usage(there).free, there)
-    told = "; ".join(f"{there}: {free / _GIB:.1f} GiB" for free, there in least.values())
+    summary = "; ".join(f"{there}: {free / _GIB:.1f} GiB" for free, there in least.values())
     smallest = min(free for free, _ in least.values())
     if smallest >= _FREE:
-        return Check("free space", "ok", told)
+        return Check("free space", "ok", summary)
     status: Status = "failed" if smallest < _FREE // 5 else "warning"
-    return Check("free space", status, told, f"free {_FREE // _GIB} GiB on each, or move home and warehouses")
+    return Check("free space", status, summary, f"free {_FREE // _GIB} GiB on each, or move home and warehouses")
 
 
 def executors(config: LifecycleConfig) -> Check:
@@ -86,8 +86,8 @@ def executors(config: LifecycleConfig) -> Check:
         session.stop()
     if not found:
         return Check("executors' Python", "warning", "no executor was free to answer", "see the cluster's own pages")
-    told = "; ".join(f"{each.host}: {each.version} ({each.executable})" for each in found)
-    return Check("executors' Python", "ok", told)
+    summary = "; ".join(f"{each.host}: {each.version} ({each.executable})" for each in found)
+    return Check("executors' Python", "ok", summary)
 
 
 def _installed(name: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Folders in which root writes. Belongs here: opening one so that nobody can lead root elsewhere. Does not belong:
+"""Folders in which root writes. Belongs here: opening one so that no other user can redirect root. Does not belong:
 which folder, and what is written.
 
-Whoever may write to a folder may put a link in it, or put another folder in its place, between a look and a write. So
+Whoever may write to a folder may put a link in it, or put another folder in its place, between a check and a write. So
 each part of a path is opened from the one above it, never through a link, and everything after that goes by the
 descriptor.
 """
@@ -22,7 +22,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Folder:
-    """An open folder: its descriptor, and who beside root can change something on the way to it (root's 0: nobody)."""
+    """An open folder: its descriptor, and who beside root can change something on the way to it (root's 0: no one)."""
 
     descriptor: int
     other: int

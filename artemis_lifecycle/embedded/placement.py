@@ -1,5 +1,5 @@
 """Where the embedded Postgres stands and as whom it runs. Belongs here: choosing a folder and a user, finding the
-wheel's binaries, running one of them. Does not belong: what the server is told to do.
+wheel's binaries, running one of them. Does not belong: the server's settings.
 
 Postgres refuses to run as root. Started by root it runs as an unprivileged user, who may not be able to reach the home
 folder or the environment; then its data, and a copy of its binaries, stand outside, and no folder is opened to others.
@@ -75,7 +75,7 @@ def _prepare(place: Path, *, anywhere: bool) -> pwd.struct_passwd:
         handle = open_part(parent.descriptor, place.name, place, make=True, mode=0o700)
         try:
             there = os.fstat(handle)
-            # In another user's folder the server is that user's: nobody else's files are to lie there.
+            # In another user's folder the server is that user's: no other user's files belong there.
             user = pwd.getpwuid(parent.other) if parent.other and not there.st_uid else server_user(place)
             if user is None or there.st_uid not in (0, user.pw_uid):
                 raise EnvironmentMissing(f"{place} belongs to {user_name(there.st_uid)}", path=str(place))

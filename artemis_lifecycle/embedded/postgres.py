@@ -180,7 +180,7 @@ class EmbeddedPostgres:
         inside = place.parent == self._folder
         if (place / "data").exists():
             # Also outside: its home may only be out of sight (moved, not mounted, in another container).
-            # Catalogs, holds and plans are in it, and nothing says that nobody needs them.
+            # Catalogs, holds and plans are in it, and nothing says that they are not needed.
             raise EnvironmentMissing(
                 f"The embedded Postgres has data in {place}, but the note of its password is gone",
                 path=str(self._folder / "server.json"),
@@ -427,7 +427,7 @@ def _postmaster(data: Path) -> int | None:
     except (OSError, ValueError, psutil.NoSuchProcess):
         return None
     except psutil.AccessDenied:
-        return pid  # A postgres of somebody else's under that very number: leave it alone.
+        return pid  # Another user's postgres under that number: leave it alone.
 
 
 def _recorded_port(data: Path) -> int | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ExpirationCommit:
     """What the commit did. `attempts` is 0 when there was nothing to remove; `overtaken` are planned snapshots that
-    somebody else had expired before. `absent_copies` are archived copies that were lost in cold: made again from live
+    another tool had expired before. `absent_copies` are archived copies that were lost in cold: made again from live
     before the commit, or, in a dry run, still to be made."""
 
     plan_id: str

@@ -23,7 +23,7 @@ def held_until(
     """The first instant (epoch ms, to the second) at which a plan would keep none of the snapshots, as things stand.
 
     None: not within a hundred years, if nothing is committed and no ref is changed; the current snapshot of a branch
-    stays for ever, a later commit ends its turn. `now_ms` itself: the next plan removes them.
+    stays forever, a later commit ends its turn. `now_ms` itself: the next plan removes them.
     """
     view, wanted = view_of(metadata), set(snapshot_ids)
 

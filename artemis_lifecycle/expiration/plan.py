@@ -194,7 +194,7 @@ def plan_expiration(
         _stores=stores,
     )
     if plan.expired_snapshots and metadata.properties.get(_DROPS, "").lower() == "true":
-        # Gone already: whoever needs it says that the plan is stale.
+        # Gone already: the step that needs it reports a stale plan.
         with suppress(MissingFile):
             stores.copy(metadata.metadata_location, _base_copy(plan.files_location))
     stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)

@@ -49,7 +49,7 @@ _UNITS: Mapping[str, Unit] = {
 class TableRef:
     """A branch or tag, and what is known of it. `who`, `created_at` and `why` are None where no record speaks for it:
     it was made, moved or altered by other means. `retention` says how long it stays and from when that counts;
-    `ends_at` is its last instant, None for ever. `keeps` says what a branch keeps of its ancestors."""
+    `ends_at` is its last instant, None forever. `keeps` says what a branch keeps of its ancestors."""
 
     name: str
     type: Literal["branch", "tag"]
@@ -76,7 +76,7 @@ class TableRefs:
         """One row per ref.
 
         Columns: name, type object; snapshot_id int64; committed_at, created_at, ends_at datetime64[ms, UTC] (NaT where
-        unknown; an ends_at of NaT is for ever); who, why, retention, keeps object (None where unknown).
+        unknown; an ends_at of NaT is forever); who, why, retention, keeps object (None where unknown).
         """
         import pandas as pd
 
@@ -147,7 +147,7 @@ def record_of(ref: Ref, records: Iterable[TagRecord]) -> TagRecord | None:
         return None
     found = None
     for record in records:
-        # What replaced a record may never have been committed: then the older one still tells the truth.
+        # What replaced a record may never have been committed: then the older record is still right.
         ended = record.removed_at is not None and record.removed_why not in (REPLACED, NOT_MADE)
         as_made = (record.snapshot_id, record.max_ref_age_ms) == (ref.snapshot_id, ref.max_ref_age_ms)
         if record.name == ref.name and as_made and not ended and record.created_at is not None:
@@ -186,7 +186,7 @@ def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
 
 
 def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
-    """Thaws that have not ended, as holds: what they list must not grow while somebody waits for it."""
+    """Thaws that have not ended, as holds: what they list must not grow while a person waits for it."""
     return tuple(
         HoldView(thaw.thaw_id, thaw.requester, f"a thaw for case {thaw.case_id}", thaw.snapshot_ids) for thaw in thaws
     )
@@ -209,7 +209,7 @@ def to_archive(plan_snapshots: Sequence[int], history: HistoryView, archive: str
 
 def max_ref_age_ms(retain: timedelta | None, created_at: datetime, committed_ms: int) -> int:
     """What to write on a tag so that Iceberg, which counts from the snapshot's commit, lets it live `retain` from
-    `created_at`; None is for ever."""
+    `created_at`; None is forever."""
     if retain is None:
         return FOREVER_MS
     return min(max(milliseconds(created_at) - committed_ms + retain // _MS, 1), FOREVER_MS)
@@ -244,7 +244,7 @@ def _duration(age_ms: int) -> str:
 
 
 def _instant(at_ms: int | None) -> datetime | None:
-    """None for ever, and for what is later than the calendar."""
+    """None forever, and for what is later than the calendar."""
     if at_ms is None:
         return None
     try:

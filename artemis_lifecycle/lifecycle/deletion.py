@@ -97,7 +97,7 @@ class Deletion:
             snapshot_ids=plan.expired_snapshots,
         )
         if dry_run and record.status in UNCOMMITTED:
-            # The table still reaches the files: a look at it would only say so. What would go is what the plan names.
+            # The table still reaches the files: a check would only say so. The plan names what would go.
             return DeletionReport.foreseen(job, plan.summary.size_in_bytes, plan.files)
         if dry_run:
             return self._delete(job, None, plan.base_metadata_location, dry_run=True)

@@ -43,7 +43,7 @@ class Explanation:
     """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds.
 
     `since` is the commit of the first snapshot that still holds it; `until` the first instant at which a plan would let
-    it go if nothing were committed until then (None: while a branch or a tag has it, or nobody holds it).
+    it go if nothing were committed until then (None: while a branch or a tag has it, or no hold has it).
     """
 
     path: str

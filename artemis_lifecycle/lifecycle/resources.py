@@ -105,7 +105,7 @@ class Resources:
             try:
                 engine = stack.enter_context(connected(require_uri(cold)))
             except OperationsUnavailable as error:
-                # What does not answer takes no writes either, and whoever needs the catalog is stopped by that.
+                # A database that does not answer takes no writes either, and every step that needs it stops.
                 _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
                 return
             verify_guard(engine, cold.name, self.config.catalogs.live.name)

@@ -30,7 +30,7 @@ from artemis_lifecycle.storage.instants import milliseconds
 @dataclass(frozen=True)
 class Tagged:
     """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are what is on record of it;
-    `ends_at` None is for ever."""
+    `ends_at` None is forever."""
 
     table: str
     name: str
@@ -237,7 +237,7 @@ class TagsAndHolds:
         state = self.steps.table_state(table)
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))
-        # A writer claims no catalog: it may have no right to, and it works for whoever does.
+        # A writer does not claim the catalog: it may lack the right to.
         self.resources.require_deployment(record=False)
         return writing(
             self.resources.unchecked_operations.heartbeats,

@@ -59,7 +59,7 @@ def spark_actions(spark: SparkSession) -> Any:
 
 
 def with_summary(action: Any, summary: Mapping[str, str]) -> Any:
-    """The action, told to set these keys in the summary of its commit."""
+    """The action, with these keys in the summary of its commit."""
     for key, value in summary.items():
         action = action.snapshotProperty(key, value)
     return action

@@ -145,7 +145,7 @@ def change(
 
 
 def person() -> str:
-    """Who acts, where nobody is named: USER@HOST of this process. By its user id: a variable such as USER says what
+    """Who acts, where no person is named: USER@HOST of this process. By its user id: a variable such as USER says what
     anybody likes."""
     uid = os.getuid()
     try:

@@ -280,7 +280,7 @@ class Thaws:
         the operating system suffices.
 
         Raises Refused for a name that may be the requester's, for the account that asked, for a login that may not
-        approve, and for a thaw that has lapsed or ended; BadInput for nobody's; NoSuchPlan. Approving twice changes
+        approve, and for a thaw that has lapsed or ended; BadInput without a person; NoSuchPlan. Approving twice changes
         nothing.
         """
         thaw = self.get(thaw_id)

@@ -34,7 +34,7 @@ _HISTORY = timedelta(days=30)
 
 
 SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats, until")
-"""What people are told of a heartbeat: the columns of `Heartbeat.shown`."""
+"""A heartbeat as people see it: the columns of `Heartbeat.shown`."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Heartbeats:
         session: str | None = None,
         timeout: float = 30.0,
     ) -> Heartbeat:
-        """Begin or go on: protected until `ttl` from now. `session` tells apart processes of one writer id (host and
+        """Begin or go on: protected until `ttl` from now. `session` distinguishes processes of one writer id (host and
         pid when None).
 
         The first beat, and one after a lapse, takes the table's lock (by a trigger): no deletion batch is between its
@@ -216,7 +216,7 @@ class Writing:
             if self._started_at is not None and beat.started_at != self._started_at:
                 self._gap = f"it lapsed and began again at {beat.started_at.isoformat()}"
             elif elapsed() > self._deadline:
-                # A renewal that was begun in time and committed late: in between nobody saw it.
+                # A renewal that was begun in time and committed late: in between it was invisible.
                 self._gap = "it was renewed only after it had lapsed"
             self._started_at = beat.started_at
             self._deadline = asked_at + self._ttl.total_seconds()

@@ -63,7 +63,7 @@ class KnownTables:
     def observe(self, catalog: str, present: Mapping[str, Seen], *, complete: bool = True) -> list[KnownTable]:
         """Write down the tables that `catalog` has, by uuid; those that it has no more count as missing from now on.
 
-        What came back is missing no longer, and what somebody decided of it is forgotten. Without `complete` nothing
+        What came back is missing no longer, and earlier decisions about it are forgotten. Without `complete` nothing
         becomes missing: some table could not be read, and may be any. Returns what is missing.
         """
         with around("known_tables.observe"), self._engine.begin() as connection:

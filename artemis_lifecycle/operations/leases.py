@@ -1,6 +1,6 @@
 """Leases: one worker per table and step of the walk, fenced by a token that only grows.
 
-A lease that lapsed is lost, even when nobody has taken it over: what watches over runs may have given this one up.
+A lapsed lease is lost, even when no worker has taken it over: what watches over runs may have given this one up.
 A lease whose holder is known to be over (`processes`) is free at once.
 """
 
@@ -171,7 +171,7 @@ class Lease:
     def _end(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
-        # A Postgres that restarts is waited for: who comes next would meet a lease that nobody holds. One that is gone
+        # A Postgres that restarts is waited for: who comes next would meet a lease without a holder. One that is gone
         # is not: the lease lapses by itself, and the error on the way out must stay the caller's own.
         with suppress(OperationsUnavailable, DBAPIError), around("leases.release"):
             Retrying(

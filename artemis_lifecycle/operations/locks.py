@@ -144,7 +144,7 @@ def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) ->
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:
-    """0 is for ever, as in Postgres."""
+    """0 is forever, as in Postgres."""
     milliseconds = max(1, int(seconds * 1000)) if seconds else 0
     connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
 
@@ -157,7 +157,7 @@ def _holder_of_row(engine: Engine, name: str) -> str:
 
 
 def _holder(engine: Engine, condition: str, **values: object) -> str:
-    """Which session it is, as far as the server tells."""
+    """Which session it is, as far as the server shows."""
     row = None
     with suppress(SQLAlchemyError, OperationsUnavailable), engine.connect() as connection:
         row = connection.execute(text(_HOLDER + condition), values).first()

@@ -1,4 +1,4 @@
-"""The kill switch: a row in Postgres that every worker looks at each second, wherever it runs."""
+"""The kill switch: a row in Postgres that every worker reads each second, wherever it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one,
 from artemis_lifecycle.operations.texts import require_said
 
 LOOKS_EVERY = 1.0
-"""Seconds between two looks of a worker."""
+"""Seconds between two reads of a worker."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Pauses:
         return found
 
     def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
-        """Let one table's work, or everybody's, go on; the pauses that this ended. Raises BadInput for nobody."""
+        """Let the work on one table, or on all, go on; returns the ended pauses. Raises BadInput without a person."""
         require_said(table_uuid or "all tables", who=who)
         those = (_IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
         with around("pauses.end"), self._engine.begin() as connection:

@@ -314,7 +314,7 @@ class Plans:
         the history of decisions.
 
         Raises PlanStateError when it is superseded or over; Refused for a login that may not approve; BadInput where
-        nobody is named, or no reason; NoSuchPlan.
+        no person is named, or no reason; NoSuchPlan.
         """
         column = _APPROVALS[what]
         said = {"by": who, "why": why, "at": func.clock_timestamp()}

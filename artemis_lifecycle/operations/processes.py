@@ -1,7 +1,7 @@
 """Marks of processes, by which another process on the same machine knows for certain that they are over.
 
 A mark names the running kernel, the namespaces in which its numbers count, and each process by number and start. It
-says "over" or "not known"; whoever is told "not known" (another machine, another container, no /proc) waits as before.
+says "over" or "not known"; on "not known" (another machine, another container, no /proc) the caller waits as before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def mark(pids: Iterable[int]) -> str | None:
 
 
 def is_over(written: str | None) -> bool:
-    """Whether every process of the mark has ended, for certain. False also means that it cannot be told from here."""
+    """Whether every process of the mark has ended, for certain. False also means unknown."""
     if written is None:
         return False
     content = json.loads(written)
@@ -46,7 +46,7 @@ def _here() -> list[str] | None:
 
 def _ended(pid: int, start: int) -> bool:
     try:
-        os.kill(pid, 0)  # Sends nothing. It sees processes of other users too, which /proc may be told to hide.
+        os.kill(pid, 0)  # Sends nothing. It sees processes of other users too, which /proc may hide.
     except ProcessLookupError:
         return True
     except OSError:

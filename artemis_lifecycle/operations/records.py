@@ -25,7 +25,7 @@ _SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
 
 @dataclass(frozen=True)
 class OldListing:
-    """A listing that nobody will ask for again, and where its rows are sealed."""
+    """A listing that is not needed any more, and where its rows are sealed."""
 
     listing_id: str
     files_location: str

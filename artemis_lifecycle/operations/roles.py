@@ -3,7 +3,7 @@
 `artemis_analyst` for what only reads. None can log in: a person or a service gets one with
 `GRANT artemis_analyst TO somebody`.
 
-Belongs here: making the roles, and grants that do not fail where nobody could make them. Does not belong: which rights
+Belongs here: making the roles, and grants that do not fail where the roles are missing. Does not belong: which rights
 (the migrations say that for the operations database, `catalogs/guard.py` for the catalogs').
 """
 

@@ -142,7 +142,7 @@ class Scans:
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
         """Let a scan above its table's guards be deleted; the first approval stands, one more is only added to the
         history of decisions. Raises PlanStateError when it is done; Refused for a login that may not approve; BadInput
-        where nobody is named, or no reason; NoSuchPlan."""
+        without a person or a reason; NoSuchPlan."""
         said = {"by": who, "why": why, "at": func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
         values = {f"approved_{name}": case((first, it), else_=scans.c[f"approved_{name}"]) for name, it in said.items()}

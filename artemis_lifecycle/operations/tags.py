@@ -15,9 +15,9 @@ from artemis_lifecycle.operations.tables import CLOCK, Serial, insert_record, re
 
 @dataclass(frozen=True)
 class TagRecord:
-    """`retain` None is for ever. The newest record of a name is the one in force, unless it is removed.
+    """`retain` None is forever. The newest record of a name is the one in force, unless it is removed.
 
-    `max_ref_age_ms` is what was written on the ref: a ref that says otherwise was changed by somebody else, and is not
+    `max_ref_age_ms` is what was written on the ref: a ref that says otherwise was changed by another tool, and is not
     this record's. `who` and `created_at` are None when only the removal of a tag is known, which others had made.
     """
 
@@ -45,7 +45,7 @@ tags = table_of(
 REPLACED = "replaced by a newer tag of that name"
 NOT_MADE = "its commit failed"
 MOVED = "moved to another snapshot by somebody else"
-"""Why records ended that nobody removed."""
+"""Why records ended that no person removed."""
 
 
 class Tags:

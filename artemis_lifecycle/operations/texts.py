@@ -13,7 +13,7 @@ _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
 
 
 def storable(text: str | None) -> str | None:
-    """`text` with what Postgres cannot hold written as an escape: an error has to be told, whatever it quotes."""
+    """`text` with what Postgres cannot hold written as an escape: an error must be stored, whatever it quotes."""
     if text is None:
         return None
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")

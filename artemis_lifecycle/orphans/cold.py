@@ -1,5 +1,5 @@
 """Files in the cold tier that nothing there has: what refused writers and killed handoffs left. Belongs here: finding
-them. Does not belong: deleting them; what is in the archive exists nowhere else, so a person looks first.
+them. Does not belong: deleting them; what is in the archive exists nowhere else, so a person reads the report first.
 
 A cold file is somebody's when the ledger of the handoffs has it, the cold table reaches it, or its metadata log names
 it. The first two are each enough: losing one of them makes no orphans.

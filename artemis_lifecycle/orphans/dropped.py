@@ -2,9 +2,11 @@
 orphans are. Belongs here: what the catalog has and had, and the scan of a dropped table's files. Does not belong: the
 deletion itself (`deletion/worker.py`).
 
-`DROP TABLE` without `PURGE` takes away a row, and every file stays for ever: no orphan scan looks where no table is.
+`DROP TABLE` without `PURGE` takes away a row, and every file stays forever: no orphan scan reads a location without a
+table.
 The danger is a table that only looks dropped. It may have been renamed, or registered under another name: its uuid is
-looked for behind every pointer. It may live in another catalog, which nobody here can ask: whoever commits there gives
+looked for behind every pointer. It may live in another catalog, which this deployment cannot read: an engine that
+commits there gives
 himself away by a metadata file newer than the drop; for readers alone, a person approves each deletion.
 """
 
@@ -115,7 +117,7 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
     """The metadata that the table had when it was last seen. It is put by before it is used, so that a deletion that
     was interrupted goes on after the file itself went.
 
-    Raises MissingFile when there is none: what a purge leaves nobody can tell from what it was to leave. Raises
+    Raises MissingFile when there is none: after a purge, leftovers and files to keep look the same. Raises
     UnreadableMetadata.
     """
     copy = saved_metadata(root, known)

@@ -39,7 +39,7 @@ _UNKNOWN_SIZE = 1 << 30
 
 @dataclass(frozen=True)
 class ListingFile:
-    """One of the files of a listing; `md5` (hex) where somebody wrote down what it has to be. An unknown size is
+    """One of the files of a listing; `md5` (hex) where the manifest of an inventory records it. An unknown size is
     None."""
 
     path: str
@@ -77,7 +77,7 @@ def given_listing(
     rules: LocationRules,
     scheme: str = "s3",
 ) -> Listing:
-    """Seal a listing that somebody else made: DataFrame[path, last_modified, size_in_bytes], or one in files.
+    """Seal a listing that another tool made: DataFrame[path, last_modified, size_in_bytes], or one in files.
 
     `taken_at` is when its making began; `scheme` as in `ListingInFiles.reader`. Rows outside `locations` are left out;
     a path listed twice counts once, as its youngest. Files are read here, or by executors where they are large.
@@ -117,7 +117,7 @@ def given_listing(
     finished_at = clock()
     noted = list(map_parts(f"{folder}/files", stores, _noted, ["path", "size_in_bytes"]))
     hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in noted)])
-    # Two paths of one hash count as one here, and are told apart below.
+    # Two paths of one hash count as one here, and are separated below.
     if len(distinct(hashes)) == len(hashes):
         total = sum(size for _, size in noted)
         return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, total)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
-"""What a listing tells of each file: when it was last modified is null where the store does not tell."""
+"""The columns of a listing. `last_modified` is null where the store does not report it."""
 
 _SPAN_FILES = f"{LISTED}, is_rest boolean"
 """Files, and of a span that was not listed to its end the rest as JSON, in `path`."""

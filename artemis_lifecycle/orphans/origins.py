@@ -1,5 +1,5 @@
-"""What a file's name tells of a file that nothing references. Pure guesses by the names that Iceberg's writers give;
-nothing is deleted or kept because of them.
+"""What the name of an unreferenced file suggests about its origin. Pure guesses by the names that Iceberg's writers
+give; nothing is deleted or kept because of them.
 """
 
 from __future__ import annotations

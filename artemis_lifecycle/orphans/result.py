@@ -55,7 +55,7 @@ class OrphanScanResult:
     """A sealed scan. Nothing was changed.
 
     `skipped_in_flight` counts unreferenced files that a writer may still be writing: too young, or a live writer's; the
-    summary tells the two apart.
+    summary shows which.
     """
 
     scan_id: str

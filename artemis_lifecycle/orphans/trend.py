@@ -49,7 +49,7 @@ class ScanPoint:
 
 @dataclass(frozen=True)
 class ScanTrend:
-    """The scans of a table, oldest first. `leaked_per_day`: files that nobody refers to, that come into being each day
+    """The scans of a table, oldest first. `leaked_per_day`: unreferenced files that appear each day
     and grow old; None where two scans are not there yet."""
 
     table: str
@@ -156,14 +156,16 @@ class InFlight:
                 f"{self.too_young + self.live_writers:,} unreferenced files are in flight ({self.share:.1%} of those "
                 f"listed): {self.too_young:,} too young, {self.live_writers:,} of live writers."
             )
-        told = f"For {self.scans} scans in a row more files were skipped than the threshold allows ({self.share:.1%}): "
+        often = (
+            f"For {self.scans} scans in a row more files were skipped than the threshold allows ({self.share:.1%}): "
+        )
         kinds = f"{self.too_young:,} are too young, {self.live_writers:,} belong to live writers"
         if not self.live_writers:
-            return f"{told}{kinds}. Writers leave more behind each day than grows old: look at what crashes."
+            return f"{often}{kinds}. Writers leave more behind each day than grows old: look at what crashes."
         if self.endless:
             names = ", ".join(sorted({beat.writer_id for beat in self.endless}))
-            return f"{told}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."
-        return f"{told}{kinds}. Give long writers a prefix of their own, so that they protect no more than that."
+            return f"{often}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."
+        return f"{often}{kinds}. Give long writers a prefix of their own, so that they protect no more than that."
 
 
 def in_flight(

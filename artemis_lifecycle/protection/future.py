@@ -103,7 +103,7 @@ def evidence(
 def require_no_future(
     newer: Sequence[str], settled: Collection[str], table: str, pointer: str, rules: LocationRules
 ) -> None:
-    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that nobody has settled (`settled`
+    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that no person has settled (`settled`
     are locations)."""
     left = [path for path in newer if normalize(path, rules) not in settled]
     if not left:

@@ -77,7 +77,7 @@ def require_approval(
                 f"{files:,} of {amount.files_in_table:,} files are {files / amount.files_in_table:.1%}, "
                 f"more than {name} {share:.1%}"
             )
-        # A listing that somebody gives may have sizes that mean nothing.
+        # The sizes in an external listing may mean nothing.
         elif amount.bytes_in_table is not None and amount.bytes_in_table > 0 and size / amount.bytes_in_table > share:
             reasons.append(
                 f"{size:,} of {amount.bytes_in_table:,} bytes are {size / amount.bytes_in_table:.1%}, "

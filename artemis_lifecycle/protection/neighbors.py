@@ -160,7 +160,7 @@ class Neighbors:
         return tuple(folder for name in names for folder in self._reached.of(name))
 
     def unread(self) -> Mapping[str, str]:
-        """Tables of which nobody knows where they read, with what stands against reading them."""
+        """Tables whose files are unknown, each with the error that prevents reading it."""
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:

@@ -127,8 +127,8 @@ def owned(
     """Whether a file is below one of `roots` and its path spells its way there plainly.
 
     A path with `.` or `..` in it, one that ends in a slash, one that leads through a symbolic link or one that engines
-    read differently is nobody's: what a delete would hit is not what the text says. `links` remembers, for the length
-    of one look, which folders are reached through a link: most files of a look share theirs.
+    read differently has no owner: a delete would hit another file than the text names. `links` remembers, for the
+    length of one check, which folders are reached through a link: most files of a check share theirs.
     """
     segments = path.split("/")
     if segments[-1] == "" or any(segment in (".", "..") for segment in segments) or ambiguity(path, rules) is not None:

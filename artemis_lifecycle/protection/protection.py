@@ -90,7 +90,8 @@ UNKNOWN_AGE = "unknown_age"
 """The listing does not tell when the file was last modified."""
 
 WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING})
-"""Reasons that end by themselves, or by somebody's act: an expired file that stays for one of them is tried again."""
+"""Reasons that end by themselves, or by an action of another: an expired file that stays for one of them is tried
+again."""
 
 _FULL_LOOKS = 4
 
@@ -330,7 +331,8 @@ class Protection:
 
     def _is_held(self, hold: Hold) -> bool:
         """Whether a hold stops this deletion. One on snapshots stops what deletes their files: an expiration of them;
-        and where nobody names files any more, all else, unless these snapshots are archived or still reach theirs."""
+        and where no record names files any more, all else, unless these snapshots are archived or still reach
+        theirs."""
         held = set(hold.snapshot_ids)
         if not held or held & set(self._deletion.snapshot_ids):
             return True

@@ -216,7 +216,7 @@ class TableState:
 
 
 class DroppedTableState(TableState):
-    """Of a table that was dropped: it reaches nothing, as long as the catalog does not have it again and nobody has
+    """Of a table that was dropped: it reaches nothing, as long as the catalog does not have it again and no one has
     decided that its files stay."""
 
     def __init__(self, context: DeletionContext, deletion: Deletion, dropped: Absence) -> None:
@@ -226,7 +226,7 @@ class DroppedTableState(TableState):
         self._dropped = dropped
 
     def read(self) -> TableMetadata:
-        """The last that is known of it. Raises StalePlan when it is in the catalog, Refused when somebody decided that
+        """The last that is known of it. Raises StalePlan when it is in the catalog, Refused when a person decided that
         its files stay, UnreadableMetadata where that cannot be told."""
         self._dropped.require()
         known = self._context.operations.known_tables.get(self._context.catalog_name, self.table_uuid)

@@ -134,7 +134,7 @@ class _Prefixes:
     """Collects the schemes and authorities (normal form) of many paths, comparing how these begin as they are spelled.
 
     A path without a scheme begins with its slash; one with `//` names its authority up to the next slash. Of `file:/x`
-    the byte after the slash tells that it names none.
+    the byte after the slash shows that it names none.
     """
 
     def __init__(self, rules: LocationRules) -> None:

@@ -4,7 +4,7 @@ files from outside their own locations (add_files, clones), without opening ever
     <root>/reached/tables.json     what is known of each table, by name, with a checksum
 
 It is a cache of what metadata files say, and they never change. A table's folders only become more until it is read
-from nothing again: a folder too many costs a look at that table, one too few would cost a file.
+from nothing again: one folder too many costs a read of that table, one too few would cost a file.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ReachedFolders:
         return beside and pointer.previous_metadata_location is not None
 
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
-        """What a table reaches, or why that cannot be told: its metadata file before does not say what came since."""
+        """What a table reaches, or why that is unknown: its earlier metadata file does not show what came since."""
         try:
             return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:

@@ -35,7 +35,7 @@ def paimon_bounds(
 
     A snapshot is young when its own time is not before `older_than_ms`, or, with `next_timestamp`, when its successor's
     is not, which is how newer Paimon reads it: what was current inside the time lives on. `limit` bounds how many
-    expire at once, counted from the earliest that no ref or hold has `pinned`: those would use it up for ever.
+    expire at once, counted from the earliest that no ref or hold has `pinned`: those would use it up forever.
     """
     count = len(times)
     earliest = next((position for position in range(count) if not pinned[position]), count)

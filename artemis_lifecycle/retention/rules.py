@@ -119,7 +119,7 @@ def decide(
 def ref_ends(
     history: HistoryView, settings: RetentionSettings, now_ms: int, *, tags: Sequence[TagView] = ()
 ) -> Mapping[str, int | None]:
-    """The last instant at which each ref stays under its own terms; None: for ever. `decide` goes by the same.
+    """The last instant at which each ref stays under its own terms; None: forever. `decide` goes by the same.
 
     A hold on the whole table keeps its refs beyond that. A ref whose snapshot is gone ended before now.
     """
@@ -259,7 +259,7 @@ class _Decider:
                 self.ledger.add(Reason("ref", f"{ref.type} {name}", name=name, until_ms=self.ends(ref)), (position,))
 
     def ends(self, ref: Ref) -> int | None:
-        """The last instant at which `ref` stays; None: for ever."""
+        """The last instant at which `ref` stays; None: forever."""
         if ref.name == MAIN_BRANCH:
             return None
         age = self.max_ref_age if ref.max_ref_age_ms is None else ref.max_ref_age_ms
@@ -270,7 +270,7 @@ class _Decider:
         recorded = None if tag.retain_ms is None else tag.created_at_ms + tag.retain_ms
         if tag.max_ref_age_ms is not None or ref.max_ref_age_ms is None:
             return recorded
-        # The record does not say what stood on the tag, so somebody may have lengthened it since: the later counts.
+        # The record does not have the tag's own age, which may have been extended since: the later one counts.
         return None if own is None or recorded is None else max(own, recorded)
 
     # --- branches, as RemoveSnapshots keeps them --------------------------------------------------------------------
@@ -388,7 +388,7 @@ class _Decider:
             )
         for name in sorted(retained):
             ref = retained[name]
-            # Paimon has no such settings; where a ref has them, somebody asked for them.
+            # Paimon has no such settings; where a ref has them, a person set them.
             if ref.is_branch and (ref.max_snapshot_age_ms, ref.min_snapshots_to_keep) != (None, None):
                 self._keep_branch(ref, None, 1)
         count = len(self.ids)
@@ -430,7 +430,7 @@ class _Decider:
         for hold in self.holds:
             if hold.kind == "consumer" and hold.snapshot_ids:
                 found = [self.position[i] for i in hold.snapshot_ids if i in self.position]
-                # A position that is gone cannot be told from those before it: everything stays.
+                # A position that is gone cannot be distinguished from those before it: everything stays.
                 yield hold, min(found, default=0)
 
     def keep_held(self) -> None:

@@ -1,4 +1,4 @@
-"""Calendar thinning: keep hourly for a day, daily for a month, monthly for ever.
+"""Calendar thinning: keep hourly for a day, daily for a month, monthly forever.
 
 Thinning only ever adds: of each calendar bucket (in UTC) it keeps the newest snapshot, for as long as the tier says.
 What a rule keeps, stays as well; so nothing inside a window is thinned out.
@@ -26,7 +26,7 @@ Unit = Literal["hour", "day", "week", "month", "year"]
 
 @dataclass(frozen=True)
 class ThinningTier:
-    """The newest snapshot of each calendar `every` stays for `for_ms` after its commit; None: for ever."""
+    """The newest snapshot of each calendar `every` stays for `for_ms` after its commit; None: forever."""
 
     every: Unit
     for_ms: int | None = None
@@ -37,7 +37,7 @@ HOURLY_DAILY_MONTHLY = (
     ThinningTier("day", 30 * _DAY_MS),
     ThinningTier("month"),
 )
-"""Hourly for a day, daily for a month (30 days), monthly for ever."""
+"""Hourly for a day, daily for a month (30 days), monthly forever."""
 
 
 def thinned(

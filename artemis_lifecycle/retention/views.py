@@ -46,7 +46,7 @@ class HoldView:
 
 @dataclass(frozen=True)
 class TagView:
-    """A tag as it was made: its life counts from `created_at_ms`; `retain_ms` None is for ever.
+    """A tag as it was made: its life counts from `created_at_ms`; `retain_ms` None is forever.
 
     It speaks for the table's ref of that name only while that ref is a tag on the same snapshot and, where
     `max_ref_age_ms` says what was written on it, still says so: a tag moved or altered since then has its own terms.
@@ -60,7 +60,7 @@ class TagView:
 
 
 def view_of(metadata: TableMetadata | SnapshotHistory) -> HistoryView:
-    """The history that `metadata` tells."""
+    """The history in `metadata`."""
     return HistoryView(
         snapshots=[SnapshotView(s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms) for s in metadata.snapshots],
         refs=metadata.refs,

@@ -86,7 +86,7 @@ class Progress:
     """Where one table is in one window.
 
     `planned` and `scanned` say that a plan and an orphan scan with its deletion ended in this window, for real and
-    whoever ran them. `plan_needs` is the step that the uncommitted plan needs next; None without such a plan, and for
+    by any caller. `plan_needs` is the step that the uncommitted plan needs next; None without such a plan, and for
     an empty one. `plans_due` are committed plans whose grace is over. `orphans_due` says that, at the rate at which the
     table leaks, it is time for a scan. `under_way` waits or runs; `canceled` steps were canceled by hand.
     """

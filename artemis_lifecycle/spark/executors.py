@@ -104,8 +104,8 @@ def _within(spark: SparkSession, seconds: float) -> tuple[ExecutorPython, ...] |
         context.addJobTag(_TAG)
         try:
             tasks = max(1, min(_MOST, context.defaultParallelism))
-            told = context.parallelize(range(tasks), tasks).mapPartitions(_question()).collect()
-            answers.append(tuple(dict.fromkeys(ExecutorPython(*each) for each in told)))
+            found = context.parallelize(range(tasks), tasks).mapPartitions(_question()).collect()
+            answers.append(tuple(dict.fromkeys(ExecutorPython(*each) for each in found)))
         except Exception as error:
             failures.append(error)
         finally:

@@ -42,7 +42,7 @@ _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 def java_errors(table: str | None = None) -> Iterator[None]:
     """Run what works through the JVM; what other systems did to it comes out as a LifecycleError, not as a Java trace.
 
-    What is none of these stays what it is: it is a defect, and its trace tells where.
+    Any other error is a defect, and its trace shows where.
     """
     try:
         yield
@@ -56,7 +56,7 @@ def java_errors(table: str | None = None) -> Iterator[None]:
 
 
 def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None:
-    """The error of this project that tells what came out of the JVM; None where none does."""
+    """This project's error for an exception of the JVM; None for an unknown one."""
     if not _chain(error):
         return None
     names, states = set(class_names(error)), sql_states(error)

@@ -56,7 +56,7 @@ def session_conf(
     conf = {
         "spark.app.name": "artemis-lifecycle",
         "spark.master": config.spark.master,
-        # As an option of the JVM, because most of what a start-up says is said before a session could be told not to.
+        # As an option of the JVM, because most startup messages come before a session could silence them.
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J}",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -99,7 +99,7 @@ def local_cores(master: str) -> int | None:
 def live_session() -> SparkSession | None:
     """The session that is alive in this process, if any; `getOrCreate` would take it and ignore its jars.
 
-    Raises EnvironmentMissing where pyspark is told to connect to a server instead of a JVM of its own.
+    Raises EnvironmentMissing where pyspark is set to connect to a server instead of its own JVM.
     """
     if os.environ.get("SPARK_REMOTE"):
         raise EnvironmentMissing(

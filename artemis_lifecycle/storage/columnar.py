@@ -149,7 +149,7 @@ def naming(kind: str, path: str) -> Iterator[None]:
 
 
 def _require_text_names(fields: Iterable[pa.Field]) -> None:
-    """Raise UnicodeDecodeError where a name is not UTF-8: Arrow does so only when somebody asks for the name."""
+    """Raise UnicodeDecodeError where a name is not UTF-8: Arrow does so only when the name is read."""
     for field in fields:
         _ = field.name
         _require_text_names(field.type.field(each) for each in range(field.type.num_fields))

@@ -26,7 +26,7 @@ _LONGEST = 255  # Bytes of a name, on every file system of Linux.
 _CLOCK_BOOTTIME = 7  # As `instants.elapsed`: it goes on while the machine is suspended.
 _STATX_BASIC_STATS = 0x7FF
 FOLLOW, NO_FOLLOW = 0, 0x100
-"""Whether a look at a symbolic link is one at what it leads to."""
+"""Whether to follow a symbolic link."""
 _MODE, _SIZE, _MTIME, _MTIME_NS = 28, 40, 112, 120  # struct statx, in bytes; statx(2).
 _S_IFMT, _S_IFREG = 0o170000, 0o100000
 

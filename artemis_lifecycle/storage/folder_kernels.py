@@ -17,7 +17,7 @@ _FLAGS = types.boolean[::1]
 
 @njit(types.void(_BYTES, _LONGS, _OUT, _FLAGS, _FLAGS), cache=True, nogil=True)
 def by_folder(data: Any, offsets: Any, names: Any, first: Any, cut: Any) -> None:
-    """Where in `data` the name of each path begins (`names`), or -1 where what the name is cannot be told without its
+    """Where in `data` the name of each path begins (`names`), or -1 where the name is ambiguous without its
     folder, as `location.folder_and_name` has it; whether a path is the `first` of its folder's, as they come; and
     whether `?` or `#` is in its name, where some readers `cut` it."""
     before, before_size = np.int64(0), np.int64(-1)

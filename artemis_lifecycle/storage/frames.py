@@ -63,7 +63,7 @@ class FramePart:
 
 @dataclass(frozen=True)
 class SealedFrame:
-    """A frame as its seal tells of it. `schema` is what Spark calls a simple string."""
+    """A frame as its seal describes it. `schema` is what Spark calls a simple string."""
 
     folder: str
     schema: str
@@ -153,7 +153,7 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
         return None
     try:
         seal = json.loads(stores.read(path))
-        seal.pop("digest", None)  # Seals of before were told it.
+        seal.pop("digest", None)  # Older seals have it.
         parts = tuple(FramePart(**part) for part in seal.pop("parts"))
         return SealedFrame(**{**seal, "folder": folder, "parts": parts})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -10,8 +10,8 @@ A path is the string exactly as metadata records it. A location is its normal fo
 - no percent-decoding, no case folding besides the scheme, no Unicode normalization: names that only look alike are
   different files.
 
-Two paths with one location are one file. A location is for comparing: I/O goes by the path, since S3 tells `a//b` from
-`a/b`. Relative paths have no location and come back unchanged.
+Two paths with one location are one file. A location is for comparing: I/O goes by the path, since S3 distinguishes
+`a//b` from `a/b`. Relative paths have no location and come back unchanged.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ to stay bounded."""
 
 
 def folder_and_name(path: str) -> tuple[str, str] | None:
-    """The folder of a path and a plain name in it; None where what the name is cannot be told without its folder, or
+    """The folder of a path and a plain name in it; None where the name is ambiguous without its folder, or
     the other way round (`s3://b`, `a//b`, `.`)."""
     folder, _, name = path.rpartition("/")
     if not folder or folder[-1] == "/" or name in ("", ".", ".."):

@@ -81,7 +81,7 @@ class ByFolder:
         return cls(data, offsets, names, np.flatnonzero(first), cut)
 
     def folder(self, row: int) -> str | None:
-        """The folder of a path, without its last slash; None where it cannot be told apart."""
+        """The folder of a path, without its last slash; None where name and folder are ambiguous."""
         name = int(self.names[row])
         return None if name < 0 else self.data[int(self.offsets[row]) : name - 1].tobytes().decode()
 
@@ -89,7 +89,7 @@ class ByFolder:
 def looks(
     paths: pa.Array, opened: Callable[[str], int | None]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
-    """Which of the paths are plain files, as far as a look tells at once, with their sizes and times (microseconds).
+    """Which of the paths are plain files, as far as one system call shows, with their sizes and times (microseconds).
     `opened` gives a folder's descriptor, or None where it is not to be worked in so."""
 
     from artemis_lifecycle.storage import disk_kernels

@@ -57,7 +57,7 @@ class TokenBucket:
             return 0.0
         with self._lock:
             self._fill()
-            # Debt, rather than waiting first and filling after: a piece above the bucket's size must not wait for ever.
+            # Debt, rather than waiting first and filling after: a piece above the bucket's size must not wait forever.
             self._tokens -= tokens
             wait = max(0.0, -self._tokens / self.rate)
         if wait:
@@ -111,7 +111,7 @@ _DRAW = _STATEMENT.format(name=":name", cost=":cost")
 
 
 def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
-    """What a catalog of Spark is told, for the paced clients of its S3FileIO to draw from the bucket. `jdbc` is the
+    """Settings of a Spark catalog by which the paced clients of its S3FileIO draw from the bucket. `jdbc` is the
     address, user and password for the JVM; None, for one that JDBC cannot reach, is a bucket of each JVM's own."""
     url, user, password = jdbc or (None, None, None)
     options: dict[str, object] = {
@@ -133,7 +133,7 @@ class SharedPace:
     I.371), its state in one row of Postgres.
 
     Where Postgres does not answer, what one process may do by itself (`alone`, requests a second) holds instead: a
-    store must not wait for a database for ever, nor be asked without measure.
+    store must not wait for a database forever, nor be asked without measure.
     """
 
     def __init__(self, settings: PaceSettings, alone: float | None) -> None:

@@ -152,7 +152,7 @@ class Stores:
 
     def there(self, paths: pa.Array) -> NDArray[np.bool_]:
         """At which of these paths on this machine's disk something stands. Where most have nothing this is much cheaper
-        than looks, or deletes, that say so of each."""
+        than checks, or deletes, that report each."""
         return self._local.there(paths)
 
     def open(self, path: str) -> BinaryIO:
@@ -339,7 +339,7 @@ class Stores:
         return self._store(path).archive(path, storage_class)
 
     def thaw(self, path: str, *, days: int, retrieval: str = "Bulk") -> None:
-        """Ask that an archived file be readable for so many days, soon or (S3) after hours: `archive_state` tells.
+        """Ask that an archived file be readable for so many days, soon or (S3) after hours: see `archive_state`.
         Asking again changes nothing while it is under way, and afterwards lengthens it. Raises MissingFile."""
         self._store(path).thaw(path, days, retrieval)
 

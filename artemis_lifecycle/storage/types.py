@@ -165,7 +165,7 @@ class Store(Protocol):
         storage_class: str | None,
         verify: Callable[[int, str], None],
     ) -> None:
-        """Replace `path` by `chunks`. `verify(size, checksum)` is told what reads back and raises to refuse the copy,
+        """Replace `path` by `chunks`. `verify(size, checksum)` gets what reads back and raises to refuse the copy,
         which then does not stay at `path`."""
         ...
 

@@ -10,7 +10,7 @@ import pytest
 from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_for_test
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, told
+from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, walk_event
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, said, with_tables, written
@@ -57,7 +57,7 @@ class Walked:
         self.before = self.history()
         self.dry = project.run("whole_walk", TABLE)
         logs = project.instance.all_logs(self.dry.run_id)
-        self.events = [event for entry in logs if (event := told(TABLE, entry)) is not None]
+        self.events = [event for entry in logs if (event := walk_event(TABLE, entry)) is not None]
         self.between = self.history()
         self.files = self.stored()
         self.real = project.run("whole_walk", TABLE, dry_run=False)

@@ -75,7 +75,7 @@ def _map_entry(
     if rewritten is None:
         if live:
             raise not_copied("A delete file", live_path)
-        # An entry that says "deleted" names a file that nobody reads: its bounds only must not name a live path.
+        # An entry that says "deleted" names a file that is not read: only its bounds must not name a live path.
         _map_bounds(file, names, *_single_path(file, names, mapped))
         return
     file[names["file_size_in_bytes"]] = rewritten.size_in_bytes

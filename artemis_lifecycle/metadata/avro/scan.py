@@ -1,7 +1,7 @@
 """Scanning Avro records for a few fields, without building the others. Source: the Avro specification.
 
 A schema becomes a small program of skips and takes, which a compiled loop runs once per record: a manifest's bounds,
-counts and partition values are stepped over where they lie, and a path is an offset and a length until somebody wants
+counts and partition values are stepped over where they lie, and a path is an offset and a length until it is read
 it as a string. Ten times as fast as a reader that builds records.
 
 What the program cannot follow (recursive types, unions inside what is taken) is `None`: the caller reads it the slow

@@ -1,5 +1,5 @@
 """A Redis in front of the index's segments, for object stores that answer slowly. Belongs here: asking it and filling
-it. Does not belong: believing it; whoever reads through it compares checksums that came from elsewhere.
+it. Does not belong: trusting it: readers compare checksums from elsewhere.
 
 A Redis that is away, full or wrong costs time, never an answer.
 """

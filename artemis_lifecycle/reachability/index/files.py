@@ -66,7 +66,7 @@ def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
         [_entries(view, doomed, last), _manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)]
     )
     # One location may be named as several kinds (a Puffin file with statistics beside deletion vectors), and a manifest
-    # stand there under two spellings: whoever keeps it as any, keeps it.
+    # appear there under two spellings: a file kept under one is kept.
     held = above_entries(view, kept_manifests, gone)
     rows = not_among_entries(view, named.hashes, kept_manifests)
     found = _one_per_location(view, named.only(rows[~np.isin(named.hashes[rows], held)]))

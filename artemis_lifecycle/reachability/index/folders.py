@@ -54,6 +54,6 @@ def _of_segment(view: IndexView, number: int) -> set[str]:
 
 
 def _folders(paths: pa.Array) -> set[str]:
-    # Paths come in runs of one folder: the first of each tells it.
+    # Paths come in runs of one folder: the first of each shows it.
     firsts = paths.take(pa.array(ByFolder.of(paths).starts))
     return {path.rpartition("/")[0] for path in firsts.to_pylist()}

@@ -32,7 +32,7 @@ class Held:
 def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
     """What each choice of snapshots (ids) reaches: distinct files and their bytes, counted without naming one.
 
-    Files are told apart by the hashes of their locations; statistics files are left out, as one in a thousand.
+    Files are distinguished by the hashes of their locations; statistics files are left out, as one in a thousand.
     """
     state = view.state
     chosen = [view.chosen(ids) for ids in choices]

@@ -67,7 +67,7 @@ class Manifests:
         )
 
     def keys(self) -> pa.Array:
-        """What tells manifests apart: path and length."""
+        """What identifies a manifest: path and length."""
         return pc.binary_join_element_wise(
             self.paths, pc.cast(pa.array(self.lengths), pa.large_string()), pa.scalar("\n", pa.large_string())
         )

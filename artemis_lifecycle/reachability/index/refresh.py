@@ -110,7 +110,7 @@ def _brought_up(
         rebuilt=partial(rebuild, index, metadata, spark),
     )
     if not view.in_order():
-        # The metadata tells its snapshots in another order than it did: lanes would not rise any more.
+        # The metadata lists its snapshots in another order than before: lanes would not rise any more.
         return rebuild(index, metadata, spark)
     # An older metadata file (a plan's base, say) is looked at, and what newer ones said is not forgotten for it.
     if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:

@@ -101,7 +101,7 @@ class IndexState:
         rows = rows[self.segment_of[numbers[rows]] != UNREAD]
         for name in ("existing", "added", "deleted"):
             recorded, held = getattr(found, name)[rows], getattr(self.manifests, name)[numbers[rows]]
-            # Of a manifest that nobody had to open, a count that its list left out is still unknown.
+            # The counts that a manifest list leaves out are unknown until the manifest is read.
             wrong = np.flatnonzero((recorded >= 0) & (held >= 0) & (recorded != held))
             if len(wrong):
                 row = int(rows[wrong[0]])

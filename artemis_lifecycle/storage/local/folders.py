@@ -53,7 +53,7 @@ class OpenFolder:
         return stored(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def has(self, path: str) -> bool:
-        """Whether anything is there, as far as can be told without an error: the answer to a look that finds nothing
+        """Whether anything is there, as far as is known without an error: the answer to a look that finds nothing
         is the dearest part of it in Python."""
         name = self._turn_to(path)
         if name is None:

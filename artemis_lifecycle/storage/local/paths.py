@@ -29,7 +29,7 @@ def local_path(path: str) -> str:
 
 def through_link(path: str, root: str) -> bool:
     """Whether a folder between the folder `root` and the local file `path` is a symbolic link: what is behind it
-    belongs to somebody else, as in a listing. `root` itself may be reached through links. False on other stores."""
+    belongs to another owner, as in a listing. `root` itself may be reached through links. False on other stores."""
     if split(path).scheme not in ("", "file"):
         return False
     try:

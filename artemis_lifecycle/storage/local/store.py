@@ -51,7 +51,7 @@ def _at_once_opened(path: str, flags: int) -> int:
 
 
 class LocalStore:
-    """A listing never follows a symbolic link and never shows one: what is behind it belongs to somebody else, and
+    """A listing never follows a symbolic link and never shows one: what is behind it belongs to another owner, and
     deleting the link would take live files away from their path. Reading through a link works.
     """
 
@@ -199,7 +199,7 @@ class LocalStore:
 
         done = many_files.unlink(paths, opened, end)
         removals = Removals(np.full(len(paths), REMOVED, np.int8))
-        # Of what the system did not simply take away, a look at each says why.
+        # For each file that the system did not delete, a check says why.
         for row in np.flatnonzero(done != many_files.DELETED).tolist():
             path = paths[row].as_py()
             tried = done[row] != many_files.NOT_TRIED and elapsed() < end

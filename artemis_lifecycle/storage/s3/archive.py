@@ -29,7 +29,7 @@ class Archive:
         if found.get("StorageClass") in ARCHIVE_CLASSES:
             return False
         # Onto itself, and only what was looked at: a copy in one request keeps the object's own metadata, one in parts
-        # has to be told.
+        # has to be asked.
         if self._uploads.copied(path, path, found, storage_class, Metadata=found.get("Metadata", {})) is None:
             raise StorageError(
                 "The S3 server will not copy the object onto itself, so that it cannot change its storage class",
@@ -68,11 +68,11 @@ class Archive:
             return None
         if found.get("StorageClass") not in ARCHIVE_CLASSES:
             return ArchiveState(archived=False, readable=True)
-        told = found.get("Restore", "")
-        until = re.search(r'expiry-date="([^"]+)"', told)
+        restore = found.get("Restore", "")
+        until = re.search(r'expiry-date="([^"]+)"', restore)
         return ArchiveState(
             archived=True,
-            readable='ongoing-request="false"' in told,
-            thawing='ongoing-request="true"' in told,
+            readable='ongoing-request="false"' in restore,
+            thawing='ongoing-request="true"' in restore,
             readable_until=None if until is None else parsedate_to_datetime(until[1]).astimezone(UTC),
         )

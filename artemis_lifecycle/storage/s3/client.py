@@ -90,7 +90,7 @@ def prepared(client: Any, settings: StoreSettings) -> Any:
         require_time()
 
     def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
-        # What comes back is known only now, and paid for by whoever asks next.
+        # The size of the answer is known only now; the next request pays for it.
         if shared is not None and response_dict is not None and response_dict.get("body") is not None:
             shared_pace(shared, rate).carry(int(response_dict["headers"].get("content-length") or 0))
 

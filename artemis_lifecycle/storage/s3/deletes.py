@@ -137,7 +137,7 @@ class Deletes:
         }
         strangers = refused.keys() - set(keys)
         if strangers:
-            # Which of ours it means cannot be told, so none of ours counts as deleted.
+            # It does not say which key it means, so none counts as deleted.
             code, message = refused[min(strangers)]
             return dict.fromkeys(keys, (code, f"{message} (for another key than asked: {min(strangers)!r})"))
         return refused

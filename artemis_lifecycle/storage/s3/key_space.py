@@ -10,7 +10,7 @@ _QUESTIONS, _MOST_QUESTIONS = 8, 400
 
 class Stems:
     """Beginnings of keys that lie far enough apart to list what is between them at once. Each is found by asking for
-    the first key behind a place: how many keys have one nobody knows."""
+    the first key behind a place: how many keys have one is unknown."""
 
     def __init__(self, first: Callable[[str], str | None], folder: str) -> None:
         self._first = first
