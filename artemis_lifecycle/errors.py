@@ -143,6 +143,10 @@ class ApprovalNeeded(Refused):
     """A guard on files, bytes or share of the table waits for a person."""
 
 
+class Held(Refused):
+    """A hold covers the table, or snapshots of it."""
+
+
 class GraceNotOver(Refused):
     """The plan's grace period is still running."""
 

@@ -254,11 +254,14 @@ class _Peer(_Side):
 
 class _Ours(_Side):
     def __init__(self, spark: SparkSession, job: Job) -> None:
-        from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
+        from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
         from artemis_lifecycle.lifecycle import Lifecycle
 
-        uri = EmbeddedPostgres(Path(job.home)).uri(CATALOGS)
         self.folder = Path(job.work) / "state" / uuid.uuid4().hex
+        # Without plans of earlier runs, whose files are gone.
+        self.server, self.database = EmbeddedPostgres(Path(job.home)), f"bench_{self.folder.name}"
+        self._execute(f"CREATE DATABASE {self.database}")
+        uri = self.server.uri(self.database)
         self.copies = self.folder / "copies"
         self.copies.mkdir(parents=True)
         self.catalog = f"bench_{self.folder.name}"
@@ -270,7 +273,7 @@ class _Ours(_Side):
                     for tier in ("live", "cold")
                 },
                 "operations": {"uri": uri, "root": f"file://{self.folder}/root"},
-                "defaults": {"retention": {"rule": "iceberg"}},
+                "defaults": {"retention": {"rule": "iceberg"}, "cold_tier": {"enabled": False}},
                 "spark": {"master": f"local[{job.cores}]"},
             }
         )
@@ -308,6 +311,15 @@ class _Ours(_Side):
 
         return work
 
+    def _execute(self, statement: str) -> None:
+        import psycopg2
+
+        connection = psycopg2.connect(self.server.uri("postgres", driver="postgresql"))
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(statement)
+        connection.close()
+
     def _name(self, table: Table) -> str:
         return f"bench.t_{table.table_uuid.replace('-', '')}"
 
@@ -340,6 +352,7 @@ class _Ours(_Side):
 
     def close(self) -> None:
         self.lifecycle.close()
+        self._execute(f"DROP DATABASE {self.database} WITH (FORCE)")
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -5,7 +5,7 @@ from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses
-from artemis_lifecycle.defs.common import Changes
+from artemis_lifecycle.defs.common import Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -19,6 +19,7 @@ ARCHIVED_FILES = {
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Move what only cold snapshots past their retention read, into the archive's storage class."""
     with as_dagster_failure() as watch:
@@ -50,6 +51,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Read the cold files that are due, compare checksums, copy lost ones again while live has them."""
     with as_dagster_failure() as watch:
@@ -89,6 +91,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Look how far the table's thaws are: readable, over, or lapsed."""
     with as_dagster_failure() as watch:
@@ -103,6 +106,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete for good what was in quarantine for longer than its retention."""
     with as_dagster_failure() as watch:
@@ -121,6 +125,7 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Scan what dropped tables have left whose time is over, and delete what was approved."""
     with as_dagster_failure() as watch:
@@ -155,6 +160,7 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
 
 
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})
+@waiting_op
 def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete the records of what was done longer ago than `records` of lifecycle.yaml says."""
     with as_dagster_failure() as watch:
@@ -171,6 +177,7 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
 
 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@waiting_op
 def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Publish what is pending, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
     with as_dagster_failure() as watch:

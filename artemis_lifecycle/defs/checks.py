@@ -84,7 +84,7 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
     if not newest:
         return _result(False, "The table's history was never materialised.")
     pinned = newest[0].asset_materialization
-    seen = pinned.metadata["metadata_location"] if pinned is not None else None
+    seen = pinned.metadata.get("metadata_location") if pinned is not None else None
     age = now - datetime.fromtimestamp(newest[0].timestamp, tz=UTC)
     current = seen == ui_metadata.place(history.metadata_location)
     return _result(

@@ -1,14 +1,27 @@
-"""What every asset of the walk is declared with."""
+"""What every asset of the walk is declared with, and how a step that waits ends."""
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from dagster import AssetExecutionContext, AssetKey, Config, MaterializeResult
+from dagster import (
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    Config,
+    MaterializeResult,
+    OpExecutionContext,
+    asset,
+)
 from pydantic import Field
 
-from artemis_lifecycle.defs.failures import RETRIES
+from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedError, Waiting
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.escaping import terminal
@@ -48,6 +61,80 @@ def delete_each(
     return reports, [(each, terminal(str(why))) for each, why in refused]
 
 
+NIGHTLY_WALK = "nightly_walk"
+"""The job that does every due step of a table in one run."""
+
+NO_PERSON_NEEDED = "no_person_needed"
+
+
+def walk_asset(
+    group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
+) -> Callable[[Callable[..., Materialized]], AssetsDefinition]:
+    """`@asset` for a step of the walk. Its result says its `outcome`. A step that waits ends green with `waiting`.
+
+    `changes`: the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a person.
+    """
+
+    def decorate(compute: Callable[..., Materialized]) -> AssetsDefinition:
+        name = compute.__name__
+
+        @wraps(compute)
+        def step(context: AssetExecutionContext, **arguments: Any) -> Materialized:
+            try:
+                result = compute(context, **arguments)
+            except Waiting as waiting:
+                result = Materialized(metadata=_waiting(context, waiting))
+            except NotGovernedError:
+                why = "no entry of lifecycle.yaml governs the table; a backfill leaves it alone"
+                result = Materialized(metadata={"outcome": "not_governed", "why": why})
+            said: dict[str, Any] = dict(result.metadata or {})
+            stays = "refused" in said or "paused" in said
+            done = "dry_run" if said.get("dry_run") is True else "waiting" if stays else "done"
+            outcome = str(said.setdefault("outcome", done))
+            checks = [_person_check(said)] if changes else None
+            return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks)
+
+        warns = "Warns while the step waits for a person."
+        specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
+        arguments = declared(group, kinds, deps)
+        made: AssetsDefinition = asset(**arguments, check_specs=specs if changes else None)(step)
+        return made
+
+    return decorate
+
+
+def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
+    """An op's function, which ends green with the outcome `waiting` where it waits."""
+
+    @wraps(compute)
+    def step(context: OpExecutionContext, **arguments: Any) -> None:
+        try:
+            compute(context, **arguments)
+        except Waiting as waiting:
+            context.add_output_metadata(_waiting(context, waiting))
+
+    return step
+
+
+def _waiting(context: AssetExecutionContext | OpExecutionContext, waiting: Waiting) -> dict[str, Any]:
+    error = waiting.error
+    context.log.warning(terminal(str(error)))
+    kind = type(error).__name__
+    context.instance.add_run_tags(context.run.run_id, {OUTCOME_TAG: "waiting", WAITS_FOR_TAG: kind})
+    said = {"outcome": "waiting", "waits_for": kind, "why": terminal(str(error)), "next": terminal(error.hint or "")}
+    return {key: value for key, value in said.items() if value}
+
+
+def _person_check(said: dict[str, Any]) -> AssetCheckResult:
+    needed = said.get("waits_for") in {each.__name__ for each in FOR_A_PERSON}
+    return AssetCheckResult(
+        check_name=NO_PERSON_NEEDED,
+        passed=not needed,
+        severity=AssetCheckSeverity.WARN,
+        description=said["why"] if needed else None,
+    )
+
+
 def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
     """The arguments of `@asset` that follow from an asset's place in the walk."""
     return {
@@ -62,5 +149,8 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
 
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
-    """This run's `Lifecycle`, and the table that is its partition."""
-    return resource.get(), table_of(context.partition_key)
+    """This run's `Lifecycle`, and the table that is its partition. Raises NotGovernedError in a backfill."""
+    lifecycle, table = resource.get(), table_of(context.partition_key)
+    if BACKFILL_TAG in context.run.tags and lifecycle.config.entry(table) is None:
+        raise NotGovernedError
+    return lifecycle, table

@@ -1,8 +1,8 @@
 """The assets that rewrite what the table holds, without changing what it says."""
 
-from dagster import AssetExecutionContext, asset
+from dagster import AssetExecutionContext
 
-from artemis_lifecycle.defs.common import Changes, Materialized, declared, opened
+from artemis_lifecycle.defs.common import Changes, Materialized, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
@@ -10,7 +10,7 @@ from artemis_lifecycle.escaping import terminal
 GROUP = "compaction"
 
 
-@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The table's manifests: many small ones rewritten into few, where their average size asks for it."""
     with as_dagster_failure() as watch:
@@ -21,15 +21,18 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
             "dry_run": config.dry_run,
             "needed": done.needed,
             "why": terminal(done.why),
-            "manifests_rewritten": done.rewritten_manifests,
-            "manifests_added": done.added_manifests,
+            **(
+                {"would_rewrite": done.needed}
+                if config.dry_run
+                else {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}
+            ),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
         }
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The table's data files: small ones rewritten into larger ones, deletes applied, within the bandwidth budget."""
     with as_dagster_failure() as watch:
@@ -40,11 +43,17 @@ def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleRes
             "dry_run": config.dry_run,
             "needed": done.needed,
             "why": terminal(done.why),
-            "files_rewritten": done.rewritten_files,
-            "files_added": done.added_files,
-            "files_failed": done.failed_files,
-            "delete_files_removed": done.removed_delete_files,
-            "bytes_rewritten": done.rewritten_bytes,
+            **(
+                {"would_rewrite": done.needed}
+                if config.dry_run
+                else {
+                    "files_rewritten": done.rewritten_files,
+                    "files_added": done.added_files,
+                    "files_failed": done.failed_files,
+                    "delete_files_removed": done.removed_delete_files,
+                    "bytes_rewritten": done.rewritten_bytes,
+                }
+            ),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
         }

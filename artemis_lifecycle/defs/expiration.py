@@ -1,9 +1,9 @@
 """The assets from a table's history to the deletion of what its expired snapshots alone reached."""
 
-from dagster import AssetExecutionContext, asset
+from dagster import AssetExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, declared, delete_each, opened
+from artemis_lifecycle.defs.common import Changes, Materialized, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
@@ -15,7 +15,7 @@ from artemis_lifecycle.spark.sql import literal
 GROUP = "expiration"
 
 
-@asset(**declared(GROUP, {"iceberg", "python"}))
+@walk_asset(GROUP, {"iceberg", "python"})
 def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Snapshots, refs and snapshot log of the table, pinned to the metadata file that the catalog names."""
     with as_dagster_failure() as watch:
@@ -40,7 +40,7 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file that the snapshots kept by the table's policy reach: data, deletes, manifests, lists, statistics."""
     with as_dagster_failure() as watch:
@@ -61,7 +61,7 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",)))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",))
 def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """What an expiration would remove, sealed: snapshots, refs, each file with its size and reason. Changes nothing."""
     with as_dagster_failure() as watch:
@@ -93,7 +93,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",)))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",), changes=True)
 def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves.
 
@@ -142,7 +142,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",)))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",), changes=True)
 def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace.
 
@@ -159,10 +159,16 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
         metadata={
             "plan_id": done.plan_id,
             "dry_run": done.dry_run,
-            "snapshots_expired": done.snapshots_removed,
-            "refs_expired": done.refs_removed,
-            "snapshots_overtaken": len(done.overtaken),
-            "attempts": done.attempts,
+            **(
+                {"would_expire_snapshots": done.snapshots_removed, "would_expire_refs": done.refs_removed}
+                if done.dry_run
+                else {
+                    "snapshots_expired": done.snapshots_removed,
+                    "refs_expired": done.refs_removed,
+                    "snapshots_overtaken": len(done.overtaken),
+                    "attempts": done.attempts,
+                }
+            ),
             "metadata_location": ui_metadata.place(done.metadata_location),
             "files_due_at": ui_metadata.instant(done.due_at),
             "seconds": watch.seconds,
@@ -170,7 +176,7 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",)))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",), changes=True)
 def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The deletion, journalled in batches, of the files of every committed plan whose grace is over.
 

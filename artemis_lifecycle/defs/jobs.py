@@ -7,6 +7,7 @@ from typing import Any
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive
+from artemis_lifecycle.defs.common import NIGHTLY_WALK
 from artemis_lifecycle.scheduling.maintenance_window import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -18,6 +19,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
         "compacted_manifests",
         "compacted_data_files",
     ),
+    NIGHTLY_WALK: ("cold_tier_snapshots", "expiration_commit", "physical_deletion", "orphan_deletion"),
     Step.HANDOFF: ("cold_tier_snapshots",),
     Step.COMMIT: ("expiration_commit",),
     Step.DELETION: ("physical_deletion",),
@@ -51,6 +53,20 @@ whole_walk = _job(
     "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
     "dry_run is false.",
     AssetSelection.all(),
+)
+nightly_walk = _job(
+    NIGHTLY_WALK,
+    "Every due step of a table in one run: plan, handoff, commit, due deletions, orphans. Steps that change or delete "
+    "only report, unless their dry_run is false.",
+    _assets(
+        "expiration_plan",
+        "cold_tier_snapshots",
+        "expiration_commit",
+        "physical_deletion",
+        "object_listing",
+        "orphan_scan",
+        "orphan_deletion",
+    ),
 )
 plan = _job(
     Step.PLAN,
@@ -92,6 +108,7 @@ dropped_tables, records, result_tables = archive.dropped_tables, archive.records
 
 ALL = (
     whole_walk,
+    nightly_walk,
     plan,
     handoff,
     commit,

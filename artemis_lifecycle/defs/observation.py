@@ -1,9 +1,9 @@
 """The assets that only look: who wrote what and why, which schemas there were, how healthy the table is."""
 
-from dagster import AssetExecutionContext, asset
+from dagster import AssetExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Materialized, declared, opened
+from artemis_lifecycle.defs.common import Materialized, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.lineage.ledger import COLUMNS as LEDGER_COLUMNS
@@ -12,7 +12,7 @@ from artemis_lifecycle.lineage.ledger import LEDGER
 GROUP = "observation"
 
 
-@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Who wrote each snapshot that the table ever had, when and why: its commits' summaries, kept after they expire."""
     with as_dagster_failure() as watch:
@@ -32,7 +32,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "python"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "python"}, ("snapshot_history",))
 def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The schemas that the table has had, what each changed, and the snapshots that used it."""
     with as_dagster_failure() as watch:
@@ -51,7 +51,7 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark"}, ("snapshot_history",)))
+@walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Small files, deletes, manifests and metadata: what makes reading the table slow."""
     with as_dagster_failure() as watch:

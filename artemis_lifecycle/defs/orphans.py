@@ -1,23 +1,26 @@
 """The assets that find and delete orphan files: list first, then compare with metadata read after the listing."""
 
-from dagster import AssetExecutionContext, asset
+from dagster import AssetExecutionContext
 
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, declared, delete_each, opened
+from artemis_lifecycle.defs.common import NIGHTLY_WALK, Changes, Materialized, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.heartbeats import SHOWN
 from artemis_lifecycle.orphans.trend import next_scan
 
 GROUP = "orphans"
 
 
-@asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",)))
+@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
 def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Every file under the table's locations, as the store shows them, sealed with the times it was taken between."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
+        if (not_due := _scan_not_due(context, steps, table)) is not None:
+            return not_due
         listing = steps.list_objects(table)
     return Materialized(
         metadata={
@@ -35,11 +38,13 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
     )
 
 
-@asset(**declared(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",)))
+@walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",))
 def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """Listed, and neither reachable by metadata read after the listing, nor young, a live writer's or in a plan."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
+        if (not_due := _scan_not_due(context, steps, table)) is not None:
+            return not_due
         scan = steps.approved_scan(table) or steps.scan_orphans(table, listing=steps.latest_listing(table))
         trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
@@ -72,7 +77,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
     )
 
 
-@asset(**declared(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",)))
+@walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
 def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
     """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes.
 
@@ -82,6 +87,8 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         scan = steps.approved_scan(table) or steps.latest_scan(table)
+        if scan is None and context.job_name == NIGHTLY_WALK:
+            return Materialized(metadata={"outcome": "not_due", "why": "the table has no scan"})
         if scan is None:
             raise NoSuchPlan(
                 "The table has no scan", table=table, untouched="all files", hint="materialise orphan_scan first"
@@ -101,3 +108,17 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             "seconds": watch.seconds,
         }
     )
+
+
+def _scan_not_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> Materialized | None:
+    """The result where `nightly_walk` has no scan to make yet: an approved one waits to be deleted, or the rate at
+    which the table leaks calls for the next one later. None where a scan is due; other jobs scan in each run."""
+    if context.job_name != NIGHTLY_WALK:
+        return None
+    if steps.approved_scan(table) is not None:
+        return Materialized(metadata={"outcome": "not_due", "why": "an approved scan is to be deleted first"})
+    policy = steps.config.policy(table).orphans
+    due = next_scan(steps.scan_trend(table).points, policy.scan_every, policy.min_age)
+    if due is None or due <= steps.operations.clock.now():
+        return None
+    return Materialized(metadata={"outcome": "not_due", "next_scan_at": ui_metadata.instant(due)})

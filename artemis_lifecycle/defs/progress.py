@@ -4,27 +4,31 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from operator import attrgetter
+from typing import Literal
 
 from dagster import DagsterInstance, DagsterRunStatus, RunRecord, RunsFilter
 
 from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
+from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
+from artemis_lifecycle.errors import ApprovalNeeded, LeaseTaken
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
 from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow, Progress, Runs, Step, window_of
 
-WINDOW_TAG = "artemis/window"
-STEP_TAG = "artemis/step"
-PARTITION_TAG = "dagster/partition"
-
-_NOT_FINISHED = [
+NOT_FINISHED = [
     status
     for status in DagsterRunStatus
     if status not in (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 ]
 
 _BY_NAME = {step.value: step for step in Step}
+_WAITS_FOR: dict[str, Literal["approval", "lease"]] = {
+    ApprovalNeeded.__name__: "approval",
+    LeaseTaken.__name__: "lease",
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,25 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
 
 def under_way(instance: DagsterInstance, job: str) -> set[str]:
     """The tables for which a run of `job` waits or runs."""
-    records = instance.get_run_records(RunsFilter(job_name=job, statuses=_NOT_FINISHED))
+    records = instance.get_run_records(RunsFilter(job_name=job, statuses=NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
+
+
+def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[str]:
+    """Cancel runs of steps that still wait in the queue when their window is over; returns their ids."""
+    canceled = []
+    for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
+        day = run.tags.get(WINDOW_TAG)
+        if day is None:
+            continue
+        window = window_of(now, lifecycle.config.policy(table_of(run.tags.get(PARTITION_TAG, ""))).quiet_window)
+        if window.day.isoformat() == day and now < window.closes:
+            continue
+        # As the coordinator of the queue cancels what it holds.
+        instance.report_run_canceling(run, message="Its quiet window is over. The next one asks for what is left.")
+        instance.report_run_canceled(run)
+        canceled.append(run.run_id)
+    return canceled
 
 
 def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
@@ -82,6 +103,7 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             plan=uncommitted.get(table),
             plans_due=plans_due[table],
             orphans_due=due is None or due <= window.closes,
+            scans_approved_at=[scan.approved_at for scan in scans.get(table, ())],
             cold_tier=policy.cold_tier.enabled,
         )
         steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
@@ -97,25 +119,28 @@ def progress_of(
     plans_due: int,
     orphans_due: bool,
     cold_tier: bool,
+    scans_approved_at: Sequence[datetime | None] = (),
 ) -> Progress:
     """Where one table is in one window: by its uncommitted plan, its step records and its runs."""
     newest = {record.step: record.state for record in records}
     canceled: set[Step] = set()
     under_way: Step | None = None
-    ended: dict[Step, list[tuple[datetime, bool]]] = defaultdict(list)
+    ended: dict[Step, list[_Ended]] = defaultdict(list)
     for run in runs:
         step = _BY_NAME.get(run.dagster_run.tags.get(STEP_TAG, ""))
         if step is None:
             continue
         status = run.dagster_run.status
-        if status in _NOT_FINISHED:
+        if status in NOT_FINISHED:
             under_way = step
         elif status is DagsterRunStatus.CANCELED:
             canceled.add(step)
         else:
             at = datetime.fromtimestamp(run.end_time or run.update_timestamp.timestamp(), tz=UTC)
-            ended[step].append((at, status is DagsterRunStatus.SUCCESS))
-    approved_at = None if plan is None else max(filter(None, (plan.approved_at, plan.lost_approved_at)), default=None)
+            waits_for = _WAITS_FOR.get(run.dagster_run.tags.get(WAITS_FOR_TAG, ""))
+            ended[step].append(_Ended(at, status is DagsterRunStatus.SUCCESS, waits_for))
+    approvals = () if plan is None else (plan.approved_at, plan.lost_approved_at)
+    approved_at = max(filter(None, (*approvals, *scans_approved_at)), default=None)
     return Progress(
         planned=newest.get("plan") == "done",
         plan_needs=None if plan is None else next_step(plan, cold_tier=cold_tier),
@@ -124,7 +149,7 @@ def progress_of(
         scanned=newest.get("orphan_deletion") == "done",
         under_way=under_way,
         canceled=frozenset(canceled),
-        runs={step: _runs(sorted(each), approved_at) for step, each in ended.items()},
+        runs={step: _runs(sorted(each, key=attrgetter("at")), approved_at) for step, each in ended.items()},
     )
 
 
@@ -137,10 +162,21 @@ def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:
     return Step.COMMIT
 
 
-def _runs(ended: Sequence[tuple[datetime, bool]], approved_at: datetime | None) -> Runs:
+@dataclass(frozen=True)
+class _Ended:
+    """A run that ended; `waits_for` as in `Runs`."""
+
+    at: datetime
+    succeeded: bool
+    waits_for: Literal["approval", "lease"] | None
+
+
+def _runs(ended: Sequence[_Ended], approved_at: datetime | None) -> Runs:
     failures = 0
-    for at, succeeded in ended:
+    for run in ended:
         # What failed before a person approved the plan failed for want of that.
-        overcome = succeeded or (approved_at is not None and at <= approved_at)
+        overcome = run.succeeded or (approved_at is not None and run.at <= approved_at)
         failures = 0 if overcome else failures + 1
-    return Runs(len(ended), failures, ended[-1][0])
+    last = ended[-1]
+    approved = approved_at is not None and last.at <= approved_at
+    return Runs(len(ended), failures, last.at, None if approved else last.waits_for)

@@ -12,7 +12,7 @@ from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs.processes import sign
-from artemis_lifecycle.defs.progress import WINDOW_TAG
+from artemis_lifecycle.defs.tags import WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle

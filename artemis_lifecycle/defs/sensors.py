@@ -17,20 +17,19 @@ from dagster import (
     sensor,
 )
 
-from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, tables
+from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (
-    STEP_TAG,
-    WINDOW_TAG,
+    NOT_FINISHED,
     TableWindow,
+    cancel_late_runs,
     governed_tables,
     table_windows,
     under_way,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.errors import NoSuchTable
+from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step
@@ -39,32 +38,53 @@ AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
-"""How often it is written down which tables there are: that reads the metadata files of those that have changed."""
+"""How often it is recorded which tables there are: that reads the metadata files of those that have changed."""
+
+OBSERVED_AT_ONCE = 200
+"""Metadata files that one tick reads at most: Dagster ends a tick after 60 seconds."""
 
 
 @sensor(
     name="discovery",
-    description="Makes a partition of each new table of the live catalog, the project's own namespace left out.",
+    description="Makes a partition of each new table of the live catalog, without the project's own namespace, and "
+    "retires the partition of each table that the catalog no longer has.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Adds only. A dropped table keeps its partition, and with it what was done to it; that it was dropped is found by
-    what is written down here."""
+    """Partitions first, in a tick of their own: reading the changed tables takes a tick as long as Dagster allows. The
+    history of a partition that is retired stays in the event log; a table of that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
+    known, present = partitioned_tables(context.instance), opened.tables()
+    new, gone = [table for table in present if table not in known], sorted(known - set(present))
+    if new or gone:
+        busy = _with_runs(context.instance) if gone else set()
+        retired = [table for table in gone if table not in busy]
+        requests = [tables.build_add_request(list(map(partition_key, new)))] if new else []
+        said = [f"new tables: {', '.join(new)}"] if new else []
+        if retired:
+            said.append(f"dropped tables: {', '.join(retired)}")
+        if new or retired:
+            return SensorResult(
+                dynamic_partitions_requests=[
+                    *requests,
+                    *([tables.build_delete_request(list(map(partition_key, retired)))] if retired else []),
+                ],
+                skip_reason=terminal("; ".join(said)),
+                cursor=context.cursor,
+            )
     now = opened.operations.clock.now()
     if seen is None or now - seen >= OBSERVED_EVERY:
-        for table, problem in opened.observe_catalog().items():
+        for table, problem in opened.observe_catalog(OBSERVED_AT_ONCE).items():
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
-    known = partitioned_tables(context.instance)
-    new = [table for table in opened.tables() if table not in known]
-    if not new:
-        return SkipReason(f"no table beside the {len(known)} known")
-    return SensorResult(
-        dynamic_partitions_requests=[tables.build_add_request(list(map(partition_key, new)))],
-        skip_reason=terminal(f"new tables: {', '.join(new)}"),
-    )
+    return SkipReason(f"no table beside the {len(known)} known")
+
+
+def _with_runs(instance: DagsterInstance) -> set[str]:
+    """The tables with a run that waits or runs."""
+    records = instance.get_run_records(RunsFilter(statuses=NOT_FINISHED))
+    return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
 @sensor(
@@ -78,12 +98,12 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     """The cursor holds one short digest per table that is there now, and nothing else."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
-    catalog = CatalogReader(opened.config.catalogs.live)
-    try:
-        current = {table: _pointer(catalog, table) for table in governed_tables(opened, context.instance)}
-    finally:
-        catalog.close()
-    present = {table: digest for table, digest in current.items() if digest is not None}
+    pointers = opened.resources.live_catalog.pointers()
+    present = {
+        table: hashlib.sha256(pointers[table].metadata_location.encode()).hexdigest()[:16]
+        for table in governed_tables(opened, context.instance)
+        if table in pointers
+    }
     # A table that is being observed is looked at again when that is over: commits in between make one run, not many.
     busy = under_way(context.instance, jobs.observe.name)
     changed = [table for table, digest in present.items() if seen.get(table) != digest and table not in busy][:AT_ONCE]
@@ -103,14 +123,6 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
         ],
         cursor=cursor,
     )
-
-
-def _pointer(catalog: CatalogReader, table: str) -> str | None:
-    try:
-        location = catalog.entry(table).metadata_location
-    except NoSuchTable:
-        return None
-    return hashlib.sha256(location.encode()).hexdigest()[:16]
 
 
 @sensor(
@@ -166,7 +178,10 @@ def end_stuck_runs(
 def maintenance_window(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
     """The one driver of the walk: nothing else asks for its steps, so that none is asked for twice."""
     opened = lifecycle.get()
-    asked = step_requests(opened, context.instance, opened.operations.clock.now())
+    now = opened.operations.clock.now()
+    for run_id in cancel_late_runs(opened, context.instance, now):
+        context.log.warning(f"run {run_id} waited in the queue until its window was over, and was canceled")
+    asked = step_requests(opened, context.instance, now)
     return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
 
 

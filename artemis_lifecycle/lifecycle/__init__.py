@@ -559,10 +559,11 @@ class Lifecycle:
         since the scan is kept and reported. Resumes where an earlier run stopped."""
         return self._orphans.delete_orphans(scan, dry_run=dry_run)
 
-    def observe_catalog(self) -> dict[str, str]:
-        """Write down which tables the live catalog has now, so that those that it loses are found. Reads the metadata
-        files of tables that are new or have changed; returns why, for those that cannot be read."""
-        return self._dropped.observe_catalog()
+    def observe_catalog(self, most: int | None = None) -> dict[str, str]:
+        """Record which tables the live catalog has now, so that those that it loses are found. Reads the metadata
+        files of tables that are new or have changed, at most `most` of them; the next call reads more. Returns why, for
+        those that cannot be read."""
+        return self._dropped.observe_catalog(most)
 
     def dropped_tables(self) -> list[DroppedTable]:
         """The tables that the live catalog no longer has: until when their files are kept, and their state."""

@@ -47,18 +47,18 @@ class DroppedTables:
     steps: Steps
     deletion: Deletion
 
-    def observe_catalog(self) -> dict[str, str]:
-        return self._observed()[1]
+    def observe_catalog(self, most: int | None) -> dict[str, str]:
+        return self._observed(most)[1]
 
     def dropped_tables(self) -> list[DroppedTable]:
         return [self._dropped(known) for known in self._observed()[0]]
 
-    def _observed(self) -> tuple[list[KnownTable], dict[str, str]]:
+    def _observed(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
         resources = self.resources
         # What is missing from now on is due a while after that.
         resources.require_clocks()
         return dropped.observe(
-            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name
+            resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name, most
         )
 
     def _dropped(self, known: KnownTable) -> DroppedTable:

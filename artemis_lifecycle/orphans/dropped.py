@@ -84,26 +84,28 @@ class Cleared:
 
 
 def observe(
-    catalog: TablesOfCatalog, stores: Stores, operations: Operations, name: str
+    catalog: TablesOfCatalog, stores: Stores, operations: Operations, name: str, most: int | None = None
 ) -> tuple[list[KnownTable], dict[str, str]]:
-    """Look at what the catalog called `name` has now, and write it down: (what is missing, why tables were unreadable).
+    """Record which tables the catalog called `name` has now: (what is missing, why tables were unreadable).
 
-    Metadata files are read of tables that are new or have changed. A table that cannot be read counts as the one that
-    was known under its name; where none was, it may be any, and nothing becomes missing until it can be read.
+    Metadata files are read of tables that are new or have changed, at most `most` of them; the next call reads more. A
+    table that is not read, or cannot be, counts as the one that was known under its name; where none was, it may be
+    any, and nothing becomes missing until it is read.
     """
     before = operations.known_tables.of_catalog(name)
     uuids = {known.metadata_location: known.table_uuid for known in before}
     by_name = {known.table: known for known in before if known.missing_since is None}
     pointers = {table: each for table, each in catalog.pointers().items() if not table.startswith(f"{NAMESPACE}.")}
     unread = {each.metadata_location for each in pointers.values()}.difference(uuids)
-    found = {**uuids, **uuids_behind(stores, unread)}
+    found = {**uuids, **uuids_behind(stores, set(sorted(unread)[:most]))}
     present: dict[str, Seen] = {}
     problems: dict[str, str] = {}
     strangers = False
     for table, pointer in pointers.items():
-        uuid = found[pointer.metadata_location]
+        uuid = found.get(pointer.metadata_location)
         if not isinstance(uuid, str):
-            problems[table] = uuid.what
+            if uuid is not None:
+                problems[table] = uuid.what
             known = by_name.get(table)
             strangers = strangers or known is None
             if known is not None:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from artemis_lifecycle.errors import Busy, Refused, UnreadableMetadata
+from artemis_lifecycle.errors import Busy, Held, UnreadableMetadata
 from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.heartbeats import Heartbeat
@@ -317,12 +317,12 @@ class Protection:
             require_collectable(metadata, self._deletion.table)
 
     def require_no_hold(self) -> None:
-        """Raise Refused, naming it, when a hold covers the table or one of the job's snapshots."""
+        """Raise Held, naming it, when a hold covers the table or one of the job's snapshots."""
         deletion = self._deletion
         for hold in self._context.operations.holds.active(deletion.table_uuid):
             if self._is_held(hold):
                 what = "the table" if not hold.snapshot_ids else "snapshots of the table"
-                raise Refused(
+                raise Held(
                     f"Hold {hold.hold_id} of {hold.owner} on {what} stops deletion {deletion.job_id}: {hold.reason}",
                     table=deletion.table,
                     untouched="all files of the job that were not deleted before",
@@ -350,7 +350,7 @@ class Protection:
         """The rows of `files` (column path) that stay, each with its reason, as of now. `considered` gives all files
         of the deletion, should they have to be held against everything again.
 
-        Raises Refused for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
+        Raises Held for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
         """
         self._context.confirm()
         self.require_no_hold()

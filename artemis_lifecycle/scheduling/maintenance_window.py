@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
 from enum import StrEnum
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from artemis_lifecycle.config.policies import QuietWindow
@@ -74,11 +75,13 @@ def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
 
 @dataclass(frozen=True)
 class Runs:
-    """The ended runs of one step in one window. `failures` are those since the last success or approval."""
+    """The ended runs of one step in one window. `failures` are those since the last success or approval.
+    `waits_for`: the last one ended green because of that; for an approval, no person has approved since."""
 
     attempts: int
     failures: int
     last_ended: datetime
+    waits_for: Literal["approval", "lease"] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,15 +136,11 @@ def _to_expire(progress: Progress) -> Step | None:
 
 def _to_clean(progress: Progress) -> Step | None:
     # A deletion that waits for a person does not hold the scan back.
-    stuck = Step.DELETION in progress.canceled or _failures(progress, Step.DELETION) >= MAX_FAILURES
-    if progress.plans_due and not stuck:
+    runs = progress.runs.get(Step.DELETION)
+    stuck = runs is not None and (runs.waits_for == "approval" or runs.failures >= MAX_FAILURES)
+    if progress.plans_due and not stuck and Step.DELETION not in progress.canceled:
         return Step.DELETION
     return Step.ORPHANS if progress.orphans_due and not progress.scanned else None
-
-
-def _failures(progress: Progress, step: Step) -> int:
-    runs = progress.runs.get(step)
-    return 0 if runs is None else runs.failures
 
 
 def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progress) -> Verdict:
@@ -152,9 +151,12 @@ def _asked(step: Step, now: datetime, window: MaintenanceWindow, progress: Progr
     runs = progress.runs.get(step)
     if runs is None:
         return Verdict(step, f"{step} is due", attempt=1)
+    if runs.waits_for == "approval":
+        return Verdict(None, f"{step} waits for approval")
     if runs.failures >= MAX_FAILURES:
         return Verdict(None, f"{step} failed {runs.failures} times in this window and waits for a person")
-    wait = FIRST_BACKOFF * 2 ** (runs.failures - 1) if runs.failures else AGAIN_AFTER
+    soon = FIRST_BACKOFF if runs.waits_for == "lease" else AGAIN_AFTER
+    wait = FIRST_BACKOFF * 2 ** (runs.failures - 1) if runs.failures else soon
     if now < runs.last_ended + wait:
         ended = "failed" if runs.failures else "ended"
         return Verdict(None, f"{step} {ended} and is tried again at {runs.last_ended + wait:%H:%M} UTC")

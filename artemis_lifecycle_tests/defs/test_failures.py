@@ -3,16 +3,19 @@ from __future__ import annotations
 import pytest
 from dagster import Failure
 
-from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.failures import Waiting, as_dagster_failure
 from artemis_lifecycle.errors import (
+    ApprovalNeeded,
     CommitConflict,
     CommitStateUnknown,
     CopyMismatch,
+    Held,
     LeaseLost,
     LeaseTaken,
     LifecycleError,
     MissingFile,
     OperationsUnavailable,
+    Paused,
     Refused,
     StorageError,
     UnreadableMetadata,
@@ -46,10 +49,17 @@ def test_what_may_pass_in_seconds_is_tried_again_in_the_run(kind: type[Lifecycle
 
 @pytest.mark.parametrize(
     "kind",
-    [LeaseTaken, LeaseLost, Refused, UnreadableMetadata, MissingFile, CopyMismatch, CommitStateUnknown],
+    [LeaseLost, Refused, UnreadableMetadata, MissingFile, CopyMismatch, CommitStateUnknown],
 )
 def test_what_waits_for_others_or_for_a_person_is_not(kind: type[LifecycleError]) -> None:
     assert not told(kind("it will not")).allow_retries
+
+
+@pytest.mark.parametrize("kind", [LeaseTaken, Paused, ApprovalNeeded, Held])
+def test_what_waits_is_no_failure(kind: type[LifecycleError]) -> None:
+    with pytest.raises(Waiting) as raised, as_dagster_failure():
+        raise kind("it waits")
+    assert type(raised.value.error) is kind
 
 
 def test_an_error_that_nobody_foresaw_is_shown_and_not_tried_again() -> None:

@@ -12,9 +12,9 @@ from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_
 from sqlalchemy import text
 
 from artemis_lifecycle.defs import jobs, schedules, sensors
-from artemis_lifecycle.defs.progress import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
+from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step
 

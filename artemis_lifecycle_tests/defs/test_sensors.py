@@ -5,10 +5,11 @@ import socket
 import subprocess
 import sys
 import uuid
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, build_sensor_context
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, DeleteDynamicPartitionsRequest, build_sensor_context
 from dagster._core.definitions.partitions.context import partition_loading_context
 from sqlalchemy import text
 
@@ -49,12 +50,36 @@ class TestDiscovery:
         assert request.partitions_def_name == "table"
         assert list(request.partition_keys) == [ONE, "scratch.mine"]
 
-    def test_known_tables_are_left_alone_and_a_dropped_one_keeps_its_partition(self, project: Project) -> None:
+    def test_a_dropped_table_retires_its_partition_when_no_run_needs_it(self, project: Project) -> None:
         project.register(ONE)
-        project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
         found = tick(project, sensors.discovery)
         assert not found.dynamic_partitions_requests
         assert found.skip_message
+        project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
+        run = DagsterRun("plan", str(uuid.uuid4()), status=DagsterRunStatus.STARTED)
+        project.instance.add_run(run.with_tags({"dagster/partition": "artemis.dropped"}))
+        assert not tick(project, sensors.discovery).dynamic_partitions_requests
+        project.instance.report_run_failed(run)
+        (request,) = tick(project, sensors.discovery).dynamic_partitions_requests or ()
+        assert isinstance(request, DeleteDynamicPartitionsRequest)
+        assert list(request.partition_keys) == ["artemis.dropped"]
+
+    def test_partitions_come_before_the_reading_of_a_thousand_changed_tables(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each tick reads a bounded number of metadata files, and no table is missing before all were read."""
+        monkeypatch.setattr(sensors, "OBSERVED_AT_ONCE", 1)
+        monkeypatch.setattr(sensors, "OBSERVED_EVERY", timedelta(0))
+        project.register(ONE, TWO, partition=False)
+        first = tick(project, sensors.discovery)
+        assert first.dynamic_partitions_requests and first.cursor is None
+        project.instance.add_dynamic_partitions("table", [ONE, TWO])
+        with project.lifecycle() as lifecycle:
+            known = lifecycle.operations.known_tables
+            name = project.config.catalogs.live.name
+            for seen in (1, 2, 2):
+                tick(project, sensors.discovery)
+                assert len(known.of_catalog(name)) == seen and not known.missing(name)
 
 
 class TestNewMetadata:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_for_test
+from sqlalchemy import text
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.run import WalkEvent, materialize_walk, walk_event
+from artemis_lifecycle.defs.common import NO_PERSON_NEEDED
+from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk, walk_event
+from artemis_lifecycle.defs.tags import OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, said, with_tables, written
@@ -89,8 +93,12 @@ def test_a_dry_walk_materialises_every_asset_and_changes_nothing(walked: Walked)
     assert said(walked.dry, "expiration_commit")["dry_run"]
     assert said(walked.dry, "cold_tier_snapshots")["would_copy_bytes"] > 0
     assert "files_copied" not in said(walked.dry, "cold_tier_snapshots")
-    assert said(walked.dry, "physical_deletion")["files_deleted"] == 0
     assert said(walked.dry, "physical_deletion")["would_delete"] > 0
+    for name in ("expiration_commit", "physical_deletion", "orphan_deletion", "compacted_data_files"):
+        done = {"snapshots_expired", "files_deleted", "files_rewritten", "attempts"} & said(walked.dry, name).keys()
+        assert not done, name
+        (materialization,) = walked.dry.asset_materializations_for_node(name)
+        assert materialization.tags[OUTCOME_TAG] == said(walked.dry, name)["outcome"] == "dry_run"
 
 
 def test_a_real_walk_expires_hands_off_commits_and_deletes_in_one_run(walked: Walked) -> None:
@@ -202,13 +210,18 @@ def test_an_approved_scan_is_deleted_by_the_next_run(make_project: Callable[...,
     litter = root / "artemis" / "passes" / "data" / "litter.parquet"
     litter.write_bytes(b"nobody's")
     waiting = project.run("orphans", TABLE, dry_run=False)
-    assert "orphan_deletion" in failures(waiting)
+    assert waiting.success
+    assert said(waiting, "orphan_deletion")["waits_for"] == "ApprovalNeeded"
+    assert checks(waiting)["orphan_deletion", NO_PERSON_NEEDED] is False
+    run = project.instance.get_run_by_id(waiting.run_id)
+    assert run is not None and run.tags[WAITS_FOR_TAG] == "ApprovalNeeded"
     with project.lifecycle() as lifecycle:
         scan = lifecycle.latest_scan(TABLE)
         assert scan is not None
         lifecycle.approve(scan, who="ada", why="one file of nobody")
     done = project.run("orphans", TABLE, dry_run=False)
     assert not failures(done)
+    assert checks(done)["orphan_deletion", NO_PERSON_NEEDED] is True
     assert said(done, "orphan_deletion")["scan_id"] == scan.scan_id
     assert not litter.exists()
 
@@ -327,20 +340,43 @@ class TestChecksSeeWhatTheyClaim:
 
 
 class TestRefusals:
-    def test_a_taken_lease_fails_at_once_with_words_for_a_person(self, project: Project) -> None:
+    def test_a_taken_lease_ends_green_at_once_and_says_what_it_waits_for(self, project: Project) -> None:
         project.create(TABLE, commits=1)
         with project.lifecycle() as lifecycle:
             uuid = lifecycle.snapshot_history(TABLE).table_uuid
             with lifecycle.operations.leases.hold(uuid, step="deletion", owner="somebody", table=TABLE):
                 result = project.run("plan", TABLE)
-        assert not result.success
-        (failure,) = (event for event in result.all_events if event.is_step_failure)
-        data = failure.step_failure_data.user_failure_data
-        assert data is not None
-        assert "try again later" in (data.description or "")
-        assert data.metadata["error"].value == "LeaseTaken"
-        assert data.metadata["table"].value == TABLE
+        assert result.success
+        found = said(result, "expiration_plan")
+        assert (found["outcome"], found["waits_for"]) == ("waiting", "LeaseTaken")
+        assert "try again later" in found["why"] and TABLE in found["why"]
+        assert "files" not in found
         assert not [event for event in result.all_events if event.is_step_up_for_retry]
+
+    def test_a_hold_and_a_pause_end_green_and_a_hold_asks_for_a_person(self, project: Project) -> None:
+        project.create(TABLE, commits=3)
+        with project.lifecycle() as lifecycle:
+            plan = lifecycle.plan_expiration(TABLE, older_than=datetime.now(UTC), retain_last=1)
+            lifecycle.hand_off(plan)
+            lifecycle.commit_expiration(plan)
+            hold = lifecycle.hold(TABLE, owner="legal", reason="case 7")
+            with lifecycle.operations.engine.begin() as connection:
+                connection.execute(text("UPDATE lifecycle.plans SET due_at = clock_timestamp()"))
+            held = project.run("deletion", TABLE, dry_run=False)
+            assert held.success and checks(held)["physical_deletion", NO_PERSON_NEEDED] is False
+            assert said(held, "physical_deletion")["waits_for"] == "Held"
+            lifecycle.release(hold.hold_id)
+            lifecycle.pause(TABLE, who="ada", why="an incident")
+            paused = project.run("deletion", TABLE, dry_run=False)
+            assert paused.success and said(paused, "physical_deletion")["waits_for"] == "Paused"
+
+    def test_a_backfill_leaves_a_table_alone_that_no_entry_governs(self, make_project: Callable[..., Project]) -> None:
+        project = make_project(tables={"elsewhere.*": {}})
+        project.create(TABLE, commits=1)
+        left = project.run("plan", TABLE, tags={"dagster/backfill": "all"})
+        assert left.success and said(left, "expiration_plan")["outcome"] == "not_governed"
+        # A person who names the table means it.
+        assert said(project.run("plan", TABLE), "expiration_plan")["outcome"] == "done"
 
     def test_a_table_that_is_gone_says_so(self, project: Project) -> None:
         project.instance.add_dynamic_partitions("table", ["artemis.dropped"])
@@ -379,3 +415,38 @@ def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(
     }
     assert all(event.seconds is not None for event in walk.events if event.what == "materialised")
     assert project.instance.get_run_by_id(walk.run_id) is not None
+
+
+def test_the_nightly_walk_does_every_due_step_of_a_table_in_one_run(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables=AT_ONCE)
+    with no_checksum_files(project.spark):
+        project.create(TABLE, commits=3)
+
+    def walk(*, dry_run: bool = False) -> Walk:
+        (walk,) = materialize_walk(
+            [TABLE],
+            config_path=project.path,
+            dry_run=dry_run,
+            instance=project.instance,
+            spark=project.spark,
+            job="nightly_walk",
+        )
+        assert walk.succeeded and not walk.failures
+        return walk
+
+    dry = walk(dry_run=True)
+    assert dry.metadata("expiration_commit")["outcome"] == "dry_run"
+    with project.lifecycle() as lifecycle:
+        assert len(lifecycle.snapshot_history(TABLE).snapshots) == 3
+    first = walk()
+    with project.lifecycle() as lifecycle:
+        assert len(lifecycle.snapshot_history(TABLE).snapshots) == 1
+        assert lifecycle.plans(TABLE)[0].status == "done"
+    assert first.metadata("physical_deletion")["files_deleted"] > 0
+    assert first.metadata("orphan_deletion")["outcome"] == "done"
+    # Nothing is due any more, not even a scan.
+    with project.lifecycle() as lifecycle:
+        lifecycle.scan_orphans(TABLE)
+    again = walk()
+    assert again.metadata("expiration_plan")["snapshots_expired"] == 0
+    assert again.metadata("object_listing")["outcome"] == again.metadata("orphan_scan")["outcome"] == "not_due"
