@@ -31,6 +31,7 @@ from artemis_lifecycle.cold_tier.name_mapping import NAME_MAPPING, NO_MAPPING, J
 from artemis_lifecycle.cold_tier.paths import ColdIdentity, Placing
 from artemis_lifecycle.cold_tier.tags import TAGS, Meaning, written
 from artemis_lifecycle.errors import HandoffFailed
+from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
 UNKNOWN_SNAPSHOT = 0
@@ -149,7 +150,7 @@ def _joined(
         values = [metadata[key] for metadata in (live, cold or {}) if metadata.get(key) is not None]
         if values:
             new[key] = max(values)
-    for key in ("statistics", "partition-statistics"):
+    for key in NAMED_BY_SNAPSHOT:
         _merge_statistics(new, live, cold, key, archived, mapped)
     new["metadata-log"] = _metadata_log(cold, cold_location_now)
     return new

@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
+from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
+
 Json = dict[str, Any]
 Period = Literal["year", "month"]
 
@@ -116,7 +118,7 @@ def close(newest: Json, name: str) -> tuple[Json, Json]:
         [[table.name, table.until_ms] for table in (*closed, ClosedTable(name, begins_at(closed) or 0))]
     )
     rest = {**newest, "snapshots": [], "refs": {}, "properties": {**newest["properties"], CLOSED_TABLES: listed}}
-    return {**rest, **{key: [] for key in ("statistics", "partition-statistics") if key in newest}}, piece
+    return {**rest, **{key: [] for key in NAMED_BY_SNAPSHOT if key in newest}}, piece
 
 
 def _start(at_ms: int, by: Period) -> int:
@@ -140,9 +142,7 @@ def _piece(whole: Json, since: int | None, until: int | None) -> Json:
     refs = {name: ref for name, ref in whole["refs"].items() if name != "main" and ref["snapshot-id"] in ids}
     refs["main"] = {"snapshot-id": newest, "type": "branch"}
     statistics: Json = {
-        key: [entry for entry in whole[key] if entry["snapshot-id"] in ids]
-        for key in ("statistics", "partition-statistics")
-        if key in whole
+        key: [entry for entry in whole[key] if entry["snapshot-id"] in ids] for key in NAMED_BY_SNAPSHOT if key in whole
     }
     return {
         **whole,

@@ -19,8 +19,12 @@ class Thin(Model):
     lasting: Literal["forever"] | Duration = Field(alias="for")
 
 
+Rule = Literal["as-of", "iceberg", "paimon"]
+"""The retention rules: see `retention.rules`."""
+
+
 class Retention(Model):
-    rule: Literal["as-of", "iceberg", "paimon"] = "as-of"
+    rule: Rule = "as-of"
     window: Duration = timedelta(days=30)
     min_snapshots: int = Field(default=1, ge=1)
     max_snapshots: int | None = Field(default=None, ge=1)

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from artemis_lifecycle.errors import ExistingFile, StorageError
+from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, METADATA, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.runner import Cost, Runner
@@ -39,7 +40,7 @@ BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_mod
 
 MOST_PER_BATCH = 5_000
 
-_ORDER = ("statistics", "partition_statistics", "manifest", "manifest_list", "metadata")
+_ORDER = (*NAMED_BY_SNAPSHOT.values(), MANIFEST, MANIFEST_LIST, METADATA)
 _WRITTEN = "rank bigint, first string, name string, files bigint, bytes bigint, sha256 string"
 _READERS = 16
 _WRITERS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal
 
 Kind = Literal[
@@ -28,6 +29,13 @@ PARTITION_STATISTICS: Final = "partition_statistics"
 
 CONTENT_KINDS: Final[frozenset[str]] = frozenset({DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS})
 """The kinds that manifest entries name."""
+
+
+NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {
+    "statistics": STATISTICS,
+    "partition-statistics": PARTITION_STATISTICS,
+}
+"""Files that the table's metadata names for a snapshot beside its manifest list: the field's name, and their kind."""
 
 
 def kind_of(content: int, file_format: str) -> Kind:

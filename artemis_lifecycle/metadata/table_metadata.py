@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from artemis_lifecycle.metadata.fast_json import long_lists
+from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT, Kind
 from artemis_lifecycle.metadata.types import (
     MAIN_BRANCH,
     NO_SUMMARY,
@@ -174,7 +175,7 @@ class _Parser:
                 MetadataLogEntry(_integer(entry, "timestamp-ms"), _text(entry, "metadata-file"))
                 for entry in _objects(node, "metadata-log")
             ),
-            statistics=(*_statistics(node, "statistics"), *_statistics(node, "partition-statistics")),
+            statistics=tuple(file for key, kind in NAMED_BY_SNAPSHOT.items() for file in _statistics(node, key, kind)),
             properties=_text_map(node, "properties"),
             current_schema_id=current_schema_id,
             schemas=schemas,
@@ -314,10 +315,7 @@ def _specs(node: dict[str, Any], version: int) -> tuple[Mapping[int, str], int]:
     return specs, default
 
 
-def _statistics(node: dict[str, Any], key: Literal["statistics", "partition-statistics"]) -> list[StatisticsFile]:
-    kind: Literal["statistics", "partition_statistics"] = (
-        "statistics" if key == "statistics" else "partition_statistics"
-    )
+def _statistics(node: dict[str, Any], key: str, kind: Kind) -> list[StatisticsFile]:
     return [
         StatisticsFile(
             snapshot_id=_integer(entry, "snapshot-id"),

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.catalogs.entry import CatalogEntry as CatalogEntry
+from artemis_lifecycle.metadata.kinds import Kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +126,7 @@ class StatisticsFile:
     snapshot_id: int
     path: str
     size_in_bytes: int
-    kind: Literal["statistics", "partition_statistics"]
+    kind: Kind
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from artemis_lifecycle.config.policies import Rule
 from artemis_lifecycle.errors import BadInput, ReferencedSnapshot, Refused
 from artemis_lifecycle.metadata.types import FOREVER_MS, MAIN_BRANCH, Ref
 from artemis_lifecycle.retention.paimon import paimon_bounds
@@ -62,7 +62,7 @@ class RetentionSettings:
     `next_timestamp`, which judges a snapshot's age by its successor's time, as newer Paimon does.
     """
 
-    rule: Literal["as-of", "iceberg", "paimon"] = "as-of"
+    rule: Rule = "as-of"
     window_ms: int = 30 * _DAY_MS
     min_snapshots: int = 1
     max_snapshots: int | None = None

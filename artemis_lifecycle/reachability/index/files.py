@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.metadata.manifests import ENTRY_KINDS
 from artemis_lifecycle.reachability.index.lookups import above_entries, as_texts, not_among_entries
 from artemis_lifecycle.reachability.index.rows import rows_of
@@ -22,7 +22,7 @@ from artemis_lifecycle.reachability.index.view import IndexView, query
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 
-KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, "statistics", "partition_statistics")
+KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, *NAMED_BY_SNAPSHOT.values())
 
 
 @dataclass(frozen=True)
