@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,6 +36,27 @@ def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
         return
     rows = [(name, entry or "defaults, by hand only") for name, entry in entries.items()]
     show_table("Tables", ("table", "governed by"), rows)
+
+
+@app.command()
+def fleet(
+    html: Annotated[Path | None, typer.Option(help="Also write the page of the fleet to this file.")] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Every governed table at a glance: what waits for a person, is overdue, was freed. Starts no Spark."""
+    with opened(config, "reading the fleet") as lifecycle:
+        found = lifecycle.fleet()
+    if html is not None:
+        html.write_text(found.html, encoding="utf-8")
+    if json:
+        show_json(found)
+        return
+    rows = [
+        (each.table, "overdue" if each.overdue else "", each.waits_for, each.plan_status, decimal(each.freed_bytes))
+        for each in found.tables
+    ]
+    show_table(f"{len(rows)} tables", ("table", "", "waits for", "under way", "freed, 30 days"), rows)
 
 
 @app.command()

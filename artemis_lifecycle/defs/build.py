@@ -7,7 +7,7 @@ from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.loading import load_config
-from artemis_lifecycle.defs import checks, compaction, expiration, jobs, observation, orphans, schedules, sensors
+from artemis_lifecycle.defs import checks, compaction, expiration, fleet, jobs, observation, orphans, schedules, sensors
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 from artemis_lifecycle.errors import LifecycleError
 
@@ -26,6 +26,7 @@ ASSETS = (
     observation.table_health,
     compaction.compacted_manifests,
     compaction.compacted_data_files,
+    fleet.fleet,
 )
 
 DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orphans.orphan_deletion)

@@ -52,8 +52,9 @@ whole_walk = _job(
     "whole_walk",
     "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
     "dry_run is false.",
-    AssetSelection.all(),
+    AssetSelection.all() - AssetSelection.assets("fleet"),
 )
+fleet = _job("fleet", "The page of all tables, from Postgres.", _assets("fleet"))
 nightly_walk = _job(
     NIGHTLY_WALK,
     "Every due step of a table in one run: plan, handoff, commit, due deletions, orphans. Steps that change or delete "
@@ -109,6 +110,7 @@ dropped_tables, records, result_tables = archive.dropped_tables, archive.records
 ALL = (
     whole_walk,
     nightly_walk,
+    fleet,
     plan,
     handoff,
     commit,

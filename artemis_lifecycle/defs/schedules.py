@@ -162,6 +162,7 @@ ALL = (
         "On the 2nd of each month: records past their retention.",
         one_run("records"),
     ),
+    _schedule("hourly_fleet", "5 * * * *", jobs.fleet, "Each hour: the page of all tables.", one_run("fleet")),
     _schedule(
         "monthly_result_tables",
         "0 6 2 * *",

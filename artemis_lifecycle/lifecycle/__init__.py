@@ -40,6 +40,7 @@ from artemis_lifecycle.lifecycle.deletion import Deletion
 from artemis_lifecycle.lifecycle.dropped import DroppedTables
 from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
+from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
@@ -50,7 +51,7 @@ from artemis_lifecycle.lifecycle.quarantine import Quarantine
 from artemis_lifecycle.lifecycle.queries import Queries
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
-from artemis_lifecycle.lifecycle.steps import Steps
+from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
 from artemis_lifecycle.lineage.ledger import LedgerUpdate
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
@@ -271,7 +272,8 @@ class Lifecycle:
         ApprovalNeeded, HandoffFailed (a copy is lost and cannot be made again), CommitConflict, CommitStateUnknown,
         LeaseTaken.
         """
-        return self._expiration.commit_expiration(plan, dry_run=dry_run)
+        with noted_wait(self.resources, plan):
+            return self._expiration.commit_expiration(plan, dry_run=dry_run)
 
     def check_plan(self, plan: ExpirationPlan | str, check: str | None = None) -> list[Verdict]:
         """Run the checks of the plan again, or the one named, and store their verdicts. Its commit and its deletion
@@ -291,7 +293,8 @@ class Lifecycle:
         (the plan stays open and holds its files), CheckFailed (see `check_plan`), PlanStateError, UnreadableMetadata,
         LeaseTaken.
         """
-        return self._cold_tier.hand_off(plan, dry_run=dry_run)
+        with noted_wait(self.resources, plan):
+            return self._cold_tier.hand_off(plan, dry_run=dry_run)
 
     def restore(
         self,
@@ -457,7 +460,8 @@ class Lifecycle:
         Raises PlanStateError (not committed, closed), GraceNotOver, Refused (a hold), StalePlan (the table is gone or
         another), UnreadableMetadata, StorageError, LeaseTaken; what was not deleted until then is untouched.
         """
-        return self._deletion.delete_files(plan, now, dry_run=dry_run)
+        with noted_wait(self.resources, plan):
+            return self._deletion.delete_files(plan, now, dry_run=dry_run)
 
     def receipt(self, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
         """The outcome of every file of a finished deletion, and who decided. The receipt is in the table's metadata
@@ -557,7 +561,8 @@ class Lifecycle:
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
         """Delete the files of a stored scan. Each batch is checked once more: what a snapshot, a plan or a writer uses
         since the scan is kept and reported. Resumes where an earlier run stopped."""
-        return self._orphans.delete_orphans(scan, dry_run=dry_run)
+        with noted_wait(self.resources, scan):
+            return self._orphans.delete_orphans(scan, dry_run=dry_run)
 
     def observe_catalog(self, most: int | None = None) -> dict[str, str]:
         """Record which tables the live catalog has now, so that those that it loses are found. Reads the metadata
@@ -585,7 +590,8 @@ class Lifecycle:
         Raises GraceNotOver, ApprovalNeeded, Refused (a hold; a person decided to keep the files), StalePlan when the
         table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
         """
-        return self._dropped.delete_dropped(scan, dry_run=dry_run)
+        with noted_wait(self.resources, scan):
+            return self._dropped.delete_dropped(scan, dry_run=dry_run)
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
         """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
@@ -856,6 +862,11 @@ class Lifecycle:
     def pauses(self) -> list[Pause]:
         """The pauses that are in force."""
         return self.operations.pauses.in_force()
+
+    def fleet(self) -> Fleet:
+        """Every governed table at a glance: what runs, waits, is overdue, was freed. Reads Postgres and the catalog's
+        list of tables; no metadata file, and no Spark."""
+        return fleet_of(self.resources, self.steps.tables())
 
     def publish_results(self) -> int:
         """Append what plans and deletions left to be published to the result tables `<live>.lifecycle.plan_files` and

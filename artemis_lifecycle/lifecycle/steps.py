@@ -15,7 +15,7 @@ from typing import Literal
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.errors import ApprovalNeeded, LifecycleError
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
@@ -204,6 +204,17 @@ class Steps:
         """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
         driver = driver_pid() if self.resources.spark is not None else None
         return None if driver is None else mark([os.getpid(), driver])
+
+
+@contextmanager
+def noted_wait(resources: Resources, job: object) -> Iterator[None]:
+    """Record in Postgres that a plan or scan waits for approval, where the block raises that it does."""
+    try:
+        yield
+    except ApprovalNeeded as needed:
+        job_id = job if isinstance(job, str) else getattr(job, "plan_id", None) or getattr(job, "scan_id", None)
+        resources.operations.waits.note(str(job_id), needed.table or "", needed.what)
+        raise
 
 
 class Step:

@@ -40,6 +40,7 @@ from artemis_lifecycle.operations.table_locations import TableLocations
 from artemis_lifecycle.operations.tables import SCHEMA
 from artemis_lifecycle.operations.tags import Tags
 from artemis_lifecycle.operations.verdicts import Verdicts
+from artemis_lifecycle.operations.waits import Waits
 
 Purpose = Literal["lifecycle", "ingest"]
 
@@ -182,6 +183,7 @@ class Operations:
         self.settled_metadata = SettledMetadata(engine)
         self.verdicts = Verdicts(engine)
         self.publications = Publications(engine)
+        self.waits = Waits(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

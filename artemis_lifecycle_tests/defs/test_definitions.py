@@ -71,7 +71,8 @@ def test_the_graph_is_the_walk_of_the_design(definitions: Definitions) -> None:
         key.to_user_string(): {parent.to_user_string() for parent in graph.get(key).parent_keys}
         for key in graph.materializable_asset_keys
     }
-    assert found == DEPS
+    assert found == {**DEPS, "fleet": set()}
+    assert graph.get(AssetKey("fleet")).partitions_def is None
 
 
 def test_every_asset_has_the_table_partitions_an_owner_a_group_kinds_and_a_description(
@@ -151,6 +152,7 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "daily_dropped_tables": "0 7 * * *",
         "monthly_records": "0 5 2 * *",
         "monthly_result_tables": "0 6 2 * *",
+        "hourly_fleet": "5 * * * *",
         "monthly_schema_record": "0 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}

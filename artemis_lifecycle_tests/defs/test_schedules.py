@@ -133,11 +133,11 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         if definition.name in {"weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
-        elif definition.name in ("monthly_records", "monthly_result_tables"):
+        elif definition.name in ("monthly_records", "monthly_result_tables", "hourly_fleet"):
             (request,) = found.run_requests or ()
             assert (request.partition_key, request.run_config) == (
                 None,
-                jobs.for_real(definition.name.removeprefix("monthly_")),
+                jobs.for_real(definition.name.split("_", 1)[1]),
             )
         else:
             assert not found.run_requests, definition.name

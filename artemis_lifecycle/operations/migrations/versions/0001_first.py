@@ -250,7 +250,7 @@ _GRANTS = {
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
         "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, lifecycle.pauses, "
         "lifecycle.plans, lifecycle.publications, lifecycle.quarantines, "
-        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws",
+        "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.waits",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",

@@ -1,0 +1,56 @@
+"""Sums over all tables, for the page of the fleet. Reads only."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime
+
+from sqlalchemy import Engine, func, select
+
+from artemis_lifecycle.operations.journal import batches, jobs
+from artemis_lifecycle.operations.steps import steps
+from artemis_lifecycle.operations.verdicts import verdicts
+
+
+def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
+    """When each step of each table (by name) was last done, for real."""
+    query = (
+        select(steps.c.table_name, steps.c.step, func.max(steps.c.finished_at).label("at"))
+        .where(steps.c.state == "done", steps.c.dry_run.is_(False))
+        .group_by(steps.c.table_name, steps.c.step)
+    )
+    found: dict[str, dict[str, datetime]] = defaultdict(dict)
+    with engine.connect() as connection:
+        for row in connection.execute(query):
+            found[row.table_name][row.step] = row.at
+    return found
+
+
+def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
+    """Bytes that deletions begun since then have freed, by table."""
+    by_job = select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes")).group_by(batches.c.job_id)
+    sums = by_job.subquery()
+    query = (
+        select(jobs.c.table_name, func.sum(func.coalesce(sums.c.bytes, jobs.c.deleted_bytes)).label("bytes"))
+        .join(sums, sums.c.job_id == jobs.c.job_id, isouter=True)
+        .where(jobs.c.started_at >= since)
+        .group_by(jobs.c.table_name)
+    )
+    with engine.connect() as connection:
+        return {row.table_name: int(row.bytes or 0) for row in connection.execute(query)}
+
+
+def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
+    """The checks of each of these plans whose newest verdict is red, by plan."""
+    newest = (
+        select(func.max(verdicts.c.verdict_id))
+        .where(verdicts.c.plan_id.in_(plan_ids))
+        .group_by(verdicts.c.plan_id, verdicts.c.check_name)
+    )
+    red = select(verdicts.c.plan_id, verdicts.c.check_name)
+    query = red.where(verdicts.c.verdict_id.in_(newest), verdicts.c.passed.is_(False)).order_by(verdicts.c.check_name)
+    found: dict[str, list[str]] = defaultdict(list)
+    with engine.connect() as connection:
+        for row in connection.execute(query):
+            found[row.plan_id].append(row.check_name)
+    return found

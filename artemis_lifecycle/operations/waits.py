@@ -1,0 +1,68 @@
+"""Which plans and scans wait for a person, since when and why. A row counts until its plan or scan is approved, or
+over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, and_, func, or_, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+
+from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.plans import HOLDING, plans
+from artemis_lifecycle.operations.scans import ScanState, scans
+from artemis_lifecycle.operations.tables import Filled, Key, table_of, to_record
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A plan's or scan's wait for approval; `why` is what the refusal said."""
+
+    job_id: Key
+    table: str
+    why: str
+    since: Filled
+
+
+waits = table_of(Wait, "waits")
+
+
+class Waits:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def note(self, job_id: str, table: str, why: str) -> None:
+        """Record that it waits. `since` stays that of the first time, unless it was approved in between."""
+        statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
+        approved = or_(
+            select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
+            select(scans.c.scan_id).where(scans.c.scan_id == job_id, scans.c.approved_at > waits.c.since).exists(),
+        )
+        since = func.greatest(waits.c.since, func.clock_timestamp())
+        with around("waits.note"), self._engine.begin() as connection:
+            connection.execute(statement.on_conflict_do_update(index_elements=["job_id"], set_={"why": why}))
+            connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
+
+    def open(self) -> tuple[Wait, ...]:
+        """Those that still wait, the longest first."""
+        plan = and_(
+            plans.c.plan_id == waits.c.job_id,
+            plans.c.status.in_(sorted(HOLDING)),
+            func.coalesce(plans.c.approved_at, waits.c.since) <= waits.c.since,
+            func.coalesce(plans.c.lost_approved_at, waits.c.since) <= waits.c.since,
+        )
+        # An older scan of the table is superseded by its newest.
+        other = scans.alias("other")
+        newer = select(other.c.scan_id).where(
+            other.c.table_uuid == scans.c.table_uuid, other.c.created_at > scans.c.created_at
+        )
+        scan = and_(
+            scans.c.scan_id == waits.c.job_id,
+            scans.c.state != ScanState.DONE,
+            func.coalesce(scans.c.approved_at, waits.c.since) <= waits.c.since,
+            ~newer.exists(),
+        )
+        waiting = or_(select(plans.c.plan_id).where(plan).exists(), select(scans.c.scan_id).where(scan).exists())
+        query = select(waits).where(waiting).order_by(waits.c.since)
+        with self._engine.connect() as connection:
+            return tuple(to_record(Wait, row) for row in connection.execute(query))
