@@ -60,6 +60,22 @@ def fleet(
 
 
 @app.command()
+def metrics(
+    port: Annotated[int | None, typer.Option(help="Serve them at this port of 127.0.0.1, until Ctrl-C.")] = None,
+    host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
+    config: ConfigOption = None,
+) -> None:
+    """The fleet as Prometheus metrics by table: printed, or served at /metrics. Starts no Spark."""
+    with opened(config, "reading the fleet") as lifecycle:
+        if port is None:
+            typer.echo(lifecycle.metrics(), nl=False)
+            return
+        from artemis_lifecycle.cli.serving import serve
+
+        serve(host, port, lifecycle.metrics)
+
+
+@app.command()
 def history(
     table: TableArgument,
     cold: Annotated[bool, typer.Option("--cold", help="What the cold tier and the deep archive have of it.")] = False,

@@ -176,6 +176,12 @@ class Records(Model):
     listings: Duration = timedelta(days=30)
 
 
+class Alerts(Model):
+    """Where the sensor `alerts` posts what people should know, in the form of Slack's incoming webhooks."""
+
+    webhook: str | None = Field(default=None, pattern=r"^https?://")
+
+
 class Clocks(Model):
     """Nothing is judged by age while the clocks of Postgres, this host and the object stores differ by more."""
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
-SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey", re.IGNORECASE)
+SECRET = re.compile(r"password|secret|token|access[-_.]?key|credential|sessionkey|webhook", re.IGNORECASE)
 """Words in the name of a setting whose value is secret."""
 
 _HIDDEN = "***"

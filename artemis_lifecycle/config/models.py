@@ -12,6 +12,7 @@ from typing import Self
 from pydantic import PrivateAttr, ValidationError, model_validator
 
 from artemis_lifecycle.config.deployment import (
+    Alerts,
     Catalogs,
     Clocks,
     DeepArchive,
@@ -42,6 +43,7 @@ class LifecycleConfig(Model):
     quarantine: Quarantine = Quarantine()
     records: Records = Records()
     clocks: Clocks = Clocks()
+    alerts: Alerts = Alerts()
     prices: Prices = Prices()
     defaults: TablePolicy = TablePolicy()
     tables: dict[str, TableOverrides] = {}

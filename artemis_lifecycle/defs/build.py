@@ -7,7 +7,18 @@ from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.loading import load_config
-from artemis_lifecycle.defs import checks, compaction, expiration, fleet, jobs, observation, orphans, schedules, sensors
+from artemis_lifecycle.defs import (
+    alerts,
+    checks,
+    compaction,
+    expiration,
+    fleet,
+    jobs,
+    observation,
+    orphans,
+    schedules,
+    sensors,
+)
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 from artemis_lifecycle.errors import LifecycleError
 
@@ -50,7 +61,7 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
         asset_checks=list(checks.ALL),
         jobs=list(jobs.ALL),
         schedules=list(schedules.ALL),
-        sensors=list(sensors.ALL),
+        sensors=[*sensors.ALL, *alerts.ALL],
         resources={"lifecycle": lifecycle, "spark": spark, **({"s3": s3} if s3 is not None else {})},
         # One JVM per run: a process per step would start Spark fourteen times.
         executor=in_process_executor,

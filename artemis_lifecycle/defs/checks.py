@@ -183,7 +183,11 @@ def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckRes
 
 def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     with as_dagster_failure():
-        found = reachable_presence(lifecycle.get(), table_of(context.partition_key))
+        steps, table = lifecycle.get(), table_of(context.partition_key)
+        found = reachable_presence(steps, table)
+        if found.absent_files and table not in {pause.table for pause in steps.pauses()}:
+            # Whatever took them, no more of this table is deleted until a person has seen it.
+            steps.pause(table, who="artemis-lifecycle", why=f"{found.absent_files:,} reachable files are gone")
     return _result(
         not found.absent_files,
         f"All {found.reachable_files:,} files that the table's snapshots reach are in the store."
@@ -192,7 +196,6 @@ def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource)
         found.absent,
         files=found.reachable_files,
         files_absent=found.absent_files,
-        files_looked_at=found.looked_at,
         metadata_location=ui_metadata.place(found.metadata_location),
     )
 

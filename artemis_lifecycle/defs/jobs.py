@@ -54,7 +54,7 @@ whole_walk = _job(
     "dry_run is false.",
     AssetSelection.all() - AssetSelection.assets("fleet"),
 )
-fleet = _job("fleet", "The page of all tables, from Postgres.", _assets("fleet"))
+fleet_page = _job("fleet_page", "The page of all tables, from Postgres.", _assets("fleet"))
 nightly_walk = _job(
     NIGHTLY_WALK,
     "Every due step of a table in one run: plan, handoff, commit, due deletions, orphans. Steps that change or delete "
@@ -110,7 +110,7 @@ dropped_tables, records, result_tables = archive.dropped_tables, archive.records
 ALL = (
     whole_walk,
     nightly_walk,
-    fleet,
+    fleet_page,
     plan,
     handoff,
     commit,

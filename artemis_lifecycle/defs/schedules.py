@@ -162,7 +162,9 @@ ALL = (
         "On the 2nd of each month: records past their retention.",
         one_run("records"),
     ),
-    _schedule("hourly_fleet", "5 * * * *", jobs.fleet, "Each hour: the page of all tables.", one_run("fleet")),
+    _schedule(
+        "hourly_fleet", "5 * * * *", jobs.fleet_page, "Each hour: the page of all tables.", one_run("fleet_page")
+    ),
     _schedule(
         "monthly_result_tables",
         "0 6 2 * *",

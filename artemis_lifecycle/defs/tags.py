@@ -3,6 +3,7 @@
 WINDOW_TAG = "artemis/window"
 """Of runs that the sensor `maintenance_window` asked for: the day of the window."""
 
+JOB_TAG = "artemis/job"
 STEP_TAG = "artemis/step"
 PARTITION_TAG = "dagster/partition"
 BACKFILL_TAG = "dagster/backfill"

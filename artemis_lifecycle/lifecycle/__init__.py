@@ -43,6 +43,7 @@ from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
+from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
 from artemis_lifecycle.lifecycle.orphans import Orphans
 from artemis_lifecycle.lifecycle.plan_checks import ALL_CHECKS, PlanChecks
@@ -150,8 +151,8 @@ class Lifecycle:
         self.close()
 
     def close(self) -> None:
-        """Publish pending rows of result tables if a Spark session is started, stop the session that this object
-        started, and give back its connections."""
+        """Publish what is pending of the result tables if this object planned or deleted and a Spark session is
+        started. Stop the session that this object started, and give back its connections."""
         try:
             self._publishing.publish_at_close()
         finally:
@@ -867,6 +868,10 @@ class Lifecycle:
         """Every governed table at a glance: what runs, waits, is overdue, was freed. Reads Postgres and the catalog's
         list of tables; no metadata file, and no Spark."""
         return fleet_of(self.resources, self.steps.tables())
+
+    def metrics(self) -> str:
+        """The fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no Spark."""
+        return metrics(self.resources, self.steps.tables())
 
     def publish_results(self) -> int:
         """Append what plans and deletions left to be published to the result tables `<live>.lifecycle.plan_files` and

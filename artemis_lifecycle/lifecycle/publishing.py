@@ -80,8 +80,11 @@ class Publishing:
             resources.operations.publications.published(each)
 
     def publish_at_close(self) -> None:
-        """Publish where a session is started anyway. What fails is logged, and stays pending: nothing needs it now."""
+        """Publish where this object asked for a publication, and a session is started anyway. What fails is logged, and
+        stays pending: nothing needs it now."""
         if self.resources.started_spark() is None or not self.resources.has_operations:
+            return
+        if not self.resources.unchecked_operations.publications.asked:
             return
         try:
             self.publish()

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import datetime
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, Numeric, cast, func, select, true
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from artemis_lifecycle.operations.journal import batches, jobs
+from artemis_lifecycle.operations.plans import plans
 from artemis_lifecycle.operations.steps import steps
 from artemis_lifecycle.operations.verdicts import verdicts
+
+Seconds = float
 
 
 def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
@@ -54,3 +58,28 @@ def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
         for row in connection.execute(query):
             found[row.plan_id].append(row.check_name)
     return found
+
+
+def counted(engine: Engine) -> dict[tuple[str, str, str], int]:
+    """The sums of what steps counted, dry runs left out, by table, step and figure."""
+    each = func.jsonb_each_text(steps.c.counts).table_valued("key", "value").render_derived()
+    query = (
+        select(steps.c.table_name, steps.c.step, each.c.key, func.sum(cast(each.c.value, Numeric)).label("sum"))
+        .select_from(steps.join(each, true()))
+        .where(steps.c.dry_run.is_(False))
+        .group_by(steps.c.table_name, steps.c.step, each.c.key)
+    )
+    with engine.connect() as connection:
+        return {(row.table_name, row.step, row.key): int(row.sum) for row in connection.execute(query)}
+
+
+def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:
+    """For each table, how long the newest plan that is done took from its commit to the end of its deletion."""
+    query = (
+        select(plans.c.table_name, func.extract("epoch", plans.c.done_at - plans.c.committed_at).label("seconds"))
+        .where(plans.c.done_at.is_not(None), plans.c.committed_at.is_not(None))
+        .order_by(plans.c.table_name, plans.c.done_at.desc())
+        .ext(distinct_on(plans.c.table_name))
+    )
+    with engine.connect() as connection:
+        return {row.table_name: float(row.seconds) for row in connection.execute(query)}

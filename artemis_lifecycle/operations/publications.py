@@ -40,15 +40,19 @@ publications = table_of(
 class Publications:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self.asked = False
+        """Whether this object was asked for a publication: who only reads may have no right to publish."""
 
     def plan(self, catalog: str, plan_id: str, planned_at: datetime) -> None:
         """Ask for a plan's files to be published. A plan that was asked for before has the same files."""
+        self.asked = True
         values = _values(catalog, "plan_files", plan_id, planned_at)
         with around("publications.plan"), self._engine.begin() as connection:
             connection.execute(upsert(publications).values(values).on_conflict_do_nothing())
 
     def deletion(self, catalog: str, job_id: str) -> None:
         """Ask for a deletion's outcomes to be published: again where a later run changed them."""
+        self.asked = True
         statement = upsert(publications).values(_values(catalog, "deletions", job_id, func.clock_timestamp()))
         changed = {"recorded_at": func.clock_timestamp(), "pending": True}
         with around("publications.deletion"), self._engine.begin() as connection:

@@ -16,6 +16,7 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import HOLDING, plans
+from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
 from artemis_lifecycle.operations.scans import ScanState, listings, scans
 from artemis_lifecycle.operations.steps import steps
@@ -37,11 +38,12 @@ class Records:
 
     def jobs_before(self, cutoff: datetime) -> list[str]:
         """Deletions that ended before `cutoff` and still have their batches, oldest first; not those of which something
-        is in quarantine."""
+        is in quarantine, or is still to be published."""
         aside = exists().where(quarantines.c.job_id == jobs.c.job_id, quarantines.c.purged_at.is_(None))
+        pending = exists().where(publications.c.job_id == jobs.c.job_id, publications.c.pending)
         query = (
             select(jobs.c.job_id)
-            .where(jobs.c.finished_at < cutoff, jobs.c.forgotten_at.is_(None), ~aside)
+            .where(jobs.c.finished_at < cutoff, jobs.c.forgotten_at.is_(None), ~aside, ~pending)
             .order_by(jobs.c.finished_at)
         )
         with self._engine.connect() as connection:

@@ -137,7 +137,7 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
             (request,) = found.run_requests or ()
             assert (request.partition_key, request.run_config) == (
                 None,
-                jobs.for_real(definition.name.split("_", 1)[1]),
+                jobs.for_real(definition.job_name),
             )
         else:
             assert not found.run_requests, definition.name

@@ -336,6 +336,11 @@ class TestChecksSeeWhatTheyClaim:
         red = project.check("physical_deletion", "nothing_reachable_deleted", TABLE)
         assert not red.passed
         assert red.metadata["files_absent"].value == 1
+        with project.lifecycle() as lifecycle:
+            (pause,) = lifecycle.pauses()
+        assert (pause.table, pause.who) == (TABLE, "artemis-lifecycle") and "1 reachable files are gone" in pause.why
+        # A person who resumed it is not overruled by a check that finds the same again while the pause stands.
+        assert not project.check("physical_deletion", "nothing_reachable_deleted", TABLE).passed
         assert victim.name in str(red.metadata["offenders"].value)
 
 

@@ -26,7 +26,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError, Refused
+from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
@@ -228,7 +228,7 @@ def test_frozen_between_two_pieces_it_finds_the_hold_that_came_meanwhile(world: 
     with another.frozen(job, BETWEEN_PIECES) as wake:
         left = _there(world, job)
         placed = world.operations.holds.place(job.table_uuid, table, "legal", "case 7")
-        assert wake() == Refused.__name__
+        assert wake() == Held.__name__
     assert len(left) == job.files - 1 and _there(world, job) == left
     world.operations.holds.release(placed.hold_id, "ada")
     assert world.delete(job).deleted == job.files

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from artemis_lifecycle.cli.serving import serve
 from artemis_lifecycle.errors import ApprovalNeeded
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.fleet import FleetTable
@@ -83,3 +88,31 @@ def test_names_and_reasons_that_others_wrote_are_text_on_the_page(make_config: M
         spark.sql(f"CREATE TABLE {live}.db.`<script>alert(1)</script>` (id int) USING iceberg")
         page = lifecycle.fleet().html
     assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page
+
+
+def test_metrics_are_served_by_table(make_config: MakeConfig, spark: SparkSession) -> None:
+    config = make_config(
+        defaults={"cold_tier": {"enabled": False}, "deletion": {"grace": "0s"}}, tables={"db.*": {}, "odd.*": {}}
+    )
+    with Lifecycle.open(config, spark=spark) as lifecycle:
+        make_table(lifecycle, "metered")
+        spark.sql(f"CREATE NAMESPACE {config.catalogs.live.name}.odd")
+        spark.sql(f'CREATE TABLE {config.catalogs.live.name}.odd.`a"b\\\\c` (id int) USING iceberg')
+        report = lifecycle.expire("db.metered", older_than=datetime.now(UTC), retain_last=1)
+        port: queue.Queue[int] = queue.Queue()
+        serving = threading.Thread(
+            target=serve, args=("127.0.0.1", 0, lifecycle.metrics), kwargs={"ready": port.put}, daemon=True
+        )
+        serving.start()
+        address = f"http://127.0.0.1:{port.get(timeout=30)}"
+        with urllib.request.urlopen(f"{address}/metrics") as answer:
+            text = answer.read().decode()
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{address}/other")
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    assert float(values['artemis_files_deleted_total{table="db.metered"}']) == report.deleted > 0
+    assert float(values['artemis_bytes_deleted_total{table="db.metered"}']) == pytest.approx(report.bytes, rel=1e-5)
+    assert float(values['artemis_snapshots_expired_total{table="db.metered"}']) == 3
+    assert values['artemis_overdue{table="db.metered"}'] == "0"
+    assert float(values['artemis_expiry_to_deletion_seconds{table="db.metered"}']) > 0
+    assert sum(r"odd.`a\"b\\c`" in name for name in values) > 5

@@ -156,7 +156,7 @@ def test_no_command_prints_what_others_wrote_as_it_is(lifecycle: Lifecycle, made
     first, second, third = made
     by = ("--who", EVIL, "--why", EVIL)
     given = ("--owner", EVIL, "--reason", EVIL)
-    run("tables")
+    run("tables"), run("fleet"), run("metrics"), run("publish")
     assert TABLE in run("tables", "--json")
     run("history", TABLE)
     assert run("history", TABLE, "--json")["table"] == TABLE

@@ -65,6 +65,7 @@ def test_what_is_long_over_is_forgotten_and_still_known(make_config: MakeConfig,
             lifecycle.delete_files(waiting)
 
         young = lifecycle.forget_records()
+        lifecycle.publish_results()
         assert set(young.counts.values()) == {0} and young.files == 0
         _age(lifecycle, 35)
         assert lifecycle.forget_records(dry_run=True).counts["listings"] == 1

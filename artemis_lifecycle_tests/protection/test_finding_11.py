@@ -74,6 +74,7 @@ def test_another_operations_database_is_refused_before_anything_changes_and_may_
         table = make_table(theirs, "t", 3)
         plan = theirs.plan_expiration(table)
         theirs.hold(table, "legal", "case", snapshot_ids=ids_of(theirs, table)[:1])
+        theirs.publish_results()
         pointer, files = theirs.snapshot_history(table).metadata_location, _files(first)
     with Lifecycle.open(second, spark=spark) as ours:
         for name, change in CHANGES.items():

@@ -1,0 +1,63 @@
+"""The fleet as Prometheus metrics (text exposition format 0.0.4), from Postgres alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.lifecycle.fleet import fleet_of
+from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.operations.fleet import Seconds, counted, seconds_to_deletion
+
+_COUNTERS: Mapping[str, tuple[tuple[str, str], str]] = {
+    "files_compacted": (("compaction", "files_rewritten"), "Data files that compaction rewrote."),
+    "snapshots_expired": (("commit", "snapshots_removed"), "Snapshots that commits removed."),
+    "files_deleted": (("deletion", "files_deleted"), "Files of expired snapshots that were deleted."),
+    "bytes_deleted": (("deletion", "bytes_deleted"), "Bytes of expired snapshots that were deleted."),
+    "orphans_deleted": (("orphan_deletion", "files_deleted"), "Orphan files that were deleted."),
+    "orphan_bytes_deleted": (("orphan_deletion", "bytes_deleted"), "Bytes of orphan files that were deleted."),
+    "skipped_in_flight": (("orphan_scan", "skipped_in_flight"), "Unreferenced files that scans left to live writers."),
+    "files_archived": (("handoff", "files_copied"), "Files that handoffs copied to the cold tier."),
+    "bytes_archived": (("handoff", "bytes_copied"), "Bytes that handoffs copied to the cold tier."),
+}
+
+
+def metrics(resources: Resources, tables: Iterable[str]) -> str:
+    """See `Lifecycle.metrics`."""
+    fleet = fleet_of(resources, tuple(tables))
+    governed = {table.table for table in fleet.tables}
+    sums, waited = counted(resources.operations.engine), seconds_to_deletion(resources.operations.engine)
+    lines: list[str] = []
+
+    def metric(name: str, kind: str, text: str, values: Mapping[str, float]) -> None:
+        lines.extend((f"# HELP artemis_{name} {text}", f"# TYPE artemis_{name} {kind}"))
+        lines.extend(f'artemis_{name}{{table="{_label(table)}"}} {value:g}' for table, value in sorted(values.items()))
+
+    for name, ((step, key), text) in _COUNTERS.items():
+        of_step = {table: float(value) for (table, *rest), value in sums.items() if rest == [step, key]}
+        metric(f"{name}_total", "counter", text, {table: of_step.get(table, 0.0) for table in governed})
+    rows = {table.table: table for table in fleet.tables}
+    flags = {
+        "overdue": "1 if the table missed its planning.",
+        "waiting": "Plans and scans that wait for approval.",
+        "paused": "1 if the table is paused.",
+        "red_checks": "Red checks of plans under way.",
+        "freeable_bytes": "Bytes that plans under way and the newest scan hold.",
+    }
+    metric("overdue", "gauge", flags["overdue"], {name: row.overdue for name, row in rows.items()})
+    metric("waiting", "gauge", flags["waiting"], {name: len(row.waits_for) for name, row in rows.items()})
+    metric("paused", "gauge", flags["paused"], {name: row.paused for name, row in rows.items()})
+    metric("red_checks", "gauge", flags["red_checks"], {name: len(row.red_checks) for name, row in rows.items()})
+    metric("freeable_bytes", "gauge", flags["freeable_bytes"], {name: row.freeable_bytes for name, row in rows.items()})
+    shares = {name: row.orphan_share for name, row in rows.items() if row.orphan_share is not None}
+    metric("orphan_share", "gauge", "Orphans among the files of the newest scan, from 0 to 1.", shares)
+    ages = {name: (fleet.at - row.planned_at).total_seconds() for name, row in rows.items() if row.planned_at}
+    metric("plan_age_seconds", "gauge", "Seconds since the table was planned.", ages)
+    known: dict[str, Seconds] = {name: waited[name] for name in governed & waited.keys()}
+    text = "Seconds between the commit and the deletion of the newest plan that is done."
+    metric("expiry_to_deletion_seconds", "gauge", text, known)
+    return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return terminal(text).replace("\\", "\\\\").replace('"', '\\"')

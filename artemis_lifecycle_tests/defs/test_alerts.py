@@ -1,0 +1,102 @@
+"""Alerts: each thing that a person should know is posted once, for as long as it is so."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from dagster import DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor_context
+
+from artemis_lifecycle.defs.alerts import alerts
+from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle_tests.defs.conftest import TABLE, Project
+
+
+class _Hook:
+    """A webhook on loopback; `status` is what it answers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.status = 200
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                if hook.status == 200:
+                    hook.texts.append(body["text"])
+                self.send_response(hook.status)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/services/T0/secret-part"
+
+
+@pytest.fixture
+def hook() -> Iterator[_Hook]:
+    made = _Hook()
+    thread = threading.Thread(target=made.server.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+    thread.join()
+
+
+def _tick(project: Project, cursor: str | None) -> tuple[str | None, str]:
+    """The cursor after a tick, and what the tick says."""
+    sensor: SensorDefinition = alerts
+    with build_sensor_context(
+        instance=project.instance,
+        cursor=cursor,
+        repository_def=project.definitions.get_repository_def(),
+        resources={"lifecycle": project.resource()},
+    ) as context:
+        found = sensor.evaluate_tick(context)
+    return found.cursor, found.skip_message or ""
+
+
+def test_each_thing_is_said_once_and_again_when_it_is_so_again(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    project.create(TABLE, commits=1)
+    with project.lifecycle() as lifecycle:
+        plan = lifecycle.plan_expiration(TABLE)
+        lifecycle.operations.verdicts.add(plan.plan_id, "plan_keeps_every_ref", "a tag", passed=False)
+        lifecycle.pause(TABLE, who="ada", why="an incident\x1b[31m")
+        tags = {"artemis/job": "plan", "dagster/partition": TABLE}
+        project.instance.add_run(DagsterRun("plan", tags=tags, status=DagsterRunStatus.FAILURE))
+        first, _ = _tick(project, None)
+        assert len(hook.texts) == 3 and not any("\x1b" in text for text in hook.texts)
+        again, said = _tick(project, first)
+        assert len(hook.texts) == 3 and "nothing new" in said
+        lifecycle.resume(TABLE, who="ada")
+        over, _ = _tick(project, again)
+        lifecycle.pause(TABLE, who="ada", why="another one")
+        _tick(project, over)
+        assert len(hook.texts) == 4 and "another one" in hook.texts[-1]
+
+
+def test_a_webhook_that_refuses_loses_nothing_and_its_address_is_not_shown(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    project = make_project(tables={"artemis.*": {}}, alerts={"webhook": hook.url})
+    project.register(TABLE)
+    with project.lifecycle() as lifecycle:
+        lifecycle.pause(TABLE, who="ada", why="a flood")
+        assert "secret-part" not in repr(lifecycle.config)
+    hook.status = 500
+    with pytest.raises(Exception, match=r".") as refused:
+        _tick(project, None)
+    cause = refused.value.__cause__ or refused.value
+    assert isinstance(cause, StorageError) and "500" in str(cause) and "secret-part" not in str(cause)
+    hook.status = 200
+    _tick(project, None)
+    assert sum("a flood" in text for text in hook.texts) == 1
