@@ -27,17 +27,17 @@ _COLUMNS = {
 }
 _BYTES = ("freeable_bytes", "freed_bytes")
 _STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color: #1d2433; background: #fff }
+body { font: 13px/1.4 system-ui, sans-serif; margin: 1.5rem; color: #1d2433; background: #fff }
 h1 { font-size: 1.3rem; margin: 0 0 .2rem } p { margin: 0 0 1rem; color: #5b6472 }
 dl { display: flex; flex-wrap: wrap; gap: 1rem; margin: 0 0 1.5rem }
 dl div { border: 1px solid #dde1e8; border-radius: 6px; padding: .5rem .9rem; min-width: 6rem }
 dt { color: #5b6472; font-size: 12px } dd { margin: 0; font-size: 1.2rem; font-weight: 600 }
 table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid #eceff3; vertical-align: top }
+th, td { text-align: left; padding: .3rem .45rem; border-bottom: 1px solid #eceff3; vertical-align: top }
 th { cursor: pointer; white-space: nowrap; position: sticky; top: 0; background: #f6f7f9 }
 td.number { text-align: right; white-space: nowrap } tr.bad td:first-child { border-left: 4px solid #c4320a }
 .bar { display: block; height: 4px; background: #4873c4; border-radius: 2px; margin: 2px 0 0 auto }
-.alarm { color: #b42318; font-weight: 600 }
+.alarm { color: #b42318; font-weight: 600 } td.waits_for.alarm { min-width: 16rem }
 """
 _SCRIPT = """
 document.querySelectorAll('th').forEach((head, column) => head.addEventListener('click', () => {
@@ -98,7 +98,7 @@ def _cell(name: str, value: Any, at: datetime, most: Mapping[str, int]) -> str:
     text = "<br>".join(escape(terminal(each)) for each in value) if isinstance(value, list | tuple) else None
     if text is None:
         text = escape(terminal(value or ""))
-    alarm = " class=alarm" if text and name in ("waits_for", "red_checks") else ""
+    alarm = f" class='{name} alarm'" if text and name in ("waits_for", "red_checks") else ""
     return f"<td data-key='{escape(text, quote=True)}'{alarm}>{text}</td>"
 
 

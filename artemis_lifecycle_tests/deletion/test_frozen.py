@@ -26,7 +26,7 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.deletion import worker
 from artemis_lifecycle.deletion.batches import DeletionJob
-from artemis_lifecycle.errors import Busy, LeaseLost, LifecycleError
+from artemis_lifecycle.errors import Busy, Held, LeaseLost, LifecycleError
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.locks import table_lock
 from artemis_lifecycle.protection.protection import Protection
