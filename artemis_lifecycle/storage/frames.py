@@ -117,7 +117,7 @@ def rows_digest(table: pa.Table) -> str:
 
 def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     """Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned numbers."""
-    from artemis_lifecycle.storage.hash_kernels import chain_bytes, chain_longs
+    from artemis_lifecycle.storage.hash_kernels import hash_slices
 
     hashes = np.full(rows.num_rows, begun_with(seed), np.uint64)
     for array in rows.columns:
@@ -125,10 +125,14 @@ def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
         if pa.types.is_timestamp(array.type):
             array = array.view(pa.int64())  # Spark hashes a timestamp as its microseconds.
         if array.type == pa.int64():
-            chain_longs(array.fill_null(0).to_numpy(), valid, hashes)
-            continue
-        starts, data = text_buffers(array)
-        chain_bytes(data, starts, valid, hashes)
+            data = np.ascontiguousarray(array.fill_null(0).to_numpy(), "<i8").view(np.uint8)
+            ends = np.arange(0, 8 * rows.num_rows + 1, 8, dtype=np.int64)
+        else:
+            ends, data = text_buffers(array)
+        following = np.empty_like(hashes)
+        # The hash so far is the next column's seed.
+        hash_slices(data, ends[:-1], np.diff(ends), hashes, following)
+        hashes = np.where(valid, following, hashes)
     return hashes
 
 

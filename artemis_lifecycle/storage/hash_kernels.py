@@ -17,7 +17,6 @@ from numba import njit, types
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 _SEEDS = types.Array(types.uint64, 1, "C", readonly=True)
-_FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 _HASHES = types.uint64[::1]
 
 
@@ -92,26 +91,6 @@ def xxh64(data: Any, start: Any, size: Any, seed: Any) -> Any:
         value = _rotated(value, 11) * prime1
         at += 1
     return _avalanche(value)
-
-
-@njit(types.void(_BYTES, _LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
-def chain_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
-    """Put a string column into each row's hash, as Spark's `xxhash64` does: the hash so far is the next seed."""
-    for row in range(len(hashes)):
-        if valid[row]:
-            hashes[row] = xxh64(data, offsets[row], offsets[row + 1] - offsets[row], hashes[row])
-
-
-@njit(types.void(_LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
-def chain_longs(values: Any, valid: Any, hashes: Any) -> None:
-    """Put a bigint column into each row's hash, as Spark's `xxhash64` does."""
-    word = np.empty(8, np.uint8)
-    for row in range(len(hashes)):
-        if valid[row]:
-            value = np.uint64(values[row])
-            for byte in range(8):
-                word[byte] = np.uint8((value >> np.uint64(8 * byte)) & np.uint64(0xFF))
-            hashes[row] = xxh64(word, 0, 8, hashes[row])
 
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _SEEDS, _HASHES), cache=True, nogil=True)
