@@ -1,7 +1,7 @@
 """Writing objects: in one request, in parts, or copied by the server; each is read back before it counts.
 
-boto3's managed transfers would do for the bytes, but not for what follows: they return no ETag, by which a copy that reads
-back wrong is removed and another writer's object is not; and their parts do not keep to the budget of the store.
+boto3's managed transfers would do for the bytes, but not for what follows: they return no ETag, by which a copy that
+reads back wrong is removed and another writer's object is not; and their parts do not keep to the store's budget.
 """
 
 from __future__ import annotations
