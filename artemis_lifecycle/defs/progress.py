@@ -142,7 +142,7 @@ def progress_of(
     approvals = () if plan is None else (plan.approved_at, plan.lost_approved_at)
     approved_at = max(filter(None, (*approvals, *scans_approved_at)), default=None)
     return Progress(
-        planned=newest.get("plan") == "done",
+        planned=newest.get("plan") in ("done", "skipped"),
         plan_needs=None if plan is None else next_step(plan, cold_tier=cold_tier),
         plans_due=plans_due,
         orphans_due=orphans_due,

@@ -92,6 +92,13 @@ def materialize_walk(
         ]
 
 
+def materialize_fleet(*, config_path: str | Path | None = None, instance: DagsterInstance | None = None) -> None:
+    """Make the page of the fleet in this process; `instance` as for `materialize_walk`."""
+    job = build_definitions(config_path).resolve_job_def("fleet_page")
+    with _instance(instance) as dagster:
+        job.execute_in_process(instance=dagster)
+
+
 def _walk(
     job: Any,
     table: str,

@@ -30,9 +30,14 @@ from artemis_lifecycle.defs.progress import (
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WINDOW_TAG
+from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step
+from artemis_lifecycle.storage.instants import elapsed
+
+IDLE_FOR = 20.0
+"""Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60."""
 
 AT_ONCE = 50
 """Runs that one tick asks for at most; the rest follow at the next."""
@@ -189,8 +194,17 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     """A request for each table that needs a step at `now`, at most AT_ONCE; else why no table does."""
     reasons: dict[str, str] = {}
     asked: list[tuple[TableWindow, Verdict]] = []
+    reading_ends = elapsed() + IDLE_FOR
     for table in table_windows(lifecycle, instance, now):
         verdict = due_step(now, table.window, table.progress, table.steps)
+        if verdict.step is Step.PLAN:
+            if elapsed() > reading_ends:
+                reasons[table.table] = "read at the next tick"
+                continue
+            if _is_idle(lifecycle, table.table):
+                # What its files need is asked for at the next tick.
+                reasons[table.table] = "nothing of it has expired"
+                continue
         if verdict.step is None:
             reasons[table.table] = verdict.why
         else:
@@ -200,6 +214,14 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     return [_request(*each) for each in asked[:AT_ONCE]] or SkipReason(
         _listed(reasons) or "no table of the catalog is a partition and matched by an entry of lifecycle.yaml"
     )
+
+
+def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
+    """Whether the table needs no run for its plan. A run says what is wrong with a table that cannot be read."""
+    try:
+        return lifecycle.skip_if_idle(table)
+    except LifecycleError:
+        return False
 
 
 def _request(table: TableWindow, verdict: Verdict) -> RunRequest:

@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 import artemis_lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cli.output import plain
-from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
+from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
 from artemis_lifecycle.demo import proofs
 from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
 from artemis_lifecycle.demo.history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
@@ -161,7 +161,9 @@ def _walk(area: Area, lifecycle: Lifecycle, board: Board) -> list[Walk]:
 
     # Dagster tells each of its events on stderr as well; here they would bury the bars.
     with (area.folder / LOG).open("w") as log, redirect_stderr(log):
-        return materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+        walks = materialize_walk(TABLES, config_path=area.config_path, on_event=on_event, spark=lifecycle.spark)
+        materialize_fleet(config_path=area.config_path)
+        return walks
 
 
 def _table_report(lifecycle: Lifecycle, walk: Walk, history: TableHistory) -> TableReport:

@@ -259,6 +259,12 @@ class Lifecycle:
         due = self.operations.plans.due(self.operations.clock.now())
         return [record for record in due if record.table_uuid == table_uuid]
 
+    def skip_if_idle(self, table: str) -> bool:
+        """True if a plan of the table would be empty now, and no other plan waits: then the table's window needs no
+        plan, which is recorded. Reads the metadata file; needs no lease, and no Spark. Raises what planning raises
+        before it reads manifests."""
+        return self._expiration.skip_if_idle(table)
+
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
 

@@ -12,7 +12,13 @@ from artemis_lifecycle.config.policies import TablePolicy
 from artemis_lifecycle.errors import PlanStateError, StalePlan
 from artemis_lifecycle.expiration.commit import ExpirationCommit, made_by, removal
 from artemis_lifecycle.expiration.commit import commit_expiration as commit_plan
-from artemis_lifecycle.expiration.plan import ExpirationPlan, PlanRequest, load_plan, overtaken
+from artemis_lifecycle.expiration.plan import (
+    ExpirationPlan,
+    PlanRequest,
+    load_plan,
+    overtaken,
+    refuse_unexpirable,
+)
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
@@ -29,6 +35,8 @@ from artemis_lifecycle.protection.limits import Amount, require_approval
 from artemis_lifecycle.reachability.index import IndexSettings
 from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.walk import tidy
+from artemis_lifecycle.retention.rules import decide, view_of
+from artemis_lifecycle.storage.instants import milliseconds
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,22 @@ class Expiration:
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = _counts(plan)
         return plan
+
+    def skip_if_idle(self, table: str) -> bool:
+        state = self.steps.table_state(table)
+        metadata, operations = state.metadata, self.resources.operations
+        if operations.plans.uncommitted(metadata.table_uuid) is not None:
+            return False
+        refuse_unexpirable(metadata, table)
+        now = self.resources.clock.now()
+        holds, tags = holds_and_tags(self.resources, metadata.table_uuid)
+        settings = retention_settings(self.resources, table)
+        decision = decide(view_of(metadata), settings, milliseconds(now), holds=holds, tags=tags)
+        if decision.expired or decision.expired_refs:
+            return False
+        day = self.resources.config.policy(table).quiet_window.day(now)
+        operations.steps.skip(metadata.table_uuid, table, "plan", day, self.resources.owner)
+        return True
 
     def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:
         """The uncommitted plan, if a new one must not supersede it: another tool expired snapshots of it. `asked`: the

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.expiration.curve import retention_curve as curve_of
@@ -18,8 +20,8 @@ from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
 from artemis_lifecycle.retention.rules import decide, view_of
-from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.storage.frames import read_frame, write_frame
+from artemis_lifecycle.spark.runner import Rows, Runner
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.instants import milliseconds
 
 if TYPE_CHECKING:
@@ -35,10 +37,14 @@ class ReachableSet:
     snapshot_ids: tuple[int, ...]
     counts: Mapping[str, int]
     size_in_bytes: int
-    _frame: DataFrame
+    _rows: Rows = field(repr=False, compare=False)
+
+    @cached_property
+    def _frame(self) -> DataFrame:
+        return self._rows.frame()
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind], one row per file."""
+        """DataFrame[path, kind], one row per file. Not stored: what is too large for this process is walked again."""
         return self._frame.select("path", "kind")
 
     @property
@@ -57,6 +63,22 @@ class ReachableSet:
         return self._frame.filter("kind = 'manifest_list'").select("path")
 
 
+_COUNTED = arrow_schema("kind string, files bigint, bytes bigint")
+
+
+def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = pa.table(batch).group_by("kind").aggregate([("path", "count"), ("size_in_bytes", "sum")])
+        named = found.select(["kind", "path_count", "size_in_bytes_sum"]).rename_columns(_COUNTED.names)
+        yield from named.cast(_COUNTED).to_batches()
+
+
+def _totals(counted: pa.Table) -> list[dict[str, Any]]:
+    """One row per kind, by its name."""
+    found = counted.group_by("kind").aggregate([("files", "sum"), ("bytes", "sum")]).sort_by("kind")
+    return [{"kind": row["kind"], "files": row["files_sum"], "bytes": row["bytes_sum"]} for row in found.to_pylist()]
+
+
 @dataclass(frozen=True)
 class History:
     """Reads metadata and manifests. Changes nothing."""
@@ -72,19 +94,15 @@ class History:
         decision = decide(
             view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
         )
-        folder = f"{resources.root}/reachable/{state.metadata.table_uuid}/{uuid.uuid4().hex}"
-        view = live_index(resources, table, state.metadata)
-        runner = Runner(resources.spark)
-        write_frame(reachable_files(runner, view, decision.kept), folder, resources.live_stores)
-        frame = read_frame(runner, folder, resources.live_stores).frame()
-        totals = frame.groupBy("kind").agg({"path": "count", "size_in_bytes": "sum"}).collect()
+        rows = reachable_files(Runner(resources.spark), live_index(resources, table, state.metadata), decision.kept)
+        totals = _totals(rows.map(_counted, _COUNTED).table())
         return ReachableSet(
             table=table,
             metadata_location=state.metadata.metadata_location,
             snapshot_ids=tuple(decision.kept),
-            counts={row["kind"]: row["count(path)"] for row in sorted(totals, key=lambda row: str(row["kind"]))},
-            size_in_bytes=sum(row["sum(size_in_bytes)"] for row in totals),
-            _frame=frame,
+            counts={row["kind"]: row["files"] for row in totals},
+            size_in_bytes=sum(row["bytes"] for row in totals),
+            _rows=rows,
         )
 
     def retention_curve(

@@ -208,13 +208,17 @@ class Steps:
 
 @contextmanager
 def noted_wait(resources: Resources, job: object) -> Iterator[None]:
-    """Record in Postgres that a plan or scan waits for approval, where the block raises that it does."""
+    """Record in Postgres that a plan or scan waits for approval, where the block raises that it does.
+
+    Where it succeeds, its rows are published at the close, also by a process that finds a job done whose own one died.
+    """
     try:
         yield
     except ApprovalNeeded as needed:
         job_id = job if isinstance(job, str) else getattr(job, "plan_id", None) or getattr(job, "scan_id", None)
         resources.operations.waits.note(str(job_id), needed.table or "", needed.what)
         raise
+    resources.operations.publications.asked = True
 
 
 class Step:

@@ -109,6 +109,22 @@ class Steps:
             raise NoSuchPlan(f"No step {step_id} was started", hint="start it first")
         return ended
 
+    def skip(self, table_uuid: str, table: str, step: str, window_day: date, owner: str) -> None:
+        """Write that a step has nothing to do in this window. Needs no lease: it changes no other record."""
+        with around("steps.skip"), self._engine.begin() as connection:
+            insert_record(
+                connection,
+                StepRecord,
+                table_uuid=table_uuid,
+                table=table,
+                step=step,
+                window_day=window_day,
+                owner=owner,
+                dry_run=False,
+                state="skipped",
+                finished_at=func.clock_timestamp(),
+            )
+
     def of_window(self, window_day: date) -> list[StepRecord]:
         """What ran in that window, of every table, oldest first; dry runs left out."""
         real = (steps.c.window_day == window_day, steps.c.dry_run.is_(False))

@@ -5,23 +5,25 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from dagster import DagsterRun, DagsterRunStatus, RunRequest, SkipReason, build_schedule_context
 from sqlalchemy import text
 
+from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.defs import jobs, schedules, sensors
 from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
+from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
-from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step
+from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from artemis_lifecycle.lifecycle import Lifecycle
     from artemis_lifecycle_tests.defs.conftest import Project
 
 MIDNIGHT = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
@@ -90,6 +92,15 @@ class Fleet:
 
 def asked(found: list[RunRequest] | SkipReason) -> set[str]:
     return set() if isinstance(found, SkipReason) else {str(request.partition_key) for request in found}
+
+
+_is_idle = sensors._is_idle
+
+
+@pytest.fixture(autouse=True)
+def _tables_have_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty tables stand for tables with something to expire."""
+    monkeypatch.setattr(sensors, "_is_idle", lambda lifecycle, table: False)
 
 
 @pytest.fixture
@@ -257,3 +268,38 @@ def test_upkeep_keeps_out_of_the_quiet_window_and_out_of_its_own_way(fleet: Flee
     assert asked(found) == {TWO}
     assert isinstance(found, list)
     assert found[0].run_config == {"ops": {"compacted_data_files": {"config": {"dry_run": False}}}}
+
+
+def test_a_table_with_nothing_to_expire_costs_no_run_and_no_session(
+    make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "_is_idle", _is_idle)
+    project = make_project(tables={"artemis.busy": {"retention": {"window": "1ms"}}, "artemis.*": {}})
+    project.create("artemis.busy", commits=2)
+    project.create("artemis.idle", commits=2)
+    project.register("artemis.lost")
+    with project.lifecycle() as lifecycle:
+        location = lifecycle.snapshot_history("artemis.lost").metadata_location
+        Path(location.removeprefix("file:").replace("//", "/")).unlink()
+    monkeypatch.setattr("artemis_lifecycle.lifecycle.resources.live_session", lambda: pytest.fail("asked for Spark"))
+    with Lifecycle.open(project.config) as lifecycle:
+        window = window_of(lifecycle.operations.clock.now(), QuietWindow())
+
+        def tick(minute: int) -> dict[str | None, str | None]:
+            found = step_requests(lifecycle, project.instance, window.opens + timedelta(minutes=minute))
+            assert not isinstance(found, SkipReason)
+            return {request.partition_key: request.job_name for request in found}
+
+        # One that cannot be read is for a run to report.
+        assert tick(0) == tick(1) == {"artemis.busy": "plan", "artemis.lost": "plan"}
+        skipped = [each for each in lifecycle.operations.steps.of_window(window.day) if each.state == "skipped"]
+        assert [each.table for each in skipped] == ["artemis.idle"]
+        # A plan that waits is not passed over.
+        assert not lifecycle.skip_if_idle("artemis.busy")
+
+
+def test_one_tick_reads_for_a_bounded_time(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors, "IDLE_FOR", -1.0)
+    assert fleet.due(0) == {}
+    monkeypatch.setattr(sensors, "IDLE_FOR", 20.0)
+    assert fleet.due(0) == {ONE: "plan", TWO: "plan"}

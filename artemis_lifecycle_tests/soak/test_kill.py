@@ -58,7 +58,7 @@ DEATHS = [
     (TELEMETRY, "all orphan_scan point orphans.seal_scan:after 1"),
     (ARCHIVE, "all object_listing point orphans.seal_listing:before 1"),
     (ARCHIVE, "all snapshot_history after 0.05"),
-    (ARCHIVE, "all reachable_set file */reachable/*.parquet 1"),
+    (ARCHIVE, "all reachable_set after 0.05"),
     (ARCHIVE, "all schema_history after 0.002"),
     (TELEMETRY, "all table_health after 0.5"),
     (ARCHIVE, "python compacted_manifests file */live/artemis/*/metadata/*.avro 1"),
