@@ -53,7 +53,9 @@ class Publications:
     def deletion(self, catalog: str, job_id: str) -> None:
         """Ask for a deletion's outcomes to be published: again where a later run changed them."""
         self.asked = True
-        statement = upsert(publications).values(_values(catalog, "deletions", job_id, func.clock_timestamp()))
+        values = _values(catalog, "deletions", job_id, func.clock_timestamp())
+        # The transaction's start, before any instant that rows of the job carry: each clock_timestamp() is another.
+        statement = upsert(publications).values(values | {"first_at": func.now()})
         changed = {"recorded_at": func.clock_timestamp(), "pending": True}
         with around("publications.deletion"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))

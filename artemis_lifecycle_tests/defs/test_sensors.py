@@ -184,6 +184,10 @@ class TestStuckRuns:
 
 
 class TestMaintenanceWindow:
+    @pytest.fixture(autouse=True)
+    def _tables_have_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sensors, "_is_idle", lambda lifecycle, table: False)
+
     def test_it_asks_for_the_plan_when_the_window_is_open(self, make_project: Callable[..., Project]) -> None:
         always = {"quiet_window": {"from": "00:00", "to": "00:00"}}
         project = make_project(tables={"artemis.*": always})
