@@ -1,5 +1,4 @@
-"""The ends of retentions after a table's window (cold tier, quarantine, dropped tables, records), and thaws: jobs of
-their own."""
+"""Jobs that run outside the walk: retention of the cold tier, quarantine, dropped tables and records, and thaws."""
 
 from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
@@ -21,7 +20,7 @@ ARCHIVED_FILES = {
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
-    """Move what only cold snapshots past their retention read, into the archive's storage class."""
+    """Move the files that only cold snapshots past their retention read to the archive storage class."""
     with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
@@ -53,14 +52,14 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Read the cold files that are due, compare checksums, copy lost ones again while live has them."""
+    """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
     with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         if steps.cold_metadata(table) is None:
             context.log.info("nothing of the table is in the cold tier yet")
             return
         done = steps.scrub_cold(table)
-    # The check is red as soon as this run has found a loss, not when the next handoff evaluates it.
+    # The check must fail as soon as this run finds a loss, not when the next handoff evaluates it.
     judged = judge_losses(steps.cold_losses(table), done.repaired)
     evaluation = AssetCheckEvaluation(
         AssetKey("cold_tier_snapshots"),
@@ -71,7 +70,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
         description=judged.description,
         partition=table,
     )
-    context.log_event(evaluation)  # type: ignore[arg-type]  # It handles these; its annotation leaves them out.
+    context.log_event(evaluation)  # type: ignore[arg-type]  # Dagster accepts these; its annotation omits them.
     context.add_output_metadata(
         {
             "files_read": done.checked_files,
@@ -93,7 +92,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
-    """Look how far the table's thaws are: readable, over, or lapsed."""
+    """Check the state of the table's thaws: readable, ended, or lapsed."""
     with as_dagster_failure() as watch:
         steps, table = lifecycle.get(), table_of(context.partition_key)
         followed = [steps.follow_thaw(thaw.thaw_id) for thaw in steps.thaws(table)]
@@ -108,7 +107,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
-    """Delete for good what was in quarantine for longer than its retention."""
+    """Delete permanently the quarantined files whose retention is over."""
     with as_dagster_failure() as watch:
         done = lifecycle.get().purge_quarantine(table_of(context.partition_key), dry_run=config.dry_run)
     rows = [(each.job_id, each.deleted, each.bytes, each.failed) for each in done]
@@ -127,7 +126,7 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
-    """Scan what dropped tables have left whose time is over, and delete what was approved."""
+    """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
     with as_dagster_failure() as watch:
         done = lifecycle.get().clear_dropped(dry_run=config.dry_run)
     for each in done:
@@ -162,7 +161,7 @@ def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResour
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})
 @waiting_op
 def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
-    """Delete the records of what was done longer ago than `records` of lifecycle.yaml says."""
+    """Delete records that are older than the setting `records` in lifecycle.yaml allows."""
     with as_dagster_failure() as watch:
         done = lifecycle.get().forget_records(dry_run=config.dry_run)
     context.add_output_metadata(
@@ -198,38 +197,39 @@ def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResou
 
 @job(partitions_def=tables, tags={"artemis/job": "deep_archive"})
 def deep_archive() -> None:
-    """Cold snapshots past their retention, into the deep archive. Only reports, unless its dry_run is false."""
+    """Moves cold snapshots past their retention to the deep archive. Only reports, unless dry_run is false."""
     move_to_deep_archive()
 
 
 @job(partitions_def=tables, tags={"artemis/job": "cold_scrub"})
 def cold_scrub() -> None:
-    """A day's share of the rotation through a table's cold files: read, compared, and repaired from live."""
+    """Reads one day's share of a table's cold files, compares their checksums, and repairs files from the live
+    table."""
     read_cold_files()
 
 
 @job(partitions_def=tables, tags={"artemis/job": "thaws"})
 def thaws() -> None:
-    """How far a table's thaws are. Changes no table, and thaws nothing that was not approved."""
+    """Checks the state of a table's thaws. Changes no table, and thaws nothing without approval."""
     follow_thaws()
 
 
 @job(partitions_def=tables, tags={"artemis/job": "quarantine_purge"})
 def quarantine_purge() -> None:
-    """What was in quarantine for longer than its retention, deleted for good. Only tells, unless dry_run is false."""
+    """Deletes permanently the quarantined files whose retention is over. Only reports, unless dry_run is false."""
     purge_quarantine()
 
 
 @job(tags={"artemis/job": "dropped_tables"})
 def dropped_tables() -> None:
-    """What dropped tables have left, once their time is over: scanned, and deleted when a person has approved it. Only
-    reports, unless dry_run is false."""
+    """Scans the remaining files of dropped tables whose retention is over, and deletes them once a person approves.
+    Only reports, unless dry_run is false."""
     clear_dropped_tables()
 
 
 @job(tags={"artemis/job": "records"})
 def records() -> None:
-    """The retention of the journal and of listings. Only tells, unless dry_run is false."""
+    """Deletes old journal records and listings. Only reports, unless dry_run is false."""
     forget_records()
 
 

@@ -1,4 +1,4 @@
-"""One function makes the definitions, for production, tests and other installations alike. Touches no network."""
+"""One function builds the Dagster definitions for production, tests and other installations. It uses no network."""
 
 from pathlib import Path
 
@@ -46,9 +46,10 @@ _log = escaping.logger(__name__)
 
 
 def build_definitions(config_path: str | Path | None = None, s3: S3Resource | None = None) -> Definitions:
-    """What Dagster loads. `config_path` None is looked up when a run starts, as `Lifecycle.open` does.
+    """Return what Dagster loads. With `config_path` None, each run looks it up when it starts, as `Lifecycle.open`
+    does.
 
-    `s3` replaces the S3 client of lifecycle.yaml's settings in the driver; Spark's executors keep to those settings.
+    `s3` replaces the driver's S3 client from lifecycle.yaml. Spark's executors keep those settings.
     """
     path = None if config_path is None else str(config_path)
     spark = SparkSessionResource(config_path=path)
@@ -63,7 +64,7 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
         schedules=list(schedules.ALL),
         sensors=[*sensors.ALL, *alerts.ALL],
         resources={"lifecycle": lifecycle, "spark": spark, **({"s3": s3} if s3 is not None else {})},
-        # One JVM per run: a process per step would start Spark fourteen times.
+        # One JVM per run: with a process per step, Spark would start fourteen times.
         executor=in_process_executor,
     )
 
@@ -72,11 +73,11 @@ def _warnings(path: str | None) -> tuple[str, ...]:
     try:
         return load_config(path).warnings()
     except LifecycleError:
-        # The code location loads without a configuration; each run says what is wrong with it.
+        # The code location must load without a configuration; each run reports what is wrong with it.
         return ()
 
 
 def _warning(asset: AssetsDefinition, warnings: tuple[str, ...]) -> AssetsDefinition:
-    """`asset` with what its page in the UI has to say first."""
+    """Return `asset` with `warnings` in the metadata that its UI page shows."""
     text = MetadataValue.md("\n".join(f"- {each}" for each in warnings))
     return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata={"warnings": text}))

@@ -1,8 +1,8 @@
-"""Invariants, computed anew from catalog, stores and Postgres after the step that they watch; what an asset said is no
-proof.
+"""Invariants, recomputed from the catalog, the stores and Postgres after the step that they check. They do not trust
+what an asset reported.
 
-Each carries the table partitions: without them one table's success would hide another's failure. Dagster's blocking
-stops the same run only; the verdicts of blocking checks are stored on the plan, and its next steps require them.
+Each check has the table partitions: without them, one table's success would hide another's failure. Dagster's blocking
+checks stop only the same run. So the plan stores the verdicts of blocking checks, and its next steps require them.
 """
 
 import warnings
@@ -33,7 +33,8 @@ from artemis_lifecycle.lifecycle.evidence import reachable_presence
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss
 
-# Checks per partition are in preview in Dagster 1.13. Its definitions copy the specs later, so the filter has to stay.
+# Checks per partition are a preview feature of Dagster 1.13. Definitions copies the specs later, so the filter must
+# stay.
 warnings.filterwarnings(
     "ignore",
     message="Specifying a partitions_def on an AssetCheckSpec is currently in preview",
@@ -41,16 +42,17 @@ warnings.filterwarnings(
 )
 
 MAX_ORPHAN_SHARE = 0.25
-"""Orphans among listed files. More is seldom litter: look for a wrong location or a scheme mismatch before deleting."""
+"""Maximum share of orphans among the listed files. A larger share usually means a wrong location or a scheme mismatch:
+check before you delete."""
 
 MAX_PLAN_AGE = timedelta(days=7)
-"""How long a plan may hold its files, beside its grace."""
+"""How long a plan may hold its files, in addition to its grace."""
 
 MAX_METADATA_AGE = timedelta(hours=24)
-"""How long the table may have moved on from the history that was materialised last."""
+"""Maximum age of the last materialized history when the table has newer metadata."""
 
 GUARD_RESTORED = timedelta(days=1)
-"""How long a broken guard of the cold catalog is reported after its repair."""
+"""How long the check still warns after a broken guard of the cold catalog was restored."""
 
 
 def _check(asset: str, *, blocking: bool = False) -> Callable[[Callable[..., AssetCheckResult]], Any]:
@@ -74,7 +76,7 @@ def _result(
 
 @_check("snapshot_history")
 def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """The history that was materialised last is of the table's current metadata file, or was so less than a day ago."""
+    """The last materialized history matches the table's current metadata file, or is less than a day old."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         history, now = steps.snapshot_history(table), steps.operations.clock.now()
@@ -82,26 +84,27 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
         AssetRecordsFilter(AssetKey("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
     ).records
     if not newest:
-        return _result(False, "The table's history was never materialised.")
+        return _result(False, "The table's history was never materialized.")
     pinned = newest[0].asset_materialization
     seen = pinned.metadata.get("metadata_location") if pinned is not None else None
     age = now - datetime.fromtimestamp(newest[0].timestamp, tz=UTC)
     current = seen == ui_metadata.place(history.metadata_location)
     return _result(
         current or age <= MAX_METADATA_AGE,
-        "It is the current metadata file." if current else f"The table has moved on; the history was read {age} ago.",
+        "It is the current metadata file." if current else f"The table has changed; the history was read {age} ago.",
         is_current=current,
         age_seconds=round(age.total_seconds()),
     )
 
 
 def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource, check: str) -> AssetCheckResult:
-    """A check that the plan's commit and deletion require: its verdict is stored, so that it stops later runs too."""
+    """Evaluate a check that the plan's commit and deletion require. Its verdict is stored, so it also stops later
+    runs."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         plan = steps.uncommitted_plan(table)
         if plan is None:
-            return _result(True, "No plan waits: nothing is to be removed.")
+            return _result(True, "The table has no uncommitted plan: there is nothing to remove.")
         (verdict,) = steps.check_plan(plan, check)
     figures: dict[str, Any] = {
         name: MetadataValue.timestamp(value) if isinstance(value, datetime) else value
@@ -112,53 +115,53 @@ def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource,
 
 @_check("expiration_plan", blocking=True)
 def plan_keeps_every_ref(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """No branch or tag that the plan leaves in place points to a snapshot that it removes, as the table is now."""
+    """No branch or tag that the plan keeps points to a snapshot that the plan removes, in the table's current state."""
     return _required(context, lifecycle, KEEPS_EVERY_REF)
 
 
 @_check("expiration_plan", blocking=True)
 def plan_keeps_window_edge(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """Each snapshot that was current at any instant of the window stays, the one at its edge included."""
+    """The plan keeps every snapshot that was current at any time in the window, including the one at its edge."""
     return _required(context, lifecycle, KEEPS_WINDOW_EDGE)
 
 
 @_check("cold_tier_snapshots", blocking=True)
 def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """The plan's snapshots are in the cold table, walk through cold storage alone, and their copies read back right."""
+    """The plan's snapshots are in the cold table and readable from cold storage alone, and their copies verify."""
     return _required(context, lifecycle, COPY_VERIFIED)
 
 
 @_check("cold_tier_snapshots")
 def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """No cold file of the table is lost: each that a scrub found gone or damaged is as recorded again."""
+    """No cold file of the table is lost: every file that a scrub found missing or damaged matches its record again."""
     with as_dagster_failure():
         return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
 @_check("cold_tier_snapshots")
 def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """The cold catalog's triggers stand as they were made, so that only a handoff writes to it or drops from it;
-    a warning for a day after they were found broken and restored."""
+    """The cold catalog's triggers are intact, so that only a handoff writes to it or drops from it. Warns for a day
+    after broken triggers were restored."""
     with as_dagster_failure():
         steps = lifecycle.get()
         return judge_guard(steps.cold_guard(), steps.operations.clock.now())
 
 
 def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
-    """Red while the guard is broken, though there is something to guard."""
+    """Fail while the guard is broken and the cold catalog has tables to guard."""
     if found is None:
-        return _result(False, "The cold catalog is not in SQL: nothing keeps others from writing to it.", warn=True)
+        return _result(False, "The cold catalog is not in SQL: nothing prevents other writers.", warn=True)
     if not found.in_use:
-        return _result(True, "Nothing was handed off yet: there is nothing to guard.", state=found.condition)
+        return _result(True, "There was no handoff yet: there is nothing to guard.", state=found.condition)
     lately = [each for each in found.restorations if now - each.restored_at <= GUARD_RESTORED]
     if found.condition != "present":
-        text = f"The guard of the cold catalog is {found.condition}: any engine may change or drop its tables."
+        text = f"The guard of the cold catalog is {found.condition}: any engine can change or drop its tables."
         return _result(False, text, found.problems, state=found.condition)
     return _result(
         not lately,
-        "The guard was found broken, and is restored. See what was written to the cold catalog meanwhile."
+        "The guard was broken and is now restored. Check what was written to the cold catalog in the meantime."
         if lately
-        else "The guard stands as it was made.",
+        else "The guard is intact.",
         [f"{each.restored_at:%Y-%m-%d %H:%M:%S} by {each.restored_by}: {each.found}" for each in lately],
         warn=True,
         state=found.condition,
@@ -166,19 +169,21 @@ def judge_guard(found: GuardState | None, now: datetime) -> AssetCheckResult:
 
 
 def judge_losses(losses: Sequence[ColdLoss], repaired: int = 0) -> AssetCheckResult:
-    """Red from the first loss on, until the file is as recorded again; a warning for files that were repaired."""
+    """Fail while files are lost; warn about files that were repaired."""
     if losses:
         return _result(
             False,
-            f"{len(losses):,} cold files are lost: gone or damaged, and live no longer has them.",
+            f"{len(losses):,} cold files are lost: missing or damaged, and the live table no longer has them.",
             [f"{loss.path}: {loss.reason}" for loss in losses[:NAMED]],
             lost=len(losses),
             repaired=repaired,
         )
     if repaired:
-        text = f"{repaired:,} cold files were gone or damaged, and were copied again from live. Check the cold store."
+        text = (
+            f"{repaired:,} cold files were missing or damaged, and were copied from live again. Check the cold store."
+        )
         return _result(False, text, warn=True, lost=0, repaired=repaired)
-    return _result(True, "No cold file is known to be lost.", lost=0, repaired=0)
+    return _result(True, "No cold file is lost.", lost=0, repaired=0)
 
 
 def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
@@ -202,7 +207,8 @@ def _presence(context: AssetCheckExecutionContext, lifecycle: LifecycleResource)
 
 @_check("physical_deletion")
 def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """Each file that any snapshot of the table reaches now is in the store; walked anew after the deletion."""
+    """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
+    deletion."""
     return _presence(context, lifecycle)
 
 
@@ -210,13 +216,14 @@ def nothing_reachable_deleted(context: AssetCheckExecutionContext, lifecycle: Li
 def nothing_reachable_deleted_as_orphan(
     context: AssetCheckExecutionContext, lifecycle: LifecycleResource
 ) -> AssetCheckResult:
-    """Each file that any snapshot of the table reaches now is in the store; walked anew after the deletion."""
+    """Every file that any snapshot of the table reaches is in the store. Walks the metadata again after the
+    deletion."""
     return _presence(context, lifecycle)
 
 
 @_check("orphan_scan")
 def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """Orphans are a small part of what is listed; a large part means a wrong location or scheme rather than litter."""
+    """Orphans are a small share of the listed files. A large share points to a wrong location or scheme."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         scan = steps.latest_scan(table)
@@ -235,7 +242,8 @@ def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle:
 
 @_check("orphan_scan")
 def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """Files skipped as in flight become committed or orphans; many of them in scan after scan mean that they do not."""
+    """Files skipped as in flight become committed files or orphans. Many of them in every scan mean that they do
+    not."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         found = steps.in_flight(table)
@@ -255,7 +263,7 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
 
 @_check("physical_deletion")
 def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """No plan that holds its files was planned longer ago than a week and its grace: it would hold them forever."""
+    """No plan holds its files for longer than a week plus its grace: otherwise it could hold them forever."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
         now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace

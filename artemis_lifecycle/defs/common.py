@@ -1,4 +1,4 @@
-"""What every asset of the walk is declared with, and how a step that waits ends."""
+"""Declarations that all assets of the walk share."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -30,7 +30,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 if TYPE_CHECKING:
     Materialized = MaterializeResult[None]
 else:
-    # Dagster looks for the bare class in an asset's annotation; with a parameter it would store a value.
+    # Dagster looks for the bare class in an asset's annotation. With a type parameter, it would store a value.
     Materialized = MaterializeResult
 
 OWNERS = ["team:artemis-data-platform"]
@@ -39,15 +39,15 @@ OWNERS = ["team:artemis-data-platform"]
 class Changes(Config):
     """The configuration of a step that changes a table or deletes."""
 
-    dry_run: bool = Field(default=True, description="Report what would be done, and change nothing.")
+    dry_run: bool = Field(default=True, description="Report what the step would do, and change nothing.")
 
 
 def delete_each(
     context: AssetExecutionContext, ids: Sequence[str], delete: Callable[[str], DeletionReport]
 ) -> tuple[list[DeletionReport], list[tuple[str, str]]]:
-    """Delete each plan or scan; returns the reports, and (id, why) of those that a guard refused.
+    """Delete each plan or scan. Return the reports, and (id, why) of those that a guard refused.
 
-    A refused one does not hold the others back. Raises the first refusal if nothing else was deleted.
+    A refused one does not stop the others. Raises the first refusal if no other was deleted.
     """
     reports, refused = list[DeletionReport](), list[tuple[str, Refused]]()
     for each in ids:
@@ -136,7 +136,7 @@ def _person_check(said: dict[str, Any]) -> AssetCheckResult:
 
 
 def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
-    """The arguments of `@asset` that follow from an asset's place in the walk."""
+    """Return the arguments of `@asset` that depend on the asset's position in the walk."""
     return {
         "group_name": group,
         "kinds": kinds,
@@ -149,8 +149,5 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
 
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
-    """This run's `Lifecycle`, and the table that is its partition. Raises NotGovernedError in a backfill."""
-    lifecycle, table = resource.get(), table_of(context.partition_key)
-    if BACKFILL_TAG in context.run.tags and lifecycle.config.entry(table) is None:
-        raise NotGovernedError
-    return lifecycle, table
+    """Return this run's `Lifecycle` and the table of its partition."""
+    return resource.get(), table_of(context.partition_key)

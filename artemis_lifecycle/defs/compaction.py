@@ -1,4 +1,4 @@
-"""The assets that rewrite what the table holds, without changing what it says."""
+"""The assets that rewrite a table's files without changing its contents."""
 
 from dagster import AssetExecutionContext
 
@@ -12,7 +12,7 @@ GROUP = "compaction"
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The table's manifests: many small ones rewritten into few, where their average size asks for it."""
+    """The table's manifests: many small ones rewritten into a few, if their average size is too small."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         done = steps.compact_manifests(table, dry_run=config.dry_run)
@@ -34,7 +34,8 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The table's data files: small ones rewritten into larger ones, deletes applied, within the bandwidth budget."""
+    """The table's data files: small ones rewritten into larger ones with deletes applied, within the bandwidth
+    budget."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         done = steps.compact_data_files(table, dry_run=config.dry_run)

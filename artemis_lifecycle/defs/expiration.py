@@ -1,4 +1,4 @@
-"""The assets from a table's history to the deletion of what its expired snapshots alone reached."""
+"""The assets from a table's history to the deletion of the files that only its expired snapshots reached."""
 
 from dagster import AssetExecutionContext
 
@@ -17,7 +17,7 @@ GROUP = "expiration"
 
 @walk_asset(GROUP, {"iceberg", "python"})
 def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Snapshots, refs and snapshot log of the table, pinned to the metadata file that the catalog names."""
+    """The table's snapshots, refs and snapshot log, pinned to the catalog's current metadata file."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         history = steps.snapshot_history(table)
@@ -42,7 +42,7 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Every file that the snapshots kept by the table's policy reach: data, deletes, manifests, lists, statistics."""
+    """Every file that the snapshots kept by the policy reach: data, deletes, manifests, manifest lists, statistics."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         reachable = steps.reachable_set(table)
@@ -63,7 +63,8 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",))
 def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """What an expiration would remove, sealed: snapshots, refs, each file with its size and reason. Changes nothing."""
+    """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
+    nothing."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = steps.plan_expiration(table)
@@ -95,7 +96,8 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_plan",), changes=True)
 def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable by themselves.
+    """The table's entry in the cold catalog: its expired snapshots, copied, verified and readable from cold storage
+    alone.
 
     A dry run copies nothing, and reports what a handoff would copy.
     """
@@ -144,15 +146,15 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("cold_tier_snapshots",), changes=True)
 def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The one metadata commit that removes the plan's snapshots and refs from the table and starts its files' grace.
+    """The metadata commit that removes the plan's snapshots and refs from the table, and starts the grace of its files.
 
-    The lineage of what leaves is recorded first; where that fails, nothing is committed.
+    It first records the lineage of the removed snapshots. If that fails, it commits nothing.
     """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         plan = newest_plan(steps, table)
         if plan.expired_snapshots and plan.status in UNCOMMITTED and not config.dry_run:
-            # Who wrote a snapshot is in its summary, which leaves with it.
+            # The snapshot summary says who wrote the snapshot. The commit removes it.
             steps.record_lineage(table)
         done = steps.commit_expiration(plan.plan_id, dry_run=config.dry_run)
     return Materialized(
@@ -178,9 +180,9 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("expiration_commit",), changes=True)
 def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The deletion, journalled in batches, of the files of every committed plan whose grace is over.
+    """Deletes, in journaled batches, the files of every committed plan whose grace is over.
 
-    A dry run includes the uncommitted plan, and reports which of its files would be deleted today.
+    A dry run includes the uncommitted plan, and reports which of its files it would delete today.
     """
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
@@ -209,10 +211,10 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
 
 
 def newest_plan(lifecycle: Lifecycle, table: str) -> PlanRecord:
-    """The table's newest plan that was neither superseded nor closed. Raises NoSuchPlan."""
+    """Return the table's newest plan that is neither superseded nor closed. Raises NoSuchPlan."""
     for record in lifecycle.plans(table):
         if record.status not in (PlanStatus.SUPERSEDED, PlanStatus.CLOSED):
             return record
     raise NoSuchPlan(
-        "The table has no plan", table=table, untouched="the table", hint="materialise expiration_plan for it first"
+        "The table has no plan", table=table, untouched="the table", hint="materialize expiration_plan for it first"
     )

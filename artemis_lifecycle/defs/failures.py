@@ -1,6 +1,4 @@
-"""Errors of the project as Dagster shows them: one clear text, its parts as metadata, whether trying again may help. A
-step that waits is no error: it ends green, and says what it waits for.
-"""
+"""The project's errors in Dagster: the text, its parts as metadata, and whether a retry may help."""
 
 import time
 from collections.abc import Iterator
@@ -23,7 +21,7 @@ from artemis_lifecycle.errors import (
 from artemis_lifecycle.escaping import terminal
 
 RETRIES = RetryPolicy(max_retries=2, delay=15, backoff=Backoff.EXPONENTIAL, jitter=Jitter.PLUS_MINUS)
-"""For what may pass by itself in seconds. Every step resumes, so a second attempt is never a second effect."""
+"""For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
 
 _MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
 _WILL_NOT_PASS = (MissingFile, CopyMismatch)
@@ -46,23 +44,23 @@ class NotGovernedError(Exception):
 
 
 class Watch:
-    """How long a step has taken so far."""
+    """Measures how long a step has run."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the step began, in hundredths."""
+        """Seconds since the step began, rounded to hundredths."""
         return round(time.monotonic() - self._began, 2)
 
 
 @contextmanager
 def as_dagster_failure() -> Iterator[Watch]:
-    """Time the block, and turn an error inside it into a Failure that says the same, or into Waiting.
+    """Time the block, and turn an error inside it into a Failure with the same text.
 
-    Only what may pass by itself is tried again in the run. A step that waits ends at once, to be asked for later: a run
-    that waited would keep a slot from other tables.
+    Only errors that may pass by themselves are retried within the run. If another run holds the table's lease, the step
+    fails at once and is retried later: waiting would block a slot that other tables need.
     """
     try:
         yield Watch()
@@ -81,7 +79,7 @@ def as_dagster_failure() -> Iterator[Watch]:
     except (Failure, NotGovernedError):
         raise
     except Exception as error:
-        # A retry policy retries every exception; an unexpected one is for a person to read.
+        # A retry policy retries any exception. An unexpected one needs a person to read it.
         first_line = next(iter(str(error).strip().splitlines()), "")
         raise Failure(
             description=terminal(f"{type(error).__name__}: {first_line}"),

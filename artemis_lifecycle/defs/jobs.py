@@ -1,5 +1,5 @@
-"""The jobs: selections of assets with their checks, and what has no asset (`archive`). Each run is for one table, but
-those of dropped tables, which are no partitions any more, and of records."""
+"""The jobs: selections of assets with their checks, and the ops of `archive`. Each run is for one table, except runs
+for dropped tables, which have no partition, and for records."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,11 +32,11 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "records": ("forget_records",),
     "result_tables": ("compact_result_tables",),
 }
-"""By job, the assets and ops that change a table or delete; each has `dry_run`, true unless a run says otherwise."""
+"""By job, the assets and ops that change a table or delete. Each has `dry_run`, which defaults to true."""
 
 
 def for_real(job: str, *, dry_run: bool = False) -> dict[str, Any]:
-    """Run config under which `job` does what it otherwise only reports."""
+    """Return the run config with which `job` makes the changes that it otherwise only reports."""
     return {"ops": {step: {"config": {"dry_run": dry_run}} for step in CHANGING.get(job, ())}}
 
 
@@ -92,7 +92,7 @@ observe = _job(
     _assets("snapshot_history", "lineage_ledger", "schema_history", "table_health"),
 )
 schema_record = _job(
-    "schema_record", "The schemas that the table has had, with the snapshots of each.", _assets("schema_history")
+    "schema_record", "All schemas of the table over time, with the snapshots of each.", _assets("schema_history")
 )
 manifest_compaction = _job(
     "manifest_compaction", "Rewrite many small manifests into few.", _assets("compacted_manifests")

@@ -1,4 +1,4 @@
-"""The assets that only look: who wrote what and why, which schemas there were, how healthy the table is."""
+"""The read-only assets: lineage, schema history and table health."""
 
 from dagster import AssetExecutionContext
 
@@ -14,7 +14,7 @@ GROUP = "observation"
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Who wrote each snapshot that the table ever had, when and why: its commits' summaries, kept after they expire."""
+    """Who wrote each snapshot that the table ever had, when and why. Keeps commit summaries after snapshots expire."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         update = steps.record_lineage(table)
@@ -34,7 +34,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 @walk_asset(GROUP, {"iceberg", "python"}, ("snapshot_history",))
 def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """The schemas that the table has had, what each changed, and the snapshots that used it."""
+    """All schemas of the table over time, what each one changed, and the snapshots that used it."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         history = steps.schema_history(table)
@@ -53,7 +53,7 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 @walk_asset(GROUP, {"iceberg", "spark"}, ("snapshot_history",))
 def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Small files, deletes, manifests and metadata: what makes reading the table slow."""
+    """What slows down reads of the table: small files, deletes, manifests and metadata."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
@@ -75,14 +75,14 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "metadata_location": ui_metadata.place(health.metadata_location),
             "bytes_held_by_policy": policy.size_in_bytes,
             "files_held_by_policy": policy.files,
-            "retention_curve": ui_metadata.picture(curve.plot, f"Held by window, and by ref, of {table}"),
+            "retention_curve": ui_metadata.picture(curve.plot, f"Storage held by retention window and by ref, {table}"),
             "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
                 [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
             ),
             **{f"bytes_{tier.tier.replace('-', '_')}": tier.size_in_bytes for tier in costs.tiers},
             **({"price_per_month": costs.per_month} if costs.per_month is not None else {}),
-            "costs": ui_metadata.picture(costs.plot, f"Held by tier and by tag, of {table}"),
+            "costs": ui_metadata.picture(costs.plot, f"Storage held by tier and by tag, {table}"),
             "held_by_tier": ui_metadata.table(
                 ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
                 [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],

@@ -1,4 +1,4 @@
-"""The assets that find and delete orphan files: list first, then compare with metadata read after the listing."""
+"""The assets that find and delete orphan files. The listing comes first; the scan compares it with newer metadata."""
 
 from dagster import AssetExecutionContext
 
@@ -16,7 +16,8 @@ GROUP = "orphans"
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
 def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Every file under the table's locations, as the store shows them, sealed with the times it was taken between."""
+    """Every file under the table's locations, as listed by the store, sealed with the start and end time of the
+    listing."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         if (not_due := _scan_not_due(context, steps, table)) is not None:
@@ -40,7 +41,8 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",))
 def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
-    """Listed, and neither reachable by metadata read after the listing, nor young, a live writer's or in a plan."""
+    """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
+    plan."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         if (not_due := _scan_not_due(context, steps, table)) is not None:
@@ -79,9 +81,9 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) ->
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("orphan_scan",), changes=True)
 def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Changes) -> Materialized:
-    """The deletion, journalled in batches, of the newest scan's orphans, each looked at once more before it goes.
+    """Deletes the newest scan's orphans in journaled batches, and checks each file again before it deletes it.
 
-    An approved scan goes before a newer one. Deletions of older scans that were interrupted are finished first: no
+    An approved scan takes precedence over a newer one. Interrupted deletions of older scans are finished first: no
     newer scan names their files.
     """
     with as_dagster_failure() as watch:
@@ -91,7 +93,7 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             return Materialized(metadata={"outcome": "not_due", "why": "the table has no scan"})
         if scan is None:
             raise NoSuchPlan(
-                "The table has no scan", table=table, untouched="all files", hint="materialise orphan_scan first"
+                "The table has no scan", table=table, untouched="all files", hint="materialize orphan_scan first"
             )
         begun = [record.scan_id for record in steps.interrupted_scans(table) if record.scan_id != scan.scan_id]
         reports, refused = delete_each(

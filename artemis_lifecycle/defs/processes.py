@@ -1,4 +1,4 @@
-"""Runs that are under way in Dagster's books while their process is over: killed runs leave STARTED behind forever."""
+"""Runs that Dagster lists as under way although their process ended: killed runs stay STARTED forever."""
 
 import os
 
@@ -7,28 +7,29 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from artemis_lifecycle.operations.processes import is_over, mark
 
 PROCESS_TAG = "artemis/process"
-"""The mark of the process that executes a run; all its steps do, under the in-process executor."""
+"""The tag that identifies the process that executes a run. Under the in-process executor, it executes all steps."""
 
 
 def sign(instance: DagsterInstance, run_id: str) -> None:
-    """Write into the run's tags that this process executes it; nothing where the system does not tell who that is."""
+    """Record in the run's tags that this process executes it. Does nothing where the operating system cannot identify
+    it."""
     here = mark([os.getpid()])
     if here is not None and instance.has_run(run_id):
         instance.add_run_tags(run_id, {PROCESS_TAG: here})
 
 
 def end_runs_without_process(instance: DagsterInstance) -> list[str]:
-    """Fail the runs under way whose process, on this machine, is known to be over; returns their ids.
+    """Fail the runs under way whose process on this machine has ended. Return their ids.
 
-    Left as they are they would hold back the next run of their table, which the queue starts when they have ended.
+    Otherwise they would block the next run of their table, which the queue starts only after they end.
     """
     ended = []
     for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING])):
         if is_over(run.tags.get(PROCESS_TAG)):
             instance.report_run_failed(
                 run,
-                "The process of the run has ended, and the run had not. What it had done is in the journal; the next "
-                "run goes on from there.",
+                "The process of the run ended before the run did. The journal has what the run completed; the next "
+                "run continues from there.",
             )
             ended.append(run.run_id)
     return ended

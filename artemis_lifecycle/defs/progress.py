@@ -1,4 +1,4 @@
-"""Where each table is in its maintenance window, from its plans, its step records and the runs of Dagster."""
+"""The position of each table in its maintenance window, from its plans, its step records and Dagster's runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ _WAITS_FOR: dict[str, Literal["approval", "lease"]] = {
 
 @dataclass(frozen=True)
 class TableWindow:
-    """One table's window, where the table is in it, and the steps that run in it by themselves."""
+    """One table's window, the table's position in it, and the steps that run in it automatically."""
 
     table: str
     window: MaintenanceWindow
@@ -42,7 +42,8 @@ class TableWindow:
 
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
-    """The partitions that an entry of lifecycle.yaml matches, that the catalog still has, and that are not paused."""
+    """Return the partitions that an entry of lifecycle.yaml matches, that exist in the catalog, and that are not
+    paused."""
     known = partitioned_tables(instance)
     paused = {pause.table for pause in lifecycle.pauses()}
     if None in paused:
@@ -55,8 +56,8 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
 
 
 def under_way(instance: DagsterInstance, job: str) -> set[str]:
-    """The tables for which a run of `job` waits or runs."""
-    records = instance.get_run_records(RunsFilter(job_name=job, statuses=NOT_FINISHED))
+    """Return the tables for which a run of `job` is queued or running."""
+    records = instance.get_run_records(RunsFilter(job_name=job, statuses=_NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
@@ -78,7 +79,8 @@ def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
 
 
 def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
-    """Every governed table's window at `now`. Reads what is unfinished, and the records of these windows."""
+    """Return every governed table's window at `now`. Reads unfinished plans and runs, and the records of these
+    windows."""
     tables = governed_tables(lifecycle, instance)
     windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
     plans = lifecycle.operations.plans
@@ -121,7 +123,8 @@ def progress_of(
     cold_tier: bool,
     scans_approved_at: Sequence[datetime | None] = (),
 ) -> Progress:
-    """Where one table is in one window: by its uncommitted plan, its step records and its runs."""
+    """Return one table's position in one window, from its uncommitted plan (from any source), its step records and its
+    runs."""
     newest = {record.step: record.state for record in records}
     canceled: set[Step] = set()
     under_way: Step | None = None
@@ -154,7 +157,7 @@ def progress_of(
 
 
 def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:
-    """What an uncommitted plan needs next. An empty one needs nothing."""
+    """Return what an uncommitted plan needs next. An empty plan needs nothing."""
     if not plan.expired_snapshots and not plan.expired_refs:
         return None
     if plan.status is PlanStatus.OPEN and cold_tier and plan.expired_snapshots:
@@ -173,9 +176,9 @@ class _Ended:
 
 def _runs(ended: Sequence[_Ended], approved_at: datetime | None) -> Runs:
     failures = 0
-    for run in ended:
-        # What failed before a person approved the plan failed for want of that.
-        overcome = run.succeeded or (approved_at is not None and run.at <= approved_at)
+    for at, succeeded in ended:
+        # A failure before a person approved the plan was due to the missing approval.
+        overcome = succeeded or (approved_at is not None and at <= approved_at)
         failures = 0 if overcome else failures + 1
     last = ended[-1]
     approved = approved_at is not None and last.at <= approved_at

@@ -1,4 +1,4 @@
-"""The resources: a Spark session that knows the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
+"""The resources: a Spark session with the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
 
 from typing import Any, Optional
 
@@ -20,20 +20,20 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
 
 OWNER = "dagster"
-"""Who leases and step records name when Dagster does the work; the run's id stands beside it."""
+"""The owner in leases and step records when Dagster does the work. The run's id is next to it."""
 
-_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working folder."
+_CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working directory."
 
 
 class SparkSessionResource(LazyPySparkResource):
-    """A Spark session with the Iceberg runtime and both catalogs, started at first use, stopped when the run ends.
+    """A Spark session with the Iceberg runtime and both catalogs. It starts at first use and stops when the run ends.
 
-    A session that is alive in this process already is used and left running. One that lacks the jars is refused with
-    EnvironmentMissing: `getOrCreate` would take it, and ignore `spark.jars`.
+    It uses a session that is already alive in this process and leaves it running. It refuses one without the jars with
+    EnvironmentMissing: `getOrCreate` would return that session and ignore `spark.jars`.
     """
 
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
-    spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings above those of lifecycle.yaml.")
+    spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings that override lifecycle.yaml.")
 
     _started_here: bool = PrivateAttr(default=False)
 
@@ -47,11 +47,11 @@ class SparkSessionResource(LazyPySparkResource):
 
     @property
     def started(self) -> Any:
-        """The session, if a step needed one already; None rather than starting one."""
+        """Return the session if a step has started it, else None. Never starts one."""
         return self._spark_session
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Stop the session, if it was started for this run."""
+        """Stop the session if this run started it."""
         session, self._spark_session = self._spark_session, None
         if session is not None and self._started_here:
             session.stop()
@@ -62,7 +62,7 @@ def _jars(config: LifecycleConfig) -> Any:
 
 
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
-    """Hands out one `Lifecycle` per run, opened when a step first asks and closed when the run ends."""
+    """Provides one `Lifecycle` per run. Opens it when a step first needs it, and closes it when the run ends."""
 
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
     spark: SparkSessionResource
@@ -75,18 +75,18 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: InitResourceContext) -> None:
-        """Remember whose run this is, and sign it; nothing is opened yet."""
+        """Remember the run and record its process. Opens nothing."""
         run, instance = context.run, context.instance
         if run is not None and instance is not None:
             sign(instance, run.run_id)
         self._log = context.log
         self._run_id = run.run_id if run is not None else None
-        # A person who launches a run means it now; what the clock began ends with its window.
+        # A manual run starts at once. A scheduled run ends with its maintenance window.
         self._scheduled = run is not None and WINDOW_TAG in run.tags
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
     def get(self) -> Lifecycle:
-        """The `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
+        """Return the `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""
         if self._opened is None:
             opened = Lifecycle(
                 Resources(
@@ -103,19 +103,19 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
                 for warning in opened.config.warnings():
                     self._log.warning(f"lifecycle.yaml: {warning}")
             if self._predecessors:
-                # A killed run's lease lives on for two minutes, and its retry comes within seconds.
+                # A killed run's lease lives on for two minutes, but its retry comes within seconds.
                 opened.operations.leases.lapse(self._predecessors)
         return self._opened
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
 
 
 def ended_predecessors(run: DagsterRun, instance: DagsterInstance) -> tuple[str, ...]:
-    """The runs that `run` is a retry of and that are over; the nearest first."""
+    """Return the ended runs of which `run` is a retry, most recent first."""
     found: list[str] = []
     parent = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
     while parent is not None and parent.is_finished and parent.run_id not in found:

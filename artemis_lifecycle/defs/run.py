@@ -1,5 +1,4 @@
-"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, reported as it
-goes."""
+"""Run the walk in this process: one run per table, on one Dagster instance and one Spark session, with events."""
 
 import time
 import uuid
@@ -23,10 +22,10 @@ Plain = int | float | bool | str
 
 @dataclass(frozen=True)
 class WalkEvent:
-    """Something that happened to one asset of one table.
+    """An event of one asset of one table.
 
-    `checked` events name the `check` and whether it `passed`. `seconds` and `metadata` (the plain values, by the stable
-    keys that the UI plots) come with `materialised`; `message` with `failed`, and with a check's own words.
+    `checked` events have the name of the `check` and whether it `passed`. `materialised` events have `seconds` and
+    `metadata` (plain values, by the stable keys that the UI plots). `failed` and `checked` events have a `message`.
     """
 
     table: str
@@ -41,7 +40,7 @@ class WalkEvent:
 
 @dataclass(frozen=True)
 class Walk:
-    """One table's run. `succeeded` says that every step did; checks tell for themselves, in `events`."""
+    """One table's run. `succeeded` means that every step succeeded. The results of checks are in `events`."""
 
     table: str
     run_id: str
@@ -50,19 +49,19 @@ class Walk:
     events: tuple[WalkEvent, ...]
 
     def metadata(self, asset: str) -> Mapping[str, Plain]:
-        """What the asset's materialisation said; nothing if it was not materialised."""
+        """Return the metadata of the asset's materialization; empty if the asset was not materialized."""
         return next(
             (event.metadata for event in self.events if (event.asset, event.what) == (asset, "materialised")), {}
         )
 
     @property
     def failed_checks(self) -> tuple[str, ...]:
-        """Names of the checks that are red."""
+        """Names of the failed checks."""
         return tuple(event.check for event in self.events if event.check is not None and not event.passed)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """What the failed steps said."""
+        """Messages of the failed steps."""
         return tuple(f"{event.asset}: {event.message}" for event in self.events if event.what == "failed")
 
 
@@ -76,11 +75,12 @@ def materialize_walk(
     spark: Any = None,
     job: str = "whole_walk",
 ) -> list[Walk]:
-    """Make a partition of each table and run `job` for one after the other; a table that fails stops no other.
+    """Add a partition for each table and run `job` for one table after the other. A table's failure does not stop the
+    rest.
 
-    `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
-    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so. Runs whose
-    process was killed are ended first, so that they block no other run.
+    With `instance` None, the instance of $DAGSTER_HOME is used. All runs share one Spark session: the given one, which
+    keeps running, or a new one, which is stopped at the end. Unless `dry_run`, destructive steps do their work. Runs
+    whose process was killed are ended first, so that they block no other run.
     """
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
@@ -126,8 +126,8 @@ def _walk(
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 
 
-def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
-    """What a log entry means for the walk; None when it is only Dagster's own."""
+def told(table: str, entry: EventLogEntry) -> WalkEvent | None:
+    """Return what a log entry means for the walk; None for Dagster's internal entries."""
     event = entry.dagster_event
     if event is None or event.step_key is None:
         return None
@@ -169,7 +169,7 @@ def _instance(given: DagsterInstance | None) -> Iterator[DagsterInstance]:
         yield given
     else:
         with DagsterInstance.get() as found:
-            # Without this, Dagster's Postgres storages connect anew for every event that they write.
+            # Without this, Dagster's Postgres storages open a new connection for every event.
             found.optimize_for_webserver(statement_timeout=60_000, pool_recycle=600, max_overflow=20)
             yield found
 
@@ -183,6 +183,7 @@ def _session(config_path: str | Path | None, given: Any) -> Iterator[None]:
             yield
             return
         with Lifecycle.open(config_path) as lifecycle:
-            # Alive before the first run, it is every run's; the runs leave it to us to stop.
+            # A session that is alive before the first run is shared by all runs. They leave it to this function to
+            # stop.
             assert lifecycle.spark is not None
             yield

@@ -1,6 +1,5 @@
-"""Upkeep by the calendar: compaction, archives and purges. The walk itself is asked for by the sensor
-`maintenance_window`. All are stopped until an operator starts them.
-"""
+"""Maintenance by the calendar: compaction, archives and purges. The sensor `maintenance_window` starts the walk itself.
+All schedules are stopped until an operator starts them."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -28,7 +27,8 @@ from artemis_lifecycle.scheduling.maintenance_window import window_of
 def maintenance_requests(
     job: str, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, *, by_day: bool = False
 ) -> list[RunRequest] | SkipReason:
-    """One request of `job` per governed table with none under way; `by_day` leaves out those in their quiet window."""
+    """Return one request of `job` per governed table that has none under way. `by_day` omits tables in their quiet
+    window."""
     busy = under_way(instance, job)
     asked = []
     for table in governed_tables(lifecycle, instance):
@@ -43,7 +43,7 @@ def maintenance_requests(
                 run_config=jobs.for_real(job),
             )
         )
-    return asked or SkipReason("every governed table is busy with it or in its quiet window, or there is none")
+    return asked or SkipReason("no governed table is free: each has a run of this job or is in its quiet window")
 
 
 _Requests = Callable[[Lifecycle, DagsterInstance, datetime], "list[RunRequest] | SkipReason"]
@@ -60,7 +60,7 @@ def _schedule(name: str, cron: str, job: Any, description: str, requests: _Reque
     )
     def evaluate(context: ScheduleEvaluationContext, lifecycle: LifecycleResource) -> list[RunRequest] | SkipReason:
         opened = lifecycle.get()
-        # A tick that comes late, after the daemon was down, must not start by day what belongs to the window.
+        # A late tick, after the daemon was down, must not start a night job during the day.
         now = max(context.scheduled_execution_time, opened.operations.clock.now())
         return requests(opened, context.instance, now)
 
@@ -78,7 +78,7 @@ def _maintenance(name: str, cron: str, job: Any, description: str, *, by_day: bo
 
 
 def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
-    """Only tables with a cold tier whose policy has its files read again."""
+    """Request runs only for tables with a cold tier whose policy includes scrubs."""
     found = maintenance_requests("cold_scrub", lifecycle, instance, now, by_day=True)
     if isinstance(found, SkipReason):
         return found
@@ -88,11 +88,11 @@ def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
         return policy.enabled and policy.scrubs is not None
 
     due = [request for request in found if wanted(str(request.partition_key))]
-    return due or SkipReason("no table's policy has its cold files read again")
+    return due or SkipReason("no table with a cold tier has scrubs in its policy")
 
 
 def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
-    """Only tables that have something to purge: a run starts a session."""
+    """Request runs only for tables that have something to purge, because a run starts a Spark session."""
     due = {record.table for record in lifecycle.operations.quarantines.due()}
     if not due:
         return SkipReason("nothing in quarantine is past its retention")
@@ -105,20 +105,20 @@ def purge_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetim
 
 
 def one_run(job: str) -> _Requests:
-    """One run for all, of a job that has no partitions."""
+    """Return a function that requests a single run of a job without partitions."""
 
     def requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
         if under_way(instance, job):
-            return SkipReason("one is under way")
+            return SkipReason("a run of this job is under way")
         return [RunRequest(run_key=f"{now:%Y-%m-%dT%H:%M}:{job}", job_name=job, run_config=jobs.for_real(job))]
 
     return requests
 
 
 def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
-    """Only where a dropped table's time is over: a run starts a session."""
+    """Request a run only if a dropped table's retention is over, because a run starts a Spark session."""
     if not any(each.state == "due" for each in lifecycle.dropped_tables()):
-        return SkipReason("no dropped table's time is over")
+        return SkipReason("no dropped table is past its retention")
     return one_run("dropped_tables")(lifecycle, instance, now)
 
 
@@ -127,39 +127,39 @@ ALL = (
         "daily_data_compaction",
         "30 8-20/4 * * *",
         jobs.data_compaction,
-        "Four times by day, outside each table's quiet window.",
+        "Four times a day, outside each table's quiet window.",
         by_day=True,
     ),
     _maintenance("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
     _maintenance(
-        "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff's hour."
+        "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff."
     ),
     _schedule(
         "daily_cold_scrub",
         "0 12 * * *",
         jobs.cold_scrub,
-        "At noon, outside each table's quiet window, for tables whose cold files are read again.",
+        "At noon, outside each table's quiet window, for tables with scrubs in their policy.",
         scrub_requests,
     ),
     _schedule(
         "daily_quarantine_purge",
         "30 6 * * *",
         jobs.quarantine_purge,
-        "After the orphans' hour, for tables with something past its retention.",
+        "After the time of the orphan scan, for tables with quarantined files past their retention.",
         purge_requests,
     ),
     _schedule(
         "daily_dropped_tables",
         "0 7 * * *",
         jobs.dropped_tables,
-        "After the orphans' hour, where a dropped table's time is over.",
+        "After the time of the orphan scan, if a dropped table is past its retention.",
         dropped_requests,
     ),
     _schedule(
         "monthly_records",
         "0 5 2 * *",
         jobs.records,
-        "On the 2nd of each month: records past their retention.",
+        "On the 2nd of each month, for records past their retention.",
         one_run("records"),
     ),
     _schedule(

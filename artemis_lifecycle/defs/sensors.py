@@ -1,4 +1,4 @@
-"""What is noticed rather than scheduled: new tables, new metadata, runs that died, steps that are due, thaws."""
+"""Event-driven work: new tables, new metadata, dead runs, due steps and thaws."""
 
 import hashlib
 import json
@@ -40,25 +40,21 @@ IDLE_FOR = 20.0
 """Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60."""
 
 AT_ONCE = 50
-"""Runs that one tick asks for at most; the rest follow at the next."""
+"""Maximum number of runs that one tick requests. The rest follow at the next tick."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
-"""How often it is recorded which tables there are: that reads the metadata files of those that have changed."""
-
-OBSERVED_AT_ONCE = 200
-"""Metadata files that one tick reads at most: Dagster ends a tick after 60 seconds."""
+"""How often the sensor records which tables exist. That reads the metadata files of changed tables."""
 
 
 @sensor(
     name="discovery",
-    description="Makes a partition of each new table of the live catalog, without the project's own namespace, and "
-    "retires the partition of each table that the catalog no longer has.",
+    description="Adds a partition for each new table of the live catalog, except in the project's own namespace.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Partitions first, in a tick of their own: reading the changed tables takes a tick as long as Dagster allows. The
-    history of a partition that is retired stays in the event log; a table of that name gets it back."""
+    """Only adds. A dropped table keeps its partition and its history. The records that this sensor writes show when a
+    table was dropped."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
     known, present = partitioned_tables(context.instance), opened.tables()
     new, gone = [table for table in present if table not in known], sorted(known - set(present))
@@ -83,33 +79,34 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         for table, problem in opened.observe_catalog(OBSERVED_AT_ONCE).items():
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
-    return SkipReason(f"no table beside the {len(known)} known")
-
-
-def _with_runs(instance: DagsterInstance) -> set[str]:
-    """The tables with a run that waits or runs."""
-    records = instance.get_run_records(RunsFilter(statuses=NOT_FINISHED))
-    return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
+    known = partitioned_tables(context.instance)
+    new = [table for table in opened.tables() if table not in known]
+    if not new:
+        return SkipReason(f"no new table; {len(known)} are known")
+    return SensorResult(
+        dynamic_partitions_requests=[tables.build_add_request(list(map(partition_key, new)))],
+        skip_reason=terminal(f"new tables: {', '.join(new)}"),
+    )
 
 
 @sensor(
     name="new_metadata",
-    description="Asks for `observe` of each governed table whose metadata file is another than at the last look.",
+    description="Requests `observe` for each governed table whose metadata file has changed since the last tick.",
     job=jobs.observe,
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
 def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """The cursor holds one short digest per table that is there now, and nothing else."""
+    """The cursor holds only one short digest per existing table."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
-    pointers = opened.resources.live_catalog.pointers()
-    present = {
-        table: hashlib.sha256(pointers[table].metadata_location.encode()).hexdigest()[:16]
-        for table in governed_tables(opened, context.instance)
-        if table in pointers
-    }
-    # A table that is being observed is looked at again when that is over: commits in between make one run, not many.
+    catalog = CatalogReader(opened.config.catalogs.live)
+    try:
+        current = {table: _pointer(catalog, table) for table in governed_tables(opened, context.instance)}
+    finally:
+        catalog.close()
+    present = {table: digest for table, digest in current.items() if digest is not None}
+    # A table under observation is checked again afterward: several commits in between cause one run, not many.
     busy = under_way(context.instance, jobs.observe.name)
     changed = [table for table, digest in present.items() if seen.get(table) != digest and table not in busy][:AT_ONCE]
     kept = {table: seen[table] for table in present if table in seen}
@@ -132,13 +129,13 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
 
 @sensor(
     name="stuck_runs",
-    description="Fails a STARTED run whose process is over, or whose lease lapsed: the default launcher cannot tell.",
+    description="Fails a STARTED run whose process ended or whose lease lapsed, which the default launcher misses.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """At once where the process has certainly ended. Otherwise after two checks: a worker between a lost lease and its
-    own end is given the time of one tick."""
+    """Fails a run at once if its process is known to have ended. Otherwise it waits one tick, so that a worker that
+    lost its lease has time to end."""
     gone = end_runs_without_process(context.instance)
     lapsed = lifecycle.get().operations.leases.lapsed_runs()
     suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
@@ -146,13 +143,13 @@ def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -
     context.update_cursor(json.dumps(waiting))
     if gone or ended:
         return SkipReason(f"ended {', '.join([*gone, *ended])}")
-    return SkipReason(f"{len(waiting)} runs are suspected" if waiting else "no run is stuck")
+    return SkipReason(f"{len(waiting)} runs may be stuck" if waiting else "no run is stuck")
 
 
 def end_stuck_runs(
     instance: DagsterInstance, lapsed: Sequence[str], suspected: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """End runs under way whose lease lapsed and that were suspected before; returns (ended, newly suspected)."""
+    """End runs whose lease lapsed and that were suspected before. Return (ended, newly suspected)."""
     if not lapsed:
         return [], []
     alive = [DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
@@ -161,13 +158,13 @@ def end_stuck_runs(
         if run.run_id not in suspected:
             waiting.append(run.run_id)
         elif run.status is DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, message="The run's process died while it was being canceled.")
+            instance.report_run_canceled(run, message="The run's process died during cancellation.")
             ended.append(run.run_id)
         else:
             instance.report_run_failed(
                 run,
-                "The run's lease on its table lapsed without being released: its process is dead. What it had done is "
-                "in the journal; the next run goes on from there.",
+                "The run's lease on its table lapsed without being released: its process is dead. The journal has what "
+                "the run completed; the next run continues from there.",
             )
             ended.append(run.run_id)
     return ended, waiting
@@ -175,13 +172,13 @@ def end_stuck_runs(
 
 @sensor(
     name="maintenance_window",
-    description="Asks for the step that each governed table needs next, in the table's own quiet window and time zone.",
+    description="Requests the next step of each governed table, in the table's quiet window and time zone.",
     jobs=list(jobs.BY_STEP.values()),
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
 def maintenance_window(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """The one driver of the walk: nothing else asks for its steps, so that none is asked for twice."""
+    """The only driver of the walk: no other sensor or schedule requests its steps, so none is requested twice."""
     opened = lifecycle.get()
     now = opened.operations.clock.now()
     for run_id in cancel_late_runs(opened, context.instance, now):
@@ -191,7 +188,8 @@ def maintenance_window(context: SensorEvaluationContext, lifecycle: LifecycleRes
 
 
 def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
-    """A request for each table that needs a step at `now`, at most AT_ONCE; else why no table does."""
+    """Return a request for each table that needs a step at `now`, at most AT_ONCE; else the reasons why no table
+    does."""
     reasons: dict[str, str] = {}
     asked: list[tuple[TableWindow, Verdict]] = []
     reading_ends = elapsed() + IDLE_FOR
@@ -209,10 +207,10 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             reasons[table.table] = verdict.why
         else:
             asked.append((table, verdict))
-    # By what was open longest, so that no table waits for those that come before it in the alphabet.
+    # Longest-open window first, so that a table does not wait for those before it in the alphabet.
     asked.sort(key=lambda each: (each[0].window.opening(each[1].step or Step.PLAN), each[1].attempt))
     return [_request(*each) for each in asked[:AT_ONCE]] or SkipReason(
-        _listed(reasons) or "no table of the catalog is a partition and matched by an entry of lifecycle.yaml"
+        _listed(reasons) or "no table of the catalog has a partition and matches an entry of lifecycle.yaml"
     )
 
 
@@ -225,7 +223,8 @@ def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
 
 
 def _request(table: TableWindow, verdict: Verdict) -> RunRequest:
-    """The run that `verdict` asks for, for real: whoever starts the sensor means it."""
+    """Return the run that `verdict` requests. It is not a dry run: an operator who starts the sensor wants the
+    changes."""
     step, day = verdict.step, table.window.day.isoformat()
     assert step is not None
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
@@ -245,14 +244,14 @@ def _listed(reasons: Mapping[str, str]) -> str:
 
 @sensor(
     name="thaws_under_way",
-    description="Follows thaws from the deep archive: requests a check of a table's thaws when their first files are "
-    "readable, when their days are over, or when their approval time is over.",
+    description="Follows thaws from the deep archive. Requests a run for a table when the first files are readable, "
+    "when the thaw's days are over, or when it was not approved in time.",
     job_name=jobs.thaws.name,
     minimum_interval_seconds=300,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """A few requests to the store for each thaw; the whole look is the run's."""
+    """Sends a few requests to the store for each thaw. The run does the complete check."""
     opened = lifecycle.get()
     due = opened.thaws_to_follow()
     busy = under_way(context.instance, jobs.thaws.name)

@@ -1,4 +1,5 @@
-"""How results look in the UI: column schemas, Markdown tables, places. Numbers keep their keys, so that they plot."""
+"""Metadata values for the Dagster UI: column schemas, Markdown tables, links. Numbers keep their keys, so the UI plots
+them."""
 
 import base64
 import re
@@ -25,7 +26,7 @@ PLAN_FILES = {
 REACHABLE_FILES = {"path": ("string", "as the metadata records it"), "kind": ("string", "")}
 LISTED_FILES = {
     "path": ("string", "as the store spells it"),
-    "last_modified": ("timestamp", "null where the store does not tell"),
+    "last_modified": ("timestamp", "null where the store does not report it"),
     "size_in_bytes": ("bigint", ""),
 }
 ORPHAN_FILES = {
@@ -46,11 +47,11 @@ DELETED_FILES = {
 
 _ROWS = 15
 _CELL = 2_000
-"""Characters of a cell: a snapshot may have 100,000 tags."""
+"""Maximum characters per cell: a snapshot may have 100,000 tags."""
 
 
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
-    """A `dagster/column_schema` value: type and description by column."""
+    """Return a `dagster/column_schema` value from type and description by column."""
     return MetadataValue.table_schema(
         TableSchema(
             [TableColumn(terminal(name), kind, description=text or None) for name, (kind, text) in columns.items()]
@@ -64,13 +65,13 @@ def frame_schema(frame: "pd.DataFrame") -> MetadataValue:
 
 
 def ddl_schema(columns: str) -> MetadataValue:
-    """The same from Spark's DDL, one column a line: `name type COMMENT 'text',`."""
+    """The same from Spark DDL with one column per line: `name type COMMENT 'text',`."""
     parsed = (re.fullmatch(r"(\w+) (.+?)(?: COMMENT '(.*)')?,?", line.strip()) for line in columns.strip().splitlines())
     return column_schema({match[1]: (match[2], match[3] or "") for match in parsed if match is not None})
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
-    """A Markdown table of the first rows; says how many it leaves out."""
+    """Return a Markdown table of the first rows, with the number of omitted rows."""
     every = list(rows)
     if not every:
         return MetadataValue.md("none")
@@ -82,7 +83,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataV
 def _cell(value: object) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: ""}[value]
-    if isinstance(value, int) and abs(value) < 10**15:  # above that it is a snapshot's id
+    if isinstance(value, int) and abs(value) < 10**15:  # larger numbers are snapshot ids
         return f"{value:,}"
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
@@ -93,7 +94,7 @@ def _cell(value: object) -> str:
 
 
 def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
-    """A picture (PNG) within Markdown, with `what` as its text; without the extra `ui`, how to get one."""
+    """Return a picture (PNG) in Markdown, with `what` as its text. Without the extra `ui`, say how to install it."""
     try:
         png = plot()
     except EnvironmentMissing as missing:
@@ -102,7 +103,7 @@ def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
 
 
 def place(location: str) -> MetadataValue:
-    """A file or folder: a path, or a link to the console where it is on S3."""
+    """Return the path of a file or folder, or a link to the console if it is on S3."""
     scheme, _, rest = location.partition("://")
     if scheme in ("s3", "s3a", "s3n"):
         bucket, _, key = rest.partition("/")
@@ -112,19 +113,13 @@ def place(location: str) -> MetadataValue:
 
 
 def query(catalog: str, name: str, where: str) -> MetadataValue:
-    """How to see the rows in Spark SQL."""
+    """Return the Spark SQL query that shows the rows."""
     statement = terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}")
     return MetadataValue.md(f"```sql\n{statement}\n```")
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
-    """The numbers of deletions, summed. A dry run has `would_…` alone: a plot must not show its zeros."""
-    if any(report.dry_run for report in reports):
-        return {
-            "would_delete": sum(report.would_delete for report in reports),
-            "would_delete_bytes": sum(report.would_delete_bytes for report in reports),
-            "would_keep": sum(report.kept for report in reports),
-        }
+    """Return the totals of the deletions; `would_delete` in a dry run, which deletes nothing."""
     numbers: dict[str, int | str] = {
         "files_deleted": sum(report.deleted for report in reports),
         "bytes_deleted": sum(report.bytes for report in reports),
@@ -138,10 +133,10 @@ def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
 
 
 def instant(value: datetime | None) -> MetadataValue:
-    """A time, or that there is none."""
+    """Return a timestamp, or a text if there is no time."""
     return MetadataValue.text("none") if value is None else MetadataValue.timestamp(value)
 
 
 def epoch(milliseconds: int | None) -> MetadataValue:
-    """A time of Iceberg's, in milliseconds since the epoch."""
+    """Return a timestamp from Iceberg's milliseconds since the epoch."""
     return instant(None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, tz=UTC))
