@@ -1,10 +1,10 @@
-"""A job's files, cut into batches once and for all: another process resumes at the grain of a batch.
+"""A job's files, cut into batches exactly once, so that another process can resume at batch level.
 
-    <root>/deletions/<job_id>/batches/batches.json and the Parquet parts that it names, one a batch (columns: `BATCH`)
+    <root>/deletions/<job_id>/batches/batches.json and the Parquet parts that it names, one per batch (columns: `BATCH`)
 
-Order: data and delete files first, then statistics, manifests, manifest lists, metadata files. The sealed list alone
-makes a job resumable, so any order would be safe; this one frees the most bytes first and leaves, should both list and
-journal be lost, the files from which the rest can still be named.
+Order: data and delete files first, then statistics, manifests, manifest lists and metadata files. Any order would be
+safe, because the sealed list alone makes a job resumable. This order frees the most bytes first. If both the list and
+the journal are lost, the remaining files can still be found from the metadata that is deleted last.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class DeletionJob:
     """A sealed list of files to delete: of an expiration plan after its commit, of an orphan scan, or of the scan of a
     dropped table.
 
-    `files_location` is the folder of a sealed frame with columns path, kind, size_in_bytes, reason (and last_modified,
-    for a scan); `files` is how many rows its record says it has; `snapshot_ids` are the plan's expired snapshots.
+    `files_location` is the folder of a sealed frame with columns path, kind, size_in_bytes, reason (and last_modified
+    for a scan). `files` is its number of rows according to its record. `snapshot_ids` are the plan's expired snapshots.
     """
 
     job_id: str
@@ -66,7 +66,7 @@ class DeletionJob:
 
 @dataclass(frozen=True)
 class BatchPart:
-    """The stored rows of one batch: how many, the size of the files that they name, and the part's checksum."""
+    """The stored rows of one batch: their number, the total size of their files, and the part's checksum."""
 
     batch: int
     name: str
@@ -93,9 +93,9 @@ def job_folder(root: str, job_id: str) -> str:
 
 
 def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: str, files_per_batch: int) -> Batches:
-    """Cut the job into batches, or find them cut already: who seals first decides, for every later process.
+    """Cut the job into batches, or return the existing ones: the first process to seal decides for all later processes.
 
-    Raises StorageError when the job's list cannot be read, or has not the number of rows that its record says.
+    Raises StorageError if the job's list cannot be read, or if its number of rows differs from its record.
     """
     folder = f"{job_folder(root, job.job_id)}/batches"
     seal = f"{folder}/batches.json"
@@ -103,7 +103,7 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
         parts = _written(Runner(spark), stores, job, folder, files_per_batch)
         _require_count(job, parts, folder)
         content = json.dumps([asdict(parts[batch]) for batch in sorted(parts)]).encode()
-        # When another worker sealed meanwhile its parts count, and ours are garbage beside them.
+        # If another worker sealed in the meantime, its parts are used, and the parts written here are garbage.
         with around("deletion.seal_batches"), suppress(ExistingFile):
             stores.write(seal, content)
     try:
@@ -124,7 +124,7 @@ def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: st
 def _written(
     runner: Runner, stores: Stores, job: DeletionJob, folder: str, files_per_batch: int
 ) -> dict[int, BatchPart]:
-    """Write the batches of the job's list, and number them in the order in which they are deleted."""
+    """Write the batches of the job's list, and number them in the order of deletion."""
     listed = read_frame(runner, job.files_location, stores)
     if job.files:
         _require_columns(job, listed.schema.names)
@@ -135,7 +135,7 @@ def _written(
 
 
 class _Cut:
-    """Sorts files by rank and path, and stores them as batches. A batch is of one rank, unless `mixed`."""
+    """Sorts files by rank and path, and stores them as batches. A batch has one rank, unless `mixed`."""
 
     def __init__(self, folder: str, stores: Stores, files_per_batch: int, mixed: bool) -> None:
         self.folder = folder
@@ -154,7 +154,7 @@ class _Cut:
             for rows in ([ordered] if self.mixed else each_rank)
             for start in range(0, rows.num_rows, size)
         ]
-        # Each waits for its store, a disk included: a part is on it when it is written.
+        # Each write waits for its store, including a disk: the call returns once the part is on it.
         return pa.Table.from_pylist(list(threaded(self._store, pieces, _WRITERS)), arrow_schema(_WRITTEN))
 
     def _store(self, files: pa.Table) -> dict[str, object]:
@@ -174,7 +174,7 @@ class _Cut:
 
 
 def _once(files: pa.Table) -> pa.Table:
-    """One row per path."""
+    """Return one row per path."""
     if pc.count_distinct(files.column("path")).as_py() == files.num_rows:
         return files
     rows = {path: row for row, path in reversed(list(enumerate(files.column("path").to_pylist())))}
@@ -182,7 +182,7 @@ def _once(files: pa.Table) -> pa.Table:
 
 
 def _with_time(files: pa.Table) -> pa.Table:
-    """A plan's list has no `last_modified`: no listing saw its files."""
+    """Add `last_modified` to a plan's list, which lacks it because no listing saw its files."""
     if "last_modified" in files.column_names:
         return files
     return files.append_column("last_modified", pa.nulls(files.num_rows, pa.timestamp("us", "UTC")))
@@ -192,7 +192,7 @@ def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
     missing = {"path", "kind", "size_in_bytes", "reason"} - set(found)
     if missing:
         raise StorageError(
-            f"The sealed list of {job.job_id} has no column {', '.join(sorted(missing))}",
+            f"The sealed list of {job.job_id} lacks the columns {', '.join(sorted(missing))}",
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",
@@ -201,7 +201,7 @@ def _require_columns(job: DeletionJob, found: Sequence[str]) -> None:
 
 
 def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
-    """The paths of each batch in turn, each part held against its checksum as it is read."""
+    """Yield the paths of each batch in turn. Each part is verified against its checksum as it is read."""
     parts = [batches.parts[batch] for batch in sorted(batches.parts)]
 
     def read(part: BatchPart) -> pa.Array:
@@ -211,12 +211,12 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
 
 
 def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
-    """The files of one batch, as `BATCH`; `last_modified` in microseconds since 1970 (NO_TIME for a file that no
-    listing saw), and an unknown size is 0. Raises StorageError when the part is missing or differs from its seal."""
+    """Return the files of one batch, as `BATCH`. `last_modified` is in microseconds since 1970 (NO_TIME for a file that
+    no listing saw). An unknown size is 0. Raises StorageError if the part is missing or differs from its seal."""
     part = batches.parts.get(batch)
     if part is None:
         raise StorageError(
-            f"The journal names batch {batch}, which was never sealed",
+            f"The journal has batch {batch}, which was never sealed",
             path=batches.folder,
             untouched="the files of the batch",
             hint="plan or scan again",
@@ -225,7 +225,8 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
 
 
 def sealed_pieces(stores: Stores, job: DeletionJob, most: int) -> Iterator[pa.Table]:
-    """The job's list as `read_batch` gives it, in pieces of at most so many files, in the order of the list."""
+    """Yield the job's list in the format of `read_batch`, in pieces of at most `most` files, in the order of the
+    list."""
     for batch in frame_batches(job.files_location, stores):
         _require_columns(job, batch.schema.names)
         rows = _with_time(pa.Table.from_batches([batch]))
@@ -245,7 +246,7 @@ def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str
     found = sum(part.files for part in parts.values())
     if found != job.files or sorted(parts) != list(range(len(parts))):
         raise StorageError(
-            f"The sealed list of {job.job_id} has {found:,} paths in {len(parts):,} batches, and its record says "
+            f"The sealed list of {job.job_id} has {found:,} paths in {len(parts):,} batches, but its record says "
             f"{job.files:,}",
             table=job.table,
             path=folder,

@@ -1,4 +1,4 @@
-"""The dry run of a deletion: the questions of a real run, and nothing is changed."""
+"""The dry run of a deletion: it makes the same checks as a real run, and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from artemis_lifecycle.storage.frames import arrow_schema, frame_batches
 
 
 def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
-    """Ask for every file what a run would ask, delete and write nothing."""
+    """Make the checks of a real run for every file. Deletes and writes nothing."""
     protection = Protection(context, job)
 
     def considered() -> Iterator[pa.Array]:
@@ -40,7 +40,7 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
     outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
     if outcomes.num_rows != job.files:
         raise StorageError(
-            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, and its record says {job.files:,}",
+            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, but its record says {job.files:,}",
             table=job.table,
             path=job.files_location,
             untouched="all files of the job",

@@ -1,5 +1,5 @@
-"""The outcomes of a job's files. Belongs here: their names, and storing them batch by batch. Does not belong: deciding
-them (`worker`), or the Iceberg table that shows them to people (`results`).
+"""The outcomes of a job's files. Belongs here: their names, and storing them batch by batch. Does not belong here:
+deciding them (`worker`), or the Iceberg table that people query (`results`).
 
     <root>/deletions/<job_id>/outcomes/batch-<n>.parquet (columns: `OUTCOMES`)
 """
@@ -33,20 +33,20 @@ OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reas
 Outcome = Literal["deleted", "quarantined", "absent", "kept", "failed", "would_delete"]
 
 QUARANTINED: Final = "quarantined"
-"""The outcome of a file that left its path and stands in quarantine."""
+"""The outcome of a file that was moved from its path into quarantine."""
 
 GONE: tuple[Outcome, ...] = ("deleted", QUARANTINED)
-"""The outcomes of files that a job took from their paths."""
+"""The outcomes of files that a job removed from their paths."""
 
 _NAMES: tuple[Outcome, ...] = ("deleted", "quarantined", "absent", "kept", "failed", "would_delete")
-_NOT_TOLD = "the store did not say what became of it"
+_NOT_TOLD = "the store did not report what happened to it"
 _READERS = 16
 
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """What became of one file. `reason`: why it was doomed (deleted, quarantined, absent), why it stays (kept), what
-    failed."""
+    """The outcome of one file. `reason` says why it was listed for deletion (deleted, quarantined, absent), why it was
+    kept (kept), or what failed (failed)."""
 
     path: str
     kind: str
@@ -56,8 +56,8 @@ class FileOutcome:
 
 
 class PieceOutcomes:
-    """The outcomes of a piece's files, by row; what is put later replaces what was put before. A row of which nothing
-    is put failed: the store did not say what became of it."""
+    """The outcomes of a piece's files, by row. A later outcome replaces an earlier one. A row without an outcome counts
+    as failed, because the store did not report what happened to it."""
 
     def __init__(self, files: pa.Table) -> None:
         self._files = files
@@ -65,22 +65,22 @@ class PieceOutcomes:
         self._reasons: dict[int, str] = {}
 
     def put(self, rows: NDArray[np.int64], outcome: Outcome) -> None:
-        """These have this outcome, and the reason for which they were doomed."""
+        """Set this outcome for these rows. Their reason is the reason why they were listed for deletion."""
         self._codes[rows] = _NAMES.index(outcome)
         for row in set(self._reasons).intersection(rows.tolist()):
             del self._reasons[row]
 
     def put_each(self, reasons: Mapping[int, str], outcome: Outcome) -> None:
-        """These have this outcome, each with a reason of its own."""
+        """Set this outcome for these rows, each with a separate reason."""
         self._codes[list(reasons)] = _NAMES.index(outcome)
         self._reasons.update(reasons)
 
     def are(self, *outcomes: Outcome) -> pa.Array:
-        """Which rows have one of these outcomes."""
+        """Return which rows have one of these outcomes."""
         return pa.array(np.isin(self._codes, [_NAMES.index(outcome) for outcome in outcomes]))
 
     def table(self, why_absent: str) -> pa.Table:
-        """The rows as `OUTCOMES`; `why_absent` is put behind the reasons of those that were absent."""
+        """Return the rows as `OUTCOMES`. `why_absent` is appended to the reasons of absent files."""
         self.put_each(dict.fromkeys(np.flatnonzero(self._codes < 0).tolist(), _NOT_TOLD), "failed")
         reasons = self._files.column("reason")
         if why_absent:
@@ -95,14 +95,15 @@ class PieceOutcomes:
 
 
 def write_outcomes(stores: Stores, root: str, job_id: str, batch: int, outcomes: pa.Table) -> None:
-    """Store the outcomes of a batch (columns: `OUTCOMES`), whole, in the place of any earlier attempt's."""
+    """Store the complete outcomes of a batch (columns: `OUTCOMES`), and replace those of an earlier attempt."""
     buffer = io.BytesIO()
     pq.write_table(outcomes, buffer, compression="zstd")
     stores.write(_outcome_path(root, job_id, batch), buffer.getvalue(), overwrite=True)
 
 
 def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Table:
-    """What an earlier attempt at the batch recorded (columns: `OUTCOMES`); empty when it recorded nothing."""
+    """Return the recorded outcomes of an earlier attempt at the batch (columns: `OUTCOMES`); empty if it recorded
+    none."""
     path = _outcome_path(root, job_id, batch)
     if stores.head(path) is None:
         return arrow_schema(OUTCOMES).empty_table()
@@ -110,26 +111,26 @@ def read_outcomes(stores: Stores, root: str, job_id: str, batch: int) -> pa.Tabl
 
 
 def outcomes_of_job(stores: Stores, root: str, job_id: str) -> Iterator[FileOutcome]:
-    """Every outcome that is recorded of a job, in the order of its batches."""
+    """Yield every recorded outcome of a job, in the order of its batches."""
     for rows in outcome_tables(stores, root, job_id):
         for row in rows.to_pylist():
             yield FileOutcome(**row)
 
 
 def outcome_tables(stores: Stores, root: str, job_id: str) -> Iterator[pa.Table]:
-    """The outcomes of each batch of a job that has any, in the order of its batches (columns: `OUTCOMES`)."""
+    """Yield the outcomes of each batch that has any, in the order of the job's batches (columns: `OUTCOMES`)."""
     parts = outcome_parts(stores, root, job_id)
     return threaded(lambda path: _outcome_table(stores, path), parts, stores.readers(root, _READERS, 0))
 
 
 def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:
-    """The Parquet files with a job's outcomes, in the order of its batches."""
+    """Return the Parquet files with a job's outcomes, in the order of its batches."""
     listed = stores.list(f"{job_folder(root, job_id)}/outcomes")
     return sorted(file.path for file in listed if file.path.endswith(".parquet"))
 
 
 def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:
-    """DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have an outcome."""
+    """Return DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have outcomes."""
     parts = outcome_parts(stores, root, job_id)
     cost = Cost(len(parts), len(parts) * MOST_PER_BATCH)
     return (
@@ -158,6 +159,6 @@ def _outcome_path(root: str, job_id: str, batch: int) -> str:
 
 
 def waiting_rows(outcomes: pa.Table) -> pa.Array:
-    """Which rows stay for a reason that ends by itself, or by an action of another."""
+    """Return the rows of files that are kept only for now: the reason ends by itself, or a person can end it."""
     kept = pc.equal(outcomes.column("outcome"), "kept")
     return pc.and_(kept, pc.is_in(outcomes.column("reason"), pa.array(sorted(WAITING))))

@@ -1,10 +1,11 @@
-"""Moving instead of deleting: a job's files stand in quarantine for a while, and can be brought back to their paths.
+"""Move files instead of deleting them: quarantine keeps a job's files for a retention, and they can be moved back.
 
     <quarantine root>/<table-uuid>/<job id>/files/<hash of the path>-<end of its name>
-    <quarantine root>/<table-uuid>/<job id>/<name of the metadata file that the plan was made of>
+    <quarantine root>/<table-uuid>/<job id>/<name of the metadata file on which the plan is based>
 
-A place follows from the path alone, and never spells it: whatever a path holds, its file stays inside the job's folder.
-A file is in quarantine before it leaves its path, and back at its path before anything says so.
+The location in quarantine depends only on the path, but does not contain it: whatever characters a path has, its file
+stays inside the job's folder. A file is in quarantine before it is deleted from its path. It is back at its path before
+any record says so.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 @dataclass(frozen=True)
 class QuarantinePlace:
-    """Where a job's files go, and for how long. `metadata_location`: the metadata file that tells what they were."""
+    """Where a job's files are moved, and for how long. `metadata_location` is the metadata file that describes them."""
 
     root: str
     retain: timedelta
@@ -56,21 +57,21 @@ def quarantine_folder(root: str, table_uuid: str, job_id: str) -> str:
 
 
 def place_of(folder: str, path: str) -> str:
-    """Where the file of `path` stands in a job's quarantine folder."""
+    """Return the location of the file `path` in a job's quarantine folder."""
     digest = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
     name = _ODD.sub("_", path.rpartition("/")[2])[-60:]
     return f"{folder}/files/{digest[:40]}-{name}"
 
 
 def set_aside(stores: Stores, folder: str, paths: Sequence[str]) -> dict[str, str | None]:
-    """Have each file in quarantine too; by path None where it is there, else why not. A file that is gone is left out:
-    there is nothing to delete, either."""
+    """Copy each file into quarantine. Return by path None if it is there, else the error. Omits files that no longer
+    exist, because there is nothing to delete."""
 
     def one(path: str) -> tuple[str, str | None, bool]:
         try:
             place = place_of(folder, path)
             if stores.head(place) is not None and stores.checksum(path) != stores.checksum(place):
-                # An interrupted attempt moved a file from this path; its place has the only copy.
+                # An interrupted attempt moved a file from this path; quarantine has its only copy.
                 return path, "another file from this path is in quarantine", True
             stores.duplicate(path, place_of(folder, path))
         except MissingFile:
@@ -89,11 +90,11 @@ def is_aside(stores: Stores, folder: str, path: str) -> bool:
 
 @dataclass(frozen=True)
 class Undeleted:
-    """What an undelete did. Counts are files: `restored` stand at their paths again, `present` did so already (an
-    earlier try), `taken` found another file at their path, which was left alone, `failed` could not be copied.
+    """The result of an undelete. Counts are files: `restored` are at their paths again, `present` were already there
+    (an earlier attempt), `taken` found another file at their path and left it alone, and `failed` could not be copied.
 
-    `metadata_location`: the metadata file that the deletion's plan was made of, kept in quarantine: engines read from
-    it the snapshots that the table has no more. None for orphans.
+    `metadata_location` is the metadata file on which the deletion's plan was based, kept in quarantine. Engines can
+    read snapshots from it that the table no longer has. None for orphans.
     """
 
     job_id: str
@@ -105,11 +106,11 @@ class Undeleted:
     bytes: int
     metadata_location: str | None
     problems: tuple[tuple[str, str], ...] = ()
-    """(path, why), at most 1,000 of them."""
+    """(path, reason), at most 1,000."""
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
-        """DataFrame[path, kind, size_in_bytes, outcome, reason] of what the deletion had moved."""
+        """Return DataFrame[path, kind, size_in_bytes, outcome, reason] of the files that the deletion moved."""
         return None if self._files is None else self._files()
 
 
@@ -122,10 +123,10 @@ def put_back(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Undeleted:
-    """Copy every quarantined file of the job back to its path, where nothing stands; again does what is left.
+    """Copy every quarantined file of the job back to its path, if no file exists there. A second call does the rest.
 
-    Call it under the table's lease, and after the undelete is on record: from then on nothing deletes those paths.
-    `root` is `operations.root`; `check` is called between pieces.
+    The caller holds the table's lease, and has recorded the undelete: from then on, no job deletes those paths. `root`
+    is `operations.root`. `check` is called between pieces.
     """
 
     def one(moved: FileOutcome) -> tuple[str, FileOutcome, str]:
@@ -133,7 +134,7 @@ def put_back(
         try:
             there, aside = stores.head(moved.path), stores.head(place)
             if aside is None:
-                return "failed", moved, "it is not in quarantine any more"
+                return "failed", moved, "it is no longer in quarantine"
             if there is not None:
                 same = there.size_in_bytes == aside.size_in_bytes and stores.checksum(moved.path) == stores.checksum(
                     place
@@ -170,8 +171,8 @@ def put_back(
 
 
 def moved_files(stores: Stores, job: DeletionJob, record: QuarantineRecord) -> Iterator[FileOutcome]:
-    """The job's files that are in quarantine now, whatever was recorded of them: a worker that was killed after it
-    moved a batch recorded nothing."""
+    """Yield the job's files that are in quarantine now, whatever the recorded outcomes say: a worker that was killed
+    after it moved a batch recorded none."""
     aside = {file.path.rpartition("/")[2] for file in stores.list(f"{record.folder}/files")}
     for rows in sealed_pieces(stores, job, _FILES_AT_ONCE):
         for row in rows.to_pylist():
@@ -181,7 +182,8 @@ def moved_files(stores: Stores, job: DeletionJob, record: QuarantineRecord) -> I
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge deleted from quarantine, or would delete. `failed` and `kept` files make the next run try again."""
+    """What a purge deleted from quarantine, or would delete. If files `failed` or were `kept`, the next run tries
+    again."""
 
     job_id: str
     table: str
@@ -202,10 +204,11 @@ def purge(
     take: Callable[[int], object] = lambda files: None,
     check: Callable[[], None] = lambda: None,
 ) -> Purged:
-    """Delete what lies in the job's quarantine folder; nothing outside it. Again does what is left.
+    """Delete the files in the job's quarantine folder, and nothing outside it. A second call does the rest.
 
-    `kept` says which of some files (column path) stay, and why: a table may have been given a file in here. It is asked
-    under `lock`, and the files go under it. Raises OperationsUnavailable once that lock is lost, before more files go.
+    `kept` returns which of some files (column path) must stay, and why: a table may reference a file in this folder. It
+    is called under `lock`, and the files are deleted under the same lock. Raises OperationsUnavailable when the lock is
+    lost, before it deletes more files.
     """
     deleted = failed = stayed = size = 0
     for piece in _pieces(stores.list(record.folder)):

@@ -1,9 +1,10 @@
-"""The receipt of a finished deletion: what became of every path, by whose decision, for an auditor to keep.
+"""The receipt of a finished deletion: what happened to every path and who decided it. It is meant for auditors.
 
     <table's metadata folder>/artemis-receipts/<job id>/receipt.json, receipt.md and files-<n>.parquet
 
-It stands by the table and not by the lifecycle's own state, so that it outlives both; the orphan scan knows the folder.
-The Parquet parts have every path with its outcome (columns: `batches.OUTCOMES`), and the JSON their checksums.
+It is stored with the table, not with the lifecycle's state, so that it outlives that state. The orphan scan recognizes
+the folder. The Parquet parts have every path with its outcome (columns: `batches.OUTCOMES`). The JSON has their
+checksums.
 """
 
 from __future__ import annotations
@@ -39,10 +40,9 @@ _GONE: tuple[Outcome, ...] = ("deleted", "quarantined", "absent")
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a finished job did. `outcomes` and `kinds` are files and bytes by name, `kept` files by reason; `sample` is
-    how many of the paths that are gone were looked at afterwards, and which of those stood there. `details` is what the
-    plan or the scan says: snapshots, approvals, commit. `files` names each part with its rows and checksum.
-    """
+    """The results of a finished job. `outcomes` and `kinds` are files and bytes by name; `kept` is files by reason.
+    `sample` says how many of the deleted paths were checked afterward, and which of those still existed. `details`
+    comes from the plan or scan: snapshots, approvals, commit. `files` has each part's name, rows and checksum."""
 
     job_id: str
     kind: str
@@ -61,11 +61,11 @@ class Receipt:
     files: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> str:
-        """The receipt as it is stored."""
+        """Return the receipt as it is stored."""
         return json_text({"receipt": 1, **asdict(self)}, indent=1, default=_plain)
 
     def to_markdown(self) -> str:
-        """The same for people; every path stands in the parts."""
+        """Return the receipt as Markdown. The parts have every path."""
         lines = [
             f"# Receipt: {markdown(self.kind)} {markdown(self.job_id)}",
             "",
@@ -90,7 +90,7 @@ class Receipt:
                 "",
             ]
         looked, there = self.sample["looked_at"], self.sample["still_there"]
-        lines += [f"Looked at afterwards: {looked} of the paths that are gone; {len(there)} stood there.", ""]
+        lines += [f"Checked afterward: {looked} of the deleted paths; {len(there)} still existed.", ""]
         lines += [
             f"- {markdown(key.replace('_', ' '))}: {markdown(_said(value))}" for key, value in self.details.items()
         ]
@@ -118,8 +118,8 @@ def write_receipt(
     quarantine: str | None,
     details: Mapping[str, Any],
 ) -> Receipt:
-    """Write the receipt of a job of which every file has its outcome; again replaces what an interrupted try left. The
-    JSON comes last: where it stands, all of it does."""
+    """Write the receipt of a job in which every file has an outcome. A second call replaces an interrupted attempt's
+    files. The JSON is written last: if it exists, the receipt is complete."""
     outcomes: dict[str, Counter[str]] = {}
     kinds: dict[str, Counter[str]] = {}
     kept: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def write_receipt(
         _count(kinds, gone, "kind")
         for reason in rows.filter(pc.field("outcome") == "kept").column("reason").value_counts().to_pylist():
             kept[reason["values"]] += reason["counts"]
-        # The same ones each time, by their hash, and never more of them than are looked at.
+        # The hash selects the same paths each time, and never more than are checked.
         paths = pa.chunked_array(gone.column("path").chunks, pa.string()).combine_chunks()
         hashes = hash_column(paths, DEFAULT_RULES)
         first = hashes.argsort(kind="stable")[:_SAMPLE].tolist()
@@ -159,7 +159,7 @@ def write_receipt(
         kept=dict(sorted(kept.items())),
         sample={"looked_at": len(sample), "still_there": there},
         quarantine=quarantine,
-        # As it will be read back.
+        # In the form in which it will be read.
         details=json.loads(json.dumps(details, default=_plain)),
         files=tuple(files),
     )
@@ -170,14 +170,15 @@ def write_receipt(
 
 
 def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receipt:
-    """The stored receipt. Raises NoSuchPlan before the job is over, StorageError when it is damaged."""
+    """Return the stored receipt. Raises NoSuchPlan before the job is over, and StorageError if the receipt is
+    damaged."""
     path = f"{folder}/receipt.json"
     if stores.head(path) is None:
         raise NoSuchPlan(
             f"There is no receipt of {job_id}",
             table=table,
             path=path,
-            hint="a receipt is written when every file has its outcome: let the deletion end",
+            hint="the receipt is written after the last file has its outcome: let the deletion finish",
         )
     try:
         stored = json.loads(stores.read(path))
@@ -190,7 +191,7 @@ def read_receipt(stores: Stores, folder: str, job_id: str, table: str) -> Receip
             f"The receipt is damaged: {error}",
             table=table,
             path=path,
-            hint=f"move the damaged file away, then rerun artemis receipt {job_id}: it writes the receipt again "
+            hint=f"move the damaged file away, then run artemis receipt {job_id}: it writes the receipt again "
             "from the journal",
         ) from error
 

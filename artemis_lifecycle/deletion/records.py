@@ -1,8 +1,8 @@
-"""The retention of what deletions and listings leave under `operations.root`: sealed batches, outcomes, listings. Rows
-and files go together, files first: what died in between is found again by its row.
+"""The retention of records under `operations.root`: sealed batches, outcomes and listings. Their rows and files are
+deleted together, files first: after an interruption, the row still leads to the remaining files.
 
-After it a deletion's sums are in its journal row, every path in its receipt by the table and in
-`<live>.lifecycle.deletions`; both outlive it.
+After that, a deletion's totals are still in its journal row. Every path is still in its receipt and in
+`<live>.lifecycle.deletions`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class Forgotten:
-    """What went: `counts` rows by kind (`jobs` and `listings` count deletions and listings), `files` under
-    `operations.root` and their `bytes`. A dry run counts what would go."""
+    """What was deleted: `counts` is rows by kind (`jobs` and `listings` count deletions and listings), `files` and
+    `bytes` are under `operations.root`. A dry run counts what it would delete."""
 
     counts: Mapping[str, int]
     files: int
@@ -45,9 +45,10 @@ def forget(
     dry_run: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Forgotten:
-    """Delete the records of what ended before these instants. `check` is asked between two of them, and may raise.
+    """Delete the records of jobs and listings that ended before these times. `check` is called between two of them, and
+    may raise.
 
-    Raises StorageError when the store refuses; run again it goes on.
+    Raises StorageError when the store refuses. Another run continues.
     """
     done, records = _Sum(), operations.records
     jobs = records.jobs_before(records_before)
@@ -76,10 +77,10 @@ def _remove(stores: Stores, folder: str, done: _Sum, *, dry_run: bool) -> None:
     refused = [answer for answer in stores.delete([file.path for file in found]) if answer.outcome == "failed"]
     if refused:
         raise StorageError(
-            f"{len(refused)} files of old records cannot be deleted: {refused[0].error}",
+            f"{len(refused)} files of old records could not be deleted: {refused[0].error}",
             path=refused[0].path,
             untouched="the rows that name them",
-            hint="see what the store refuses, and run this again",
+            hint="check why the store refuses, then run this again",
         )
     _remove_folders(stores, folder, [file.path for file in found])
 

@@ -1,8 +1,9 @@
-"""The deletion worker: takes a sealed job batch by batch, checks once more, deletes, and records what became of each
-file. Killed anywhere, it goes on from the journal, in this process or another.
+"""The deletion worker: takes a sealed job batch by batch, checks the files again, deletes them, and records each
+outcome. If it is killed, any process can continue from the journal.
 
-For each piece of a batch, under the table's lock (which holds, heartbeats and restores take too): the lease, the
-journal's fence, the last look, the delete. Waiting for the pace happens before the lock is taken.
+Each piece of a batch is processed under the table's lock, which holds, heartbeats and restores also take. The order is:
+the lease, the journal's fence, the last check, the delete. The worker waits for the rate limit before it takes the
+lock.
 """
 
 from __future__ import annotations
@@ -54,28 +55,28 @@ from artemis_lifecycle.storage.stores import are_local
 from artemis_lifecycle.storage.types import ABSENT, NOT_TRIED, REMOVED, Removals
 
 _LOOK_LASTS = 10.0
-"""Seconds for which a check counts: a worker that was frozen between check and delete checks again."""
+"""Seconds after which a check expires: a worker that was frozen between check and delete checks again."""
 
 _LISTED_LASTS, _AND_EACH = 60.0, 0.1
-"""The same for checks of listed files, for each of them: on S3 a request each, at the pace of the store."""
+"""The same for the check of listed files, plus a time for each file: on S3 each one is a rate-limited request."""
 
 _LOOKS = 5
 
 _DELETES_LAST = 30.0
-"""Seconds from the look at what is reachable on, after which no delete request goes out: well inside a lease."""
+"""Seconds after the reachability check until which delete requests may be sent: well below a lease's duration."""
 
 _MANY = 4_000
 
 _CHECKED_EVERY = 1.0
-"""Seconds for which deletes go out between two questions whether the table's lock is still held."""
+"""Seconds of deletes between two checks that the table's lock is still held."""
 
 
 @dataclass(frozen=True)
 class DeletionSettings:
-    """How a job runs. `requests_per_second` None does not wait; in one run a failed file is tried `rounds` times.
-    `files_per_batch` of a job of up to 4,000 files; of a larger one a quarter of them, up to 5,000.
-    With a `quarantine` files are moved there, not deleted. `remove_empty_folders`: on a disk, those that the deletion
-    left empty go when it is over."""
+    """How a job runs. `requests_per_second` None means no limit. A run tries a failed file `rounds` times.
+    `files_per_batch` applies to jobs of up to 4,000 files; for a larger job it is a quarter of its files, at most
+    5,000. With a `quarantine`, files are moved there instead of deleted. With `remove_empty_folders`, a finished job
+    removes the local folders that it emptied."""
 
     requests_per_second: float | None = None
     files_per_batch: int = 1000
@@ -96,14 +97,14 @@ def delete_job(
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
 ) -> DeletionReport:
-    """Delete the files of `job`, or go on deleting them.
+    """Delete the files of `job`, or continue an earlier run.
 
-    `lease` is the table's, held by the caller (None only for a dry run, which changes nothing). `pause` is asked before
-    each batch, and between its pieces of a second's work: a text stops the run there, and the next run goes on. A dry
-    run asks for each file what the real run asks, and leaves it.
+    The caller holds the table's `lease` (None only for a dry run, which changes nothing). `pause` is called before each
+    batch, and between its pieces of one second's work. If it returns a text, the run stops, and the next run continues
+    there. A dry run makes the same checks for each file, and deletes none.
 
-    Raises StalePlan (table gone or another), Refused (a hold), GarbageCollectionDisabled,
-    UnreadableMetadata, StorageError, LeaseLost; what was deleted until then is in the journal, the rest is untouched.
+    Raises StalePlan (the table is gone or was replaced), Refused (a hold), GarbageCollectionDisabled,
+    UnreadableMetadata, StorageError, LeaseLost. Earlier deletes are in the journal; the rest is untouched.
     """
     if dry_run:
         return dry_run_of(context, job)
@@ -138,7 +139,7 @@ class _Run:
         if known is None or known.finished_at is None:
             per_batch = self.settings.files_per_batch
             if job.files > _MANY:
-                # What a batch costs beside its files is paid a few times, and not for each thousand of many.
+                # The fixed cost per batch should occur a few times, not for every thousand files.
                 per_batch = max(per_batch, min(MOST_PER_BATCH, job.files // 4))
             batches = seal_batches(context.spark, context.stores, job, context.root, per_batch)
             if known is None:
@@ -169,8 +170,8 @@ class _Run:
         context.operations.journal.begin(record, batches.sizes)
 
     def _remove_empty_folders(self) -> None:
-        """Below the table's `data`: a writer may be about to use the metadata folder, and finds that there. Of a
-        dropped table all of them, and the table's own."""
+        """Remove empty folders below the table's `data` folder only: a writer may be about to use the metadata folder.
+        For a dropped table, remove all empty folders, including the table's own."""
         context, job = self.context, self.job
         if context.dropped is None:
             location = read_table_metadata(context.stores, context.entry().metadata_location).location
@@ -185,11 +186,11 @@ class _Run:
                 context.stores.remove_empty(folder, top)
 
     def _begin_quarantine(self) -> None:
-        """Write down where files will go, before the first goes, and put the plan's own metadata file beside them."""
+        """Record where files will be moved before the first move, and copy the plan's metadata file there."""
         place, context, job = self.settings.quarantine, self.context, self.job
         begun = context.operations.quarantines.find(job.job_id)
         if begun is not None or place is None:
-            # A job that began to move files ends so, whatever the policy says by now.
+            # A job that has begun to move files continues to do so, even if the policy has changed.
             self.folder = None if begun is None else begun.folder
             return
         self.folder = quarantine_folder(place.root, job.table_uuid, job.job_id)
@@ -200,7 +201,7 @@ class _Run:
         context.operations.quarantines.begin(job.job_id, job.table_uuid, job.table, self.folder, place.retain, kept)
 
     def _batches(self, batches: Batches) -> str | None:
-        """Go through what is not done, failed batches again up to `rounds` times; what a pause said, or None."""
+        """Process unfinished batches, and failed ones up to `rounds` times. Return the text of a pause, or None."""
         journal = self.context.operations.journal
         protection = Protection(self.context, self.job)
 
@@ -210,7 +211,7 @@ class _Run:
         began = False
         tried: set[int] = set()
         for _ in range(self.settings.rounds):
-            # Files that wait for another actor are not tried again at once.
+            # Do not retry at once a batch that waits for another process or a person.
             todo = [
                 record
                 for record in journal.unfinished(self.job.job_id)
@@ -230,7 +231,7 @@ class _Run:
         return self._waits_for()
 
     def _waits_for(self) -> str | None:
-        """Why files of waiting batches stay for now."""
+        """Return why files of waiting batches are kept for now."""
         journal, stores, root = self.context.operations.journal, self.context.stores, self.context.root
         reasons: Counter[str] = Counter()
         for record in journal.unfinished(self.job.job_id):
@@ -243,7 +244,8 @@ class _Run:
     def _batch(
         self, protection: Protection, considered: Considered, batches: Batches, record: BatchRecord
     ) -> str | None:
-        """Take one batch, piece by piece; what a pause said between two pieces, after which the next run goes on."""
+        """Process one batch, piece by piece. Return the text of a pause between two pieces; the next run continues
+        there."""
         context, job, batch = self.context, self.job, record.batch
         files = read_batch(context.stores, batches, batch)
         settled = read_outcomes(context.stores, context.root, job.job_id, batch)
@@ -253,7 +255,7 @@ class _Run:
         todo = files
         if settled.num_rows:
             todo = files.filter(pc.invert(pc.is_in(files.column("path"), settled.column("path").combine_chunks())))
-        # A batch that was being deleted when its worker died may have deleted files without recording their outcome.
+        # If the worker died while it deleted this batch, files may be gone without a recorded outcome.
         interrupted = record.state == BatchState.DELETING
         size = self.bucket.piece
         for start in range(0, max(1, todo.num_rows), size):
@@ -263,7 +265,7 @@ class _Run:
             self.bucket.take(piece.num_rows)
             aside = None
             if self.folder is not None:
-                # A copy takes its time, and harms nothing: before the lock is taken.
+                # Copying is slow and harmless, so it happens before the lock is taken.
                 self.bucket.take(piece.num_rows)
                 aside = set_aside(context.stores, self.folder, piece.column("path").to_pylist())
             protection.look_around()
@@ -304,8 +306,8 @@ class _Run:
         aside: Mapping[str, str | None] | None,
         interrupted: bool,
     ) -> pa.Table:
-        """Look and delete, under the table's lock; the outcomes (columns: `OUTCOMES`). `aside`: what is in quarantine
-        by now (None), or why it is not; only those files may go."""
+        """Check and delete under the table's lock. Return the outcomes (columns: `OUTCOMES`). `aside` has None for each
+        path that is in quarantine, else the error. Only the paths with None may be deleted."""
         if not files.num_rows:
             return arrow_schema(OUTCOMES).empty_table()
         paths = files.column("path").combine_chunks()
@@ -313,14 +315,14 @@ class _Run:
             judged = recheck(self.context, protection, considered, files)
             lock.check()
             self.lease.check()
-            # What was seen before the process was stopped may have come alive since.
+            # If the process was suspended, files may have become reachable since the check.
             now = elapsed()
             fresh = now - judged.protected_at < _LOOK_LASTS
             if fresh and now - judged.asked_at < _LISTED_LASTS + _AND_EACH * len(paths):
                 break
         else:
             raise Busy(
-                f"Reading what protects the files takes longer than the {_LOOK_LASTS:g} s for which it counts",
+                f"The protection check takes longer than the {_LOOK_LASTS:g} s for which it is valid",
                 table=self.job.table,
                 untouched="all files of the job that were not deleted before",
                 hint="delete again when Postgres and the store answer faster",
@@ -333,13 +335,14 @@ class _Run:
             refused = {row: why for row, path in rows if (why := aside.get(path)) is not None}
             going &= np.array([path in aside and row not in refused for row, path in rows])
         asked = np.flatnonzero(going)
-        # From the question on, and not from now: the process may be stopped in between as well.
+        # The deadline counts from the check, not from now: the process may also be suspended in between.
         with around("deletion.delete_files"):
             removals = self._remove(paths.take(asked), lock, judged.protected_at + _DELETES_LAST)
         if aside is not None:
-            # An interrupted attempt moved them; alive again or not, an undelete is what brings them back.
+            # An interrupted attempt moved them. Even if they are reachable again, only an undelete moves them back.
             moved = [row for row, path in rows if path not in aside and self._is_aside(path)]
-            # Only copies of what stands at its path now: of what an interrupted attempt moved, it is the only one.
+            # Delete a quarantine copy only if the file is still at its path. If an interrupted attempt moved it, the
+            # copy is the only one.
             self._take_out([path for row, path in rows if row in kept and path in aside and row not in refused])
         told = PieceOutcomes(files)
         told.put(np.flatnonzero(~going), "absent")
@@ -349,13 +352,13 @@ class _Run:
         told.put_each(refused, "failed")
         told.put_each(kept, "kept")
         told.put(np.array(moved, np.int64), QUARANTINED)
-        # Also of files that an interrupted attempt took away, and died.
+        # Include files that an interrupted attempt deleted before it died.
         self._remove_sidecars(protection, considered, paths.filter(told.are(*GONE, "absent")), lock, judged)
         return told.table("; an interrupted attempt may have deleted it" if interrupted else "")
 
     def _remove(self, paths: pa.Array, lock: TableLock, until: float) -> Removals:
-        """Delete, asking every second whether the table's lock is still held: its session may have been ended, and a
-        writer, a hold or a restore let in."""
+        """Delete. Check every second that the table's lock is still held: if its session ended, a writer, a hold or a
+        restore may have taken it."""
         removals = Removals(np.zeros(len(paths), np.int8))
         left = np.arange(len(paths))
         while len(left):
@@ -376,7 +379,7 @@ class _Run:
         return self.folder is not None and is_aside(self.context.stores, self.folder, path)
 
     def _take_out(self, paths: Sequence[str]) -> None:
-        """What stays at its path needs no copy in quarantine."""
+        """Delete the quarantine copies of files that stay at their paths."""
         if self.folder is not None and paths:
             until = elapsed() + _DELETES_LAST
             self.context.stores.delete([place_of(self.folder, path) for path in paths], until=until)
@@ -384,8 +387,8 @@ class _Run:
     def _remove_sidecars(
         self, protection: Protection, considered: Considered, paths: pa.Array, lock: TableLock, judged: Rechecked
     ) -> None:
-        """Delete the checksum files that Hadoop left beside local files; most were never there, none is counted. One
-        that a table names as a file of its own stays."""
+        """Delete the checksum files that Hadoop leaves next to local files. Most never existed, and none is counted. A
+        checksum file that a table references is kept."""
         beside = sidecar_array(paths.filter(are_local(paths)))
         there = beside.filter(pa.array(self.context.stores.there(beside)))
         if len(there):
