@@ -1,8 +1,8 @@
-"""What a file may come to when it is read. Belongs here: the limits, and the one place where a codec is undone. Does
-not belong: what the bytes mean; Parquet and ORC, which undo their codecs themselves (`columnar`, `orc`).
+"""Limits on the size of a file when it is read. Belongs here: the limits, and the only place that decompresses. Does
+not belong here: what the bytes mean, or Parquet and ORC, whose readers decompress themselves (`columnar`, `orc`).
 
-A few kilobytes of a hostile or damaged file can stand for gigabytes. Each file has an allowance, from its size and the
-limits of lifecycle.yaml; nothing is allocated beyond it.
+A few kilobytes of a hostile or damaged file can expand to gigabytes. Each file has an allowance, computed from its size
+and the limits in lifecycle.yaml. No memory is allocated beyond it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _CHUNK = 4 << 20
 _DEFLATE_RATIO = 1032
-"""Deflate cannot do more: a match of 258 bytes takes two bits at least."""
+"""The maximum ratio of deflate: a match of 258 bytes takes at least two bits."""
 
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """`reading` of lifecycle.yaml: `max_bytes` of one file, stored or with its codec undone; above `ratio_above` bytes
-    also no more than `max_ratio` times its stored size."""
+    """The section `reading` of lifecycle.yaml. `max_bytes` limits one file, both stored and decompressed. Above
+    `ratio_above` bytes, the decompressed size is also limited to `max_ratio` times the stored size."""
 
     max_bytes: int = 4 << 30
     max_ratio: int = 500
@@ -44,7 +44,7 @@ class ReadLimits:
             raise _too_large(f"The file has {size:,} bytes, more than reading.max_bytes ({self.max_bytes:,})", path)
 
     def allowance(self, path: str, stored: int) -> Allowance:
-        """What the file at `path` with `stored` bytes may come to."""
+        """Return the decompression allowance of the file at `path`, which has `stored` bytes."""
         self.require(stored, path)
         return Allowance(self, path, stored)
 
@@ -53,7 +53,7 @@ DEFAULT_LIMITS = ReadLimits()
 
 
 class Allowance:
-    """The bytes that one file may still come to."""
+    """The number of bytes that one file may still expand to."""
 
     def __init__(self, limits: ReadLimits, path: str, stored: int) -> None:
         self.path = path
@@ -66,22 +66,22 @@ class Allowance:
         if size > self.left:
             limits = self._limits
             raise _too_large(
-                f"The file's {self._stored:,} bytes come to more than reading.max_bytes ({limits.max_bytes:,}), or "
+                f"The file's {self._stored:,} bytes expand to more than reading.max_bytes ({limits.max_bytes:,}), or "
                 f"more than reading.max_ratio ({limits.max_ratio}) times its size above {limits.ratio_above:,}",
                 self.path,
             )
         self.left -= size
 
     def undo(self, codec: str, data: bytes) -> bytes:
-        """`data` without its codec: gzip, deflate (raw), zstd, snappy, lz4 (framed). Raises TooLarge; ValueError for
-        bytes that the codec did not make."""
-        refused: Any = isal_zlib.error  # its stub gives an instance
+        """Decompress `data`: gzip, deflate (raw), zstd, snappy, lz4 (framed). Raises TooLarge, and ValueError for bytes
+        that the codec did not produce."""
+        refused: Any = isal_zlib.error  # the stub types it as an instance
         try:
             return self._undo(codec, data)
         except (refused, zlib.error, EOFError, OSError, MemoryError, OverflowError) as error:
             if isinstance(error, TooLarge):
                 raise
-            raise ValueError(f"{codec} cannot be undone ({error})") from error
+            raise ValueError(f"{codec} data cannot be decompressed ({error})") from error
 
     def _undo(self, codec: str, data: bytes) -> bytes:
         if codec == "deflate":
@@ -93,7 +93,7 @@ class Allowance:
             return self._drained(pa.CompressedInputStream(pa.BufferReader(data), codec).read)
         if codec != "snappy":
             raise ValueError(f"codec {codec!r} is unknown")
-        # The length stands in front.
+        # The length is a prefix of the data.
         size = shift = 0
         for byte in data[:10]:
             size |= (byte & 0x7F) << shift
@@ -105,7 +105,7 @@ class Allowance:
 
     def _inflated(self, data: bytes) -> bytes:
         if len(data) * _DEFLATE_RATIO <= self.left:
-            # It refuses a stream that ends early. The size is a guess, from which the buffer grows.
+            # It refuses a stream that ends early. The size is an estimate; the buffer grows if needed.
             raw = isal_zlib.decompress(data, -15, 6 * len(data) + 1024)
             self.take(len(raw))
             return raw
@@ -128,7 +128,7 @@ class Allowance:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def gunzipped(self, file: BinaryIO) -> BinaryIO:
-        """A gzip stream's content, as a stream that raises TooLarge beyond the allowance."""
+        """Return the content of a gzip stream, as a stream that raises TooLarge beyond the allowance."""
         return io.BufferedReader(_Counted(gzip.GzipFile(fileobj=file), self))
 
 
@@ -149,16 +149,16 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def within_memory(path: str) -> Iterator[None]:
-    """Raise TooLarge, naming the file, where reading it takes more memory than there is."""
+    """Raise TooLarge with the file's path if reading it needs more memory than is available."""
     try:
         yield
     except MemoryError as error:
-        raise _too_large("What the file holds takes more memory than there is", path) from error
+        raise _too_large("The file's content needs more memory than is available", path) from error
 
 
 def _too_large(what: str, path: str) -> TooLarge:
     return TooLarge(
         what,
         path=path,
-        hint="see what wrote the file; if it is right, raise reading.* in lifecycle.yaml, or give more memory",
+        hint="check what wrote the file; if it is correct, raise reading.* in lifecycle.yaml, or add memory",
     )

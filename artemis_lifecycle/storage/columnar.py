@@ -1,9 +1,9 @@
-"""Parquet files within the limits of `bounded`. Belongs here: what such a file claims, checked before Arrow allocates
-it. Does not belong: what the columns mean; ORC files (`orc.py`).
+"""Parquet files within the limits of `bounded`. Belongs here: checking a file's claimed sizes before Arrow allocates
+memory for them. Does not belong here: what the columns mean, or ORC files (`orc.py`).
 
-Arrow believes a page's header, a dictionary's count and a stripe's rows, whatever the footer says, and allocates what
-they claim. So a row group is read whole as it is stored, its pages are counted, and its rows are decoded in batches so
-small that even the longest value that a page can hold, in every row, stays within bounds.
+Arrow trusts a page's header, a dictionary's count and a stripe's rows, whatever the footer says, and allocates the
+claimed sizes. So this module reads a row group completely in its stored form, counts its pages, and decodes its rows in
+small batches. A batch stays within bounds even if every row has the longest value that a page can hold.
 
 Sources: parquet-format's parquet.thrift and Encodings.md, Thrift's compact protocol.
 """
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 ROWS = 65_536
 BATCH_BYTES = 64 << 20
-"""Of a batch as decoded, with the longest value that a page can hold in every row."""
+"""Maximum bytes of a decoded batch, if every row had the longest value that a page can hold."""
 
 VALUE = 16
-"""Bytes of a decoded value, beside its text."""
+"""Bytes of a decoded value, without its text."""
 
 _DELTA_BYTE_ARRAY = 7
 _DICTIONARY_PAGE = 2
 
 
 class ParquetReader:
-    """A Parquet file whose rows are read within `limits`. `options` are pyarrow's of a ParquetFile.
+    """A Parquet file whose rows are read within `limits`. `options` are passed to pyarrow's ParquetFile.
 
-    Raises TooLarge; StorageError for a file that is broken, or whose rows take more memory than there is.
+    Raises TooLarge, and StorageError for a broken file or one whose rows need more memory than is available.
     """
 
     def __init__(self, source: BinaryIO | bytes, path: str, limits: ReadLimits, **options: Any) -> None:
@@ -63,18 +63,18 @@ class ParquetReader:
         return self._file.metadata
 
     def batches(self, columns: Sequence[str] | None = None, rows: int = ROWS) -> Iterator[pa.RecordBatch]:
-        """The rows, or some of their columns, in batches of at most so many."""
+        """Yield the rows, or some of their columns, in batches of at most `rows`."""
         for group in self.groups(columns):
             yield from group.to_batches(max_chunksize=rows)
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows of each row group; of a large one, in several pieces."""
+        """Yield the rows of each row group; a large row group in several pieces."""
         with naming("Parquet", self._path):
             yield from self._groups(columns)
 
     def _groups(self, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         pages = self._limits.allowance(self._path, self._size)
-        # What is decoded has no ratio: a position delete has its data file's path in every row.
+        # Decoded data has no ratio limit: a position delete file repeats its data file's path in every row.
         decoded = Allowance(self._limits, self._path, self._limits.max_bytes)
         for number in range(self._file.num_row_groups):
             at_once = self._load(number, pages)
@@ -89,7 +89,7 @@ class ParquetReader:
                 yield pa.Table.from_batches(waiting).combine_chunks()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows."""
+        """Return all rows."""
         found = list(self.groups(columns))
         if found:
             return pa.concat_tables(found)
@@ -100,8 +100,8 @@ class ParquetReader:
         self._file.close()
 
     def _columns(self) -> list[list[tuple[int, int]]]:
-        """Where the columns of each row group begin and end. From the footer itself: to ask pyarrow of a column ends
-        the process where what the footer says of it contradicts itself."""
+        """Return the start and end of each row group's columns, from the footer itself. Asking pyarrow for a column
+        would crash the process if the footer contradicts itself."""
         tail = self._window.hold(max(0, self._size - 8), self._size)
         size = int.from_bytes(tail.data[:4], "little")
         start = self._size - 8 - size
@@ -114,11 +114,11 @@ class ParquetReader:
             raise ValueError(f"its footer is broken ({error!r:.60})") from error
 
     def _load(self, number: int, allowance: Allowance) -> int:
-        """Read a row group as it is stored, count what its pages come to, and return how many rows to decode at
-        once."""
+        """Read a row group in its stored form, count the decoded size of its pages, and return how many rows to decode
+        at once."""
         spans = self._spans[number]
         if any(not 0 <= start <= end <= self._size for start, end in spans):
-            raise ValueError("a column lies outside the file")
+            raise ValueError("a column is outside the file")
         stored = self._window.hold(min(spans, default=(0, 0))[0], max((end for _, end in spans), default=0))
         longest = VALUE
         for start, end in spans:
@@ -127,7 +127,7 @@ class ParquetReader:
                 page, at = _page(stored, at)
                 allowance.take(page.uncompressed)
                 if page.type == _DICTIONARY_PAGE:
-                    # Arrow makes room for as many values as are said to be there.
+                    # Arrow allocates space for as many values as the page claims.
                     allowance.take(VALUE * page.values)
                 if page.type == _DICTIONARY_PAGE or page.encoding == _DELTA_BYTE_ARRAY:
                     longest = max(longest, page.uncompressed)
@@ -137,26 +137,26 @@ class ParquetReader:
 
 @contextmanager
 def naming(kind: str, path: str) -> Iterator[None]:
-    """Raise StorageError, naming the file, for what a file that is broken raises in the block."""
+    """Turn errors that a broken file causes in the block into StorageError with the file's path."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise StorageError(
             f"The {kind} file cannot be read: {error!s:.300}",
             path=path,
-            hint="see what wrote it; restore it, or write it again",
+            hint="check what wrote it; restore it, or write it again",
         ) from error
 
 
 def _require_text_names(fields: Iterable[pa.Field]) -> None:
-    """Raise UnicodeDecodeError where a name is not UTF-8: Arrow does so only when the name is read."""
+    """Raise UnicodeDecodeError for a name that is not UTF-8: Arrow does so only when the name is read."""
     for field in fields:
         _ = field.name
         _require_text_names(field.type.field(each) for each in range(field.type.num_fields))
 
 
 def _span(column: Mapping[int, Any]) -> tuple[int, int]:
-    """Where the pages of a column chunk begin and end, by its metadata."""
+    """Return the start and end of a column chunk's pages, from its metadata."""
     start = min((at for at in (column.get(11), column[9]) if at), default=0)
     return start, start + int(column[7])
 
@@ -171,14 +171,14 @@ class _Page:
 
 
 def _page(data: _Held, at: int) -> tuple[_Page, int]:
-    """The header of the page at `at`, and where its bytes begin. Raises ValueError."""
+    """Return the header of the page at `at`, and the start of its data. Raises ValueError."""
     try:
         fields, at = _struct(data, at, 0)
         kind, uncompressed, compressed = fields[1], fields[2], fields[3]
         header: dict[int, Any] = next((fields[each] for each in (5, 7, 8) if each in fields), {})
         values, encoding = header.get(1, 0), header.get(4 if 8 in fields else 2)
         if min(uncompressed, compressed, values) < 0 or at + compressed > len(data):
-            raise ValueError("it does not end where it says")
+            raise ValueError("it does not end where its header says")
         return _Page(kind, uncompressed, compressed, values, encoding), at
     except (IndexError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"a page's header is broken ({error!r:.60})") from error
@@ -188,7 +188,7 @@ _DEPTH = 16
 
 
 def _struct(data: _Held, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """A struct of Thrift's compact protocol: its numbers, structs and lists by field id."""
+    """Return a struct of Thrift's compact protocol: its numbers, structs and lists by field id."""
     if depth > _DEPTH:
         raise IndexError("it nests too deep")
     fields: dict[int, Any] = {}
@@ -226,7 +226,7 @@ def _value(data: _Held, at: int, kind: int, depth: int) -> tuple[Any, int]:
                 raise IndexError("it has more items than bytes")
             items = []
             for _ in range(count):
-                # A boolean in a list takes a byte.
+                # A boolean in a list takes one byte.
                 item, at = _value(data, at, 3 if head & 15 in (1, 2) else head & 15, depth + 1)
                 items.append(item)
             return items, at
@@ -254,7 +254,7 @@ def varint(data: bytes | _Held, at: int) -> tuple[int, int]:
 
 
 class _Held:
-    """A range of a file, by the offsets in the file."""
+    """A range of a file, addressed by offsets in the file."""
 
     def __init__(self, start: int, data: bytes) -> None:
         self.start = start
@@ -266,12 +266,12 @@ class _Held:
         return self.data[at - self.start]
 
     def __len__(self) -> int:
-        """Where it ends."""
+        """Return the offset of its end."""
         return self.start + len(self.data)
 
 
 class _Window(io.RawIOBase):
-    """A file of which the range of one row group is held in memory, so that no byte of it is fetched twice."""
+    """A file that keeps the range of one row group in memory, so that no byte of it is fetched twice."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""Functions that run in a process of their own. Belongs here: calling one, and what happens when the process dies.
+"""Functions that run in a separate process. Belongs here: calling one, and handling the death of the process.
 
-A library in C++ may end the process on a file that is damaged. The work, its leases and its other threads must not end
-with it: only the child does, and the caller gets an error that names the file. One child per process, started at the
-first call and reused; it ends with its parent.
+A C++ library may crash the process on a damaged file. The crash must not end this process with its leases and other
+threads: only the child dies, and the caller gets an error with the file's path. Each process starts one child at the
+first call and reuses it. The child ends with its parent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 class _Child:
-    """A running child. It knows the parent that started it: a fork must not share it."""
+    """A running child. It records which process started it, because a fork must not share it."""
 
     def __init__(self) -> None:
         ours, theirs = Pipe()
         self.parent = os.getpid()
         self.connection = ours
         code = f"from artemis_lifecycle.storage.isolated import serve; serve({theirs.fileno()})"
-        # The parent may have found the package by a path that no environment variable names.
+        # The parent may have found the package through a path that is in no environment variable.
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
         with theirs:
             self.process = subprocess.Popen(
@@ -38,7 +38,7 @@ class _Child:
             )
 
     def end(self) -> int:
-        """Close the connection, which ends a child that still runs, and return its exit status."""
+        """Close the connection, which ends a running child, and return its exit status."""
         self.connection.close()
         return self.process.wait()
 
@@ -48,9 +48,9 @@ _child: _Child | None = None
 
 
 def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function`, which is importable by name, in the child; `path` is the file that it reads.
+    """Call `function`, which must be importable by name, in the child. `path` is the file that it reads.
 
-    Returns what it returns and raises what it raises. Raises StorageError when the child dies. One call at a time.
+    Returns what it returns and raises what it raises. Raises StorageError if the child dies. Runs one call at a time.
     """
     global _child
     with _lock:
@@ -63,7 +63,7 @@ def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwa
             status = _child.end()
             _child = None
             raise StorageError(
-                f"The process that read the file died (exit status {status}): the file is damaged, or memory is short",
+                f"The process that read the file died (exit status {status}): the file is damaged, or memory ran out",
                 path=path,
                 hint="check what wrote the file; restore it or write it again, then rerun",
             ) from error
@@ -75,7 +75,7 @@ def isolated(function: Callable[P, T], path: str, *args: P.args, **kwargs: P.kwa
 @atexit.register
 def _end_child() -> None:
     if _child is not None and _child.parent == os.getpid():
-        # It only reads: a call of another thread has nothing to lose.
+        # The child only reads, so a call from another thread loses nothing.
         _child.process.kill()
         _child.end()
 

@@ -1,17 +1,17 @@
-"""Paths and locations (docs/architecture.md, "Words"). Belongs here: the one rule by which two paths name the same
-file, as a Python function and as a Spark column; a property test holds the two equal. Pure: it opens nothing.
+"""Paths and locations (docs/architecture.md, "Words"). Belongs here: the only rule that decides whether two paths name
+the same file, as a Python function and as a Spark column. A property test verifies that both are equal. Pure: no I/O.
 
 A path is the string exactly as metadata records it. A location is its normal form:
 
-- a path without a scheme that starts with `/` is a local file, and `file:/x` is `file:///x`;
-- the scheme in lower case, equal schemes and equal authorities replaced, repeated slashes made one;
-- in local paths `.` and `..` resolved as text, which Hadoop's `Path` does before it opens a file; the same names are
-  ordinary on S3 and stay as they are;
-- no percent-decoding, no case folding besides the scheme, no Unicode normalization: names that only look alike are
+- a path without a scheme that starts with `/` is a local file, and `file:/x` becomes `file:///x`;
+- the scheme is in lower case, equal schemes and equal authorities are replaced, repeated slashes become one;
+- in local paths `.` and `..` are resolved as text, as Hadoop's `Path` does before it opens a file; on S3 they are
+  ordinary names and stay;
+- no percent-decoding, no case folding except for the scheme, no Unicode normalization: names that only look alike are
   different files.
 
-Two paths with one location are one file. A location is for comparing: I/O goes by the path, since S3 distinguishes
-`a//b` from `a/b`. Relative paths have no location and come back unchanged.
+Two paths with the same location are the same file. Locations are only for comparison. I/O uses the path, because S3
+distinguishes `a//b` from `a/b`. Relative paths have no location and are returned unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from artemis_lifecycle.config.policies import Orphans
 
 NORMALIZER_VERSION = 2
-"""Raised whenever `normalize` answers differently for any path: what was hashed under another version is rebuilt."""
+"""Incremented whenever `normalize` changes its result for any path. Hashes of another version are rebuilt."""
 
 DEFAULT_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
-# Patterns that Python, Java and Rust read alike: no `.`, whose line terminators differ, and no lookaround.
+# Patterns that Python, Java and Rust interpret the same way: no `.`, whose line terminators differ, and no lookaround.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]*"
 _PREFIX = re.compile(rf"({_SCHEME}):(?://([^/]*)|(?=/))")
 _SLASHES = re.compile("/{2,}")
@@ -40,7 +40,8 @@ _DOTS = re.compile(r"/\.\.?(?:/|\Z)")
 
 
 def _expand(equal: Mapping[str, str], *, what: str) -> dict[str, str]:
-    """Comma-joined keys taken apart, and chains (s3n -> s3a -> s3) followed to their end, so that one pass settles."""
+    """Split comma-joined keys, and follow chains (s3n -> s3a -> s3) to their end, so that a single pass is
+    sufficient."""
     single = {name.strip(): target.strip() for names, target in equal.items() for name in names.split(",")}
     settled: dict[str, str] = {}
     for name in single:
@@ -49,7 +50,7 @@ def _expand(equal: Mapping[str, str], *, what: str) -> dict[str, str]:
             if target in seen:
                 raise ConfigError(
                     f"The equal {what} go round in a circle at {name!r}",
-                    hint=f"name one of them as what the others stand for under orphans.equal_{what}",
+                    hint=f"choose one of them as the target of the others in orphans.equal_{what}",
                 )
             seen.add(target)
             target = single[target]
@@ -59,9 +60,9 @@ def _expand(equal: Mapping[str, str], *, what: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class LocationRules:
-    """Which schemes and authorities are one; each maps a name, or names joined by commas, to what it stands for.
+    """Which schemes and authorities are equal. Each maps a name, or comma-joined names, to the name that replaces them.
 
-    Raises ConfigError for a circle, and for a name that cannot be a scheme or an authority.
+    Raises ConfigError for a cycle, and for a name that cannot be a scheme or an authority.
     """
 
     equal_schemes: Mapping[str, str] = field(default_factory=lambda: dict(DEFAULT_SCHEMES))
@@ -88,12 +89,13 @@ class LocationRules:
 
     @classmethod
     def from_config(cls, orphans: Orphans) -> LocationRules:
-        """The rules that lifecycle.yaml gives. As in Iceberg, s3a and s3n stand for s3 unless it says otherwise."""
+        """Return the rules of lifecycle.yaml. As in Iceberg, s3a and s3n equal s3 by default."""
         given = {name.strip(): target for names, target in orphans.equal_schemes.items() for name in names.split(",")}
         return cls({**DEFAULT_SCHEMES, **given}, orphans.equal_authorities)
 
     def fingerprint(self) -> str:
-        """Names the normalizer's version and the equalities, for the header of whatever stores locations or hashes."""
+        """Identifies the normalizer's version and the equalities, for the header of files that store locations or
+        hashes."""
         return json.dumps(
             {
                 "normalizer": NORMALIZER_VERSION,
@@ -109,7 +111,7 @@ DEFAULT_RULES = LocationRules()
 
 @dataclass(frozen=True)
 class PathParts:
-    """`scheme` in lower case and "" where the path has none; `path` as spelled, with its leading slash."""
+    """`scheme` is in lower case, or "" if the path has none. `path` keeps its spelling and its leading slash."""
 
     scheme: str
     authority: str
@@ -117,7 +119,7 @@ class PathParts:
 
 
 def split(path: str) -> PathParts:
-    """The parts of a path; nothing is normalized but the scheme's case."""
+    """Split a path into its parts. Only the scheme's case is normalized."""
     match = _PREFIX.match(path)
     if match is None:
         return PathParts("", "", path)
@@ -125,7 +127,7 @@ def split(path: str) -> PathParts:
 
 
 def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
-    """The location of `path`. Idempotent."""
+    """Return the location of `path`. Idempotent."""
     match = _PREFIX.match(path)
     if match is not None:
         scheme, authority, rest = match[1].lower(), match[2] or "", path[match.end() :]
@@ -136,7 +138,7 @@ def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
     if "//" in rest:
         rest = _SLASHES.sub("/", rest)
     spelled, scheme = scheme, rules.equal_schemes.get(scheme, scheme)
-    # Of a scheme that stands for file, or the other way round, too: a location is its own location.
+    # Also if the scheme maps to file, or file maps to it: a location must be its own location.
     if "/." in rest and "file" in (spelled, scheme) and _DOTS.search(rest):
         rest = _resolve_dots(rest)
     authority = rules.equal_authorities.get(authority, authority)
@@ -144,13 +146,13 @@ def normalize(path: str, rules: LocationRules = DEFAULT_RULES) -> str:
 
 
 FOLDERS_KEPT = 50_000
-"""What is remembered of folders ends here: where each file has one of its own there is nothing to gain, and memory is
-to stay bounded."""
+"""Maximum number of remembered folders. Memory must stay bounded, and caching does not help if every file has a
+different folder."""
 
 
 def folder_and_name(path: str) -> tuple[str, str] | None:
-    """The folder of a path and a plain name in it; None where the name is ambiguous without its folder, or
-    the other way round (`s3://b`, `a//b`, `.`)."""
+    """Return the folder of a path and a plain name in it. None if folder and name cannot be interpreted separately
+    (`s3://b`, `a//b`, `.`)."""
     folder, _, name = path.rpartition("/")
     if not folder or folder[-1] == "/" or name in ("", ".", ".."):
         return None
@@ -158,7 +160,8 @@ def folder_and_name(path: str) -> tuple[str, str] | None:
 
 
 def resolve_dots(location: str) -> str:
-    """A location without `.` and `..`, also where they are ordinary names: what some reader may take it for."""
+    """Return a location without `.` and `..`, even where they are ordinary names, because some reader may resolve
+    them."""
     scheme, separator, rest = location.partition("://")
     authority, slash, path = rest.partition("/")
     return f"{scheme}{separator}{authority}{_resolve_dots(slash + path)}" if separator and slash else location
@@ -175,7 +178,7 @@ def _resolve_dots(path: str) -> str:
 
 
 def normalize_column(column: Any, rules: LocationRules = DEFAULT_RULES) -> Any:
-    """`normalize` as a Spark column expression over a string column (null stays null), without a Python worker."""
+    """`normalize` as a Spark column expression over a string column, without a Python worker. Null stays null."""
     from pyspark.sql import functions as sf
 
     has_scheme = column.rlike(rf"\A{_SCHEME}:/")
@@ -220,12 +223,13 @@ def _mapped_column(column: Any, equal: Mapping[str, str]) -> Any:
 
 
 def relative_to(path: str, root: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
-    """What follows `root/` in the location of `path`; None when `path` is not under `root`, or leaves it by `..`."""
+    """Return what follows `root/` in the location of `path`. None if `path` is not under `root`, or leaves it through
+    `..`."""
     location, base = normalize(path, rules), _folder(root, rules)
     if not location.startswith(base):
         return None
     rest = location[len(base) :]
-    # Dots are resolved in local paths only; in any other a store or a proxy in front of it may still climb out.
+    # Dots are resolved only in local paths. On other stores, the store or a proxy may still resolve them.
     return None if not rest or ".." in rest.split("/") else rest
 
 
@@ -235,18 +239,18 @@ def _folder(root: str, rules: LocationRules) -> str:
 
 
 def is_under(location: str, root: str, rules: LocationRules = DEFAULT_RULES) -> bool:
-    """Whether `location` is a file below the folder `root`: not `root` itself, and not out again through `..`."""
+    """Return True if `location` is below the folder `root`, not `root` itself, and does not leave it through `..`."""
     return relative_to(location, root, rules) is not None
 
 
 def overlap(one: str, other: str, rules: LocationRules = DEFAULT_RULES) -> bool:
-    """Whether two folders are equal or nested."""
+    """Return True if two folders are equal or nested."""
     first, second = _folder(one, rules), _folder(other, rules)
     return first.startswith(second) or second.startswith(first)
 
 
 def parent(path: str) -> str:
-    """The folder of `path`, in its own spelling: `s3://b` for `s3://b/x`, `/` for `/x`."""
+    """Return the folder of `path` in its original spelling: `s3://b` for `s3://b/x`, `/` for `/x`."""
     match = _PREFIX.match(path)
     start = match.end() if match else 0
     rest = "/" + path[start:].strip("/") if path[start:].startswith("/") else path[start:].rstrip("/")
@@ -256,10 +260,11 @@ def parent(path: str) -> str:
 
 
 def ambiguity(path: str, rules: LocationRules = DEFAULT_RULES) -> str | None:
-    """Why engines may not agree on the file that `path` names; None for an ordinary path.
+    """Return why engines may disagree on which file `path` names. None for an ordinary path.
 
-    Iceberg's S3FileIO cuts a path at `?` and `#` and other readers do not; `.` and `..` are names on S3, and Hadoop's
-    S3A resolves them. What deletes should not touch such a path, nor trust that a listing shows it under that name.
+    Iceberg's S3FileIO cuts a path at `?` and `#`; other readers do not. On S3, `.` and `..` are ordinary names, but
+    Hadoop's S3A resolves them. Deletion should not touch such a path, nor trust that a listing shows it under that
+    name.
     """
     parts = split(path)
     if not parts.scheme and not path.startswith("/"):

@@ -1,6 +1,6 @@
-"""ORC files within the limits of `bounded`, read in a process of their own, which Arrow's ORC library ends on some
-damaged files. Belongs here: what such a file claims, checked before Arrow allocates it. Does not belong: what the
-columns mean.
+"""ORC files within the limits of `bounded`, read in a separate process, because Arrow's ORC library crashes on some
+damaged files. Belongs here: checking a file's claimed sizes before Arrow allocates memory for them. Does not belong
+here: what the columns mean.
 
 Sources: orc_proto.proto and ORCv1.
 """
@@ -25,7 +25,7 @@ _DICTIONARY_DATA = 3
 
 @dataclass(frozen=True)
 class OrcFile:
-    """The rows of an ORC file and its codec, as Arrow names it. The attributes of its types (Iceberg's column ids) are
+    """The rows of an ORC file and its codec, by Arrow's name. The attributes of its types (Iceberg's column ids) are
     metadata of the fields."""
 
     table: pa.Table
@@ -35,7 +35,7 @@ class OrcFile:
 def read_orc(data: bytes, path: str, limits: ReadLimits) -> OrcFile:
     """Read an ORC file within `limits`.
 
-    Raises TooLarge; StorageError for a file that is broken, of LZO, or whose rows take more memory than there is.
+    Raises TooLarge, and StorageError for a file that is broken, uses LZO, or needs more memory than is available.
     """
     return isolated(_read, path, data, path, limits)
 
@@ -54,16 +54,16 @@ def _read(data: bytes, path: str, limits: ReadLimits) -> OrcFile:
         for batch in scanner.to_batches():
             decoded.take(batch.nbytes)
             batches.append(batch)
-        # Field by field: a table that is read has the types, and not the attributes.
+        # Field by field: the table has the types, but not the attributes.
         schema = pa.schema(list(file.schema))
         table = pa.Table.from_batches(batches, schema.remove_metadata())
         if table.num_rows != file.nrows:
-            raise ValueError(f"it has {table.num_rows} rows, and its footer says {file.nrows}")
+            raise ValueError(f"it has {table.num_rows} rows, but its footer says {file.nrows}")
         return OrcFile(pa.Table.from_arrays(table.columns, schema=schema), file.compression.lower())
 
 
 def require_bounded_orc(data: bytes, path: str, limits: ReadLimits) -> int:
-    """Hold what an ORC file's tail and stripes claim against `limits`; returns how many rows to decode at once."""
+    """Check the claims of an ORC file's tail and stripes against `limits`. Return how many rows to decode at once."""
     with naming("ORC", path):
         return _orc_rows(data, path, limits)
 
@@ -75,13 +75,13 @@ def _orc_rows(data: bytes, path: str, limits: ReadLimits) -> int:
         size = data[-1]
         tail = _message(data[-1 - size : -1])
         codec, block = _ORC_CODECS[_one(tail, 2)], _one(tail, 3) or 256 << 10
-        # Arrow makes room for a block before it reads one.
+        # Arrow allocates space for a block before it reads one.
         allowance.take(block)
         end = len(data) - 1 - size
 
         def undone(start: int, length: int) -> bytes:
             if min(start, length) < 0 or start + length > end:
-                raise ValueError("a part of it lies outside the file")
+                raise ValueError("a part of it is outside the file")
             return _orc_undone(data[start : start + length], codec, allowance)
 
         length = _one(tail, 1)
@@ -117,7 +117,7 @@ def _orc_undone(data: bytes, codec: str | None, allowance: Allowance) -> bytes:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bool, bytes]]:
-    """(whether it is stored as it is, its bytes) of each chunk of a stream."""
+    """Yield (whether it is stored uncompressed, its bytes) for each chunk of a stream."""
     at = 0
     while at < len(data):
         head = int.from_bytes(data[at : at + 3], "little")
@@ -126,7 +126,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bool, bytes]]:
 
 
 def _lz4_frame(block: bytes) -> bytes:
-    """A bare block of LZ4 in a frame, which says where it ends."""
+    """Wrap a bare LZ4 block in a frame, which marks its end."""
     import xxhash
 
     described = b"\x60\x70"  # Version 1, blocks of 4 MiB at most, no checksums.
@@ -136,7 +136,7 @@ def _lz4_frame(block: bytes) -> bytes:
 
 
 def _message(data: bytes) -> Mapping[int, list[Any]]:
-    """A message of Protocol Buffers: numbers and bytes by field number."""
+    """Return a Protocol Buffers message: numbers and bytes by field number."""
     fields: dict[int, list[Any]] = {}
     at = 0
     value: Any
@@ -161,7 +161,7 @@ def _message(data: bytes) -> Mapping[int, list[Any]]:
 
 
 def _one(fields: Mapping[int, list[Any]], number: int) -> int:
-    """A number; 0 where it is left out. The last one counts."""
+    """Return a number, or 0 if it is missing. The last one counts."""
     found = fields.get(number, [0])[-1]
     if type(found) is not int:
         raise TypeError(f"field {number} is not a number")

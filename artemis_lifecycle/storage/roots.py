@@ -1,7 +1,8 @@
-"""Physical identity: whether two folders, or two files, are one under two names. Belongs here: the comparison, of tier
-roots and of a file with its copy. Does not belong: which roots a configuration names.
+"""Physical identity: whether two folders or two files with different names are the same one. Belongs here: the
+comparison of tier roots, and of a file with its copy. Does not belong here: which roots a configuration has.
 
-A location compares text. A symbolic link, a bind mount or a second mount of one export gives a folder another text.
+A location compares text. A symbolic link, a bind mount or a second mount of the same export gives a folder a different
+text.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _MOUNTS = "/proc/self/mountinfo"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 Place = tuple[str, str]
-"""A file system object by its identity, and the path that follows it."""
+"""A file system object's identity, and the path below it."""
 
 
 def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None:
-    """Raise ConfigError if two of `roots` (by the key that configures each) are equal or nested, by their locations
-    with `.` and `..` resolved on every store, or physically on this machine's disk, or if that cannot be determined.
+    """Raise ConfigError if two of `roots` (by configuration key) are equal or nested, or if that cannot be determined.
+    They are compared by location on every store, with `.` and `..` resolved, and physically on this machine's disk.
 
-    Links and mounts can appear later: call it again before each step that trusts the answer.
+    Links and mounts can appear later: call this again before each step that relies on the result.
     """
     named = {key: root for key, root in roots.items() if root is not None}
     places = {key: dict(_places(key, root)) for key, root in named.items()}
@@ -40,7 +41,8 @@ def require_apart(roots: Mapping[str, str | None], rules: LocationRules) -> None
 
 
 def same_file(one: str, other: str, rules: LocationRules) -> bool:
-    """Return True if two paths name one file: by location on every store, by device and inode on this machine's disk.
+    """Return True if two paths name the same file: by location on every store, by device and inode on this machine's
+    disk.
 
     Raises StorageError if the disk does not answer.
     """
@@ -58,7 +60,8 @@ def _is_here(path: str, rules: LocationRules) -> bool:
 
 
 def _places(key: str, root: str) -> Iterator[Place]:
-    """Each existing folder at or above a local root by device and inode, and the root by its mount; none elsewhere."""
+    """Yield each existing folder at or above a local root by device and inode, and the root by its mount. Nothing for
+    others."""
     parts = split(normalize(root))
     if parts.scheme != "file" or parts.authority:
         return
@@ -90,7 +93,7 @@ def _identity(where: str) -> str | None:
         return None
     except OSError as error:
         raise StorageError(
-            f"The file system does not say which file this is: {error.strerror}",
+            f"The file system does not identify this file: {error.strerror}",
             path=where,
             hint="make the path readable, then rerun",
         ) from error
@@ -98,7 +101,8 @@ def _identity(where: str) -> str | None:
 
 
 def _in_file_system(real: str) -> Iterator[Place]:
-    """Where a path is inside its file system, by the kernel's list of mounts: a bind mount's parent is not its own."""
+    """Yield a path's position inside its file system, from the kernel's list of mounts. Needed for bind mounts, whose
+    parent differs."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
             lines = file.read().splitlines()
@@ -109,7 +113,7 @@ def _in_file_system(real: str) -> Iterator[Place]:
         fields = [_ESCAPED.sub(lambda match: chr(int(match[1], 8)), field) for field in line.split(" ")[2:5]]
         device, inside, mounted = fields
         holds = real == mounted or real.startswith(mounted.rstrip("/") + "/")
-        # Of two mounts at one place the later one is seen.
+        # Of two mounts at the same place, the later one is visible.
         if holds and (found is None or len(mounted) >= len(found[2])):
             found = device, inside, mounted
     if found is not None:
@@ -126,5 +130,5 @@ def _one_place(key: str, root: str, other_key: str, other: str, how: str) -> Con
         f"{key} and {other_key} are equal or nested {how}: {root}, {other}",
         path=root,
         untouched="all tiers",
-        hint="give each a folder of its own, with no link or mount between them",
+        hint="give each a separate folder, with no link or mount between them",
     )

@@ -1,5 +1,5 @@
-"""How stores are reached. Belongs here: plain, picklable values that Spark executors rebuild clients from. Does not
-belong: a client."""
+"""How to access stores. Belongs here: plain, picklable values from which Spark executors rebuild clients. Does not
+belong here: a client."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """Addresses, credentials and limits of stores; whatever is None is boto3's own default chain's to find.
+    """Addresses, credentials and limits of stores. boto3's default chain provides values that are None.
 
-    `storage_class` is for writes and copies that name none. Sizes are bytes, times seconds. The limits on time
-    keep one request with all its retries under a minute and a half, shorter than a lease (2 minutes): no retry begins
-    after `deadline_seconds` and one wait.
+    `storage_class` applies to writes and copies that specify none. Sizes are in bytes, times in seconds. The time
+    limits keep one request with all its retries below a minute and a half, less than a lease (2 minutes): no retry
+    begins later than `deadline_seconds` plus one wait.
 
-    No repr or str of it shows a credential; its pickle carries them.
+    Neither repr nor str shows a credential. The pickle contains them.
     """
 
     s3_endpoint: str | None = None
@@ -40,28 +40,29 @@ class StoreSettings:
     s3_connections: int = 16
     storage_class: str | None = None
     multipart_bytes: int = 64 * MIB
-    """Larger objects are copied in parts of this size, or of more where 10,000 parts would not do."""
+    """Larger objects are copied in parts of this size, or of a larger size if they would need more than 10,000
+    parts."""
     attempts: int = 7
     max_wait_seconds: float = 10.0
     deadline_seconds: float = 60.0
     copy_attempts: int = 3
     requests_per_second: float | None = None
-    """What one process may ask of S3 by itself; None means no limit."""
+    """Maximum requests per second of one process to S3; None means no limit."""
     limits: ReadLimits = DEFAULT_LIMITS
     pace: PaceSettings | None = None
-    """The bucket that all processes draw from. Without one, or while it does not answer, each has its own."""
+    """The bucket that all processes share. Without it, or while it does not answer, each process has a separate one."""
 
     def __post_init__(self) -> None:
         if self.s3_endpoint is not None and "@" in self.s3_endpoint.partition("://")[2].partition("/")[0]:
-            # Not echoed: what stands before the @ is a credential, and every connection error would print it.
+            # Do not echo the address: the part before the @ is a credential, and every connection error would print it.
             raise ConfigError(
                 "The S3 endpoint has a user name or password in its address",
-                hint="give s3.access-key-id and s3.secret-access-key as properties of their own",
+                hint="give s3.access-key-id and s3.secret-access-key as separate properties",
             )
         if self.multipart_bytes < 5 * MIB:
             raise ConfigError(
-                "multipart_bytes is under 5 MiB, the least that S3 takes as a part",
-                hint="give at least 5 MiB",
+                "multipart_bytes is less than 5 MiB, the minimum part size of S3",
+                hint="set at least 5 MiB",
             )
         for name in ("attempts", "copy_attempts", "s3_connections"):
             if getattr(self, name) < 1:
@@ -75,9 +76,9 @@ class StoreSettings:
         operations_uri: str | None = None,
         reading: Reading | None = None,
     ) -> StoreSettings:
-        """The settings that a catalog's properties give, spelled as pyiceberg spells them (`s3.endpoint`, …; for
-        credentials and region `client.…` stands in). With `operations_uri` the budget is shared by all workers.
-        Raises ConfigError for a value of the wrong kind."""
+        """Return the settings from a catalog's properties, in pyiceberg's spelling (`s3.endpoint`, …; `client.…` is the
+        fallback for credentials and region). With `operations_uri`, all workers share the budget. Raises ConfigError
+        for a value of the wrong type."""
         properties = _Properties(catalog.properties)
         virtual = properties.flag("s3.force-virtual-addressing")
         rate = None if budgets is None else read_rate(budgets)
@@ -96,12 +97,13 @@ class StoreSettings:
         )
 
     def shared_by(self, tasks: int) -> StoreSettings:
-        """The settings for each of so many processes that read at once: together they keep to the budget."""
+        """Return the settings for each of `tasks` processes that read at the same time: together they keep to the
+        budget."""
         rate = self.requests_per_second
         return self if rate is None else replace(self, requests_per_second=rate / max(1, tasks))
 
     def secrets(self) -> tuple[str, ...]:
-        """What must never be shown."""
+        """Values that must never be shown."""
         return tuple(s for s in (self.s3_access_key_id, self.s3_secret_access_key, self.s3_session_token) if s)
 
 

@@ -1,6 +1,7 @@
-"""`Stores`, the one door to object stores: it sends each path to the store of its scheme, and copies between them.
+"""`Stores` is the only access to object stores. It routes each path to the store of its scheme, and copies between
+stores.
 
-Nothing here deletes on its own account: a copy that fails takes away only what it wrote itself.
+Nothing here deletes on its own initiative: a failed copy removes only what it wrote.
 """
 
 from __future__ import annotations
@@ -50,29 +51,28 @@ _DEFAULTS = StoreSettings()
 _LOCAL = frozenset({"", "file"})
 _S3 = frozenset({"s3", "s3a", "s3n"})
 _SMALL = 64 << 10
-"""Bytes. Of files below this, opening and parsing in Python take longer than reading and undoing the codec."""
+"""Bytes. For files below this size, opening and parsing in Python take longer than reading and decompressing."""
 
 
 def is_local(path: str) -> bool:
-    """Whether `path` is on this machine's file system."""
-    # Nearly all paths begin in one of these ways; a pattern need not be matched for each.
+    """Return True if `path` is on this machine's file system."""
+    # Nearly all paths begin in one of these ways, so most need no pattern match.
     return path.startswith(("file:/", "/")) or split(path).scheme in _LOCAL
 
 
 def are_local(paths: pa.Array) -> pa.Array:
-    """`is_local` of an Arrow array of strings, as booleans; not of relative paths, which name no file."""
+    """`is_local` for an Arrow array of strings, as booleans. False for relative paths, which name no file."""
     return pc.match_substring_regex(paths, r"(?i)\A(file:)?/")
 
 
 class Stores:
-    """Every store that `settings` reach.
+    """All stores that `settings` can access.
 
-    `s3_client_factory` (no arguments, an S3 client) replaces the client that `settings` would give in this process, as
-    dagster-aws' `S3Resource.get_client` does. It is not pickled: on a Spark executor the client is built from
-    `settings`, which must therefore carry the same endpoint and credentials, or leave both to boto3's own chain.
+    `s3_client_factory` (no arguments, returns an S3 client) replaces the client from `settings` in this process, like
+    dagster-aws' `S3Resource.get_client`. It is not pickled: a Spark executor builds its client from `settings`, so they
+    must have the same endpoint and credentials, or leave both to boto3's default chain.
 
-    All methods raise StorageError for a scheme that no store here answers to, but `delete` and `remove`, which report
-    it.
+    All methods raise StorageError for a scheme that no store supports, except `delete` and `remove`, which report it.
     """
 
     def __init__(self, settings: StoreSettings = _DEFAULTS, s3_client_factory: Callable[[], Any] | None = None) -> None:
@@ -91,14 +91,16 @@ class Stores:
         return f"Stores({self.settings!r})"
 
     def shared_by(self, tasks: int) -> Stores:
-        """The stores for each of so many tasks that read at once, so that together they keep to the read budget."""
+        """Return the stores for each of `tasks` tasks that read at the same time, so that together they keep to the
+        read budget."""
         return Stores(self.settings.shared_by(tasks), self._s3_client_factory)
 
     def readers(self, path: str, most: int, size_in_bytes: float | None = None) -> int:
-        """How many threads, of `most`, should read files like `path` at once; their usual size, if it is known.
+        """Return how many threads, at most `most`, should read files like `path` at once. `size_in_bytes` is their
+        usual size.
 
-        Many hide the latency of an object store. On this machine's disk there is none to hide: large files take a
-        thread per core, and with small ones threads would only hand each other Python's lock.
+        On an object store, many threads hide the latency. A local disk has no latency to hide: large files use a thread
+        per core. For small files, threads would only compete for the GIL.
         """
         if not is_local(path):
             return most
@@ -106,37 +108,39 @@ class Stores:
         return 1 if small else max(1, min(most, os.cpu_count() or 1))
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
-        """All files below the folder `prefix`, hidden ones too, in `prefix`'s own spelling; none when it is missing.
+        """Yield all files below the folder `prefix`, including hidden ones, in `prefix`'s spelling. Nothing if it is
+        missing.
 
-        On S3 an empty object whose key ends in `/` is a folder's marker and no file. Any error is a StorageError: a
-        listing that ends without one is whole.
+        On S3, an empty object whose key ends in `/` is a folder marker, not a file. Every error is a StorageError: a
+        listing that ends without one is complete.
         """
         return self._store(prefix).list(prefix)
 
     def batches(self, folder: str) -> Iterator[pa.RecordBatch]:
-        """`list` of a folder on this machine's disk as Arrow (path, last_modified, size_in_bytes), without an object of
-        Python for each file."""
+        """`list` of a local folder as Arrow (path, last_modified, size_in_bytes), without a Python object per file."""
         return self._local.batches(folder)
 
     def list_span(self, span: Span) -> Iterator[StoredFile]:
-        """What `list` shows of a span of an S3 prefix. Raises StorageError where the server keeps no order of keys."""
+        """`list` for a span of an S3 prefix. Raises StorageError if the server does not list keys in order."""
         return self._s3_store().list_span(span)
 
     def split(self, span: Span, wanted: int) -> Spans:
-        """The span of an S3 prefix in about so many pieces, if its keys differ enough: together they are the span, and
-        no two have a key in common. How many keys each has is not known."""
+        """Split the span of an S3 prefix into about `wanted` disjoint pieces that together cover it, if its keys differ
+        enough. The number of keys in each is unknown."""
         return self._s3_store().split(span, wanted)
 
     def children(self, prefix: str) -> Children:
-        """One level of `list`: (folders, each with its closing `/`; files). A folder can be given to either again."""
+        """Return one level of `list`: (folders, each with its trailing `/`; files). `list` and `children` accept such a
+        folder."""
         return self._store(prefix).children(prefix)
 
     def head(self, path: str) -> StoredFile | None:
-        """What the store says of one file; None when it is absent, or a folder."""
+        """Return the store's information about one file. None if it is absent or a folder."""
         return self._store(path).head(path)
 
     def heads(self, paths: Sequence[str]) -> Heads:
-        """`head` of each, in the order given; faster than one by one, most of all where files share their folders."""
+        """`head` of each path, in the given order. Faster than separate calls, especially for files in the same
+        folders."""
         found: list[StoredFile | None] = []
         for _, group in groupby(paths, lambda path: "file" if is_local(path) else split(path).scheme):
             several = list(group)
@@ -144,45 +148,48 @@ class Stores:
         return found
 
     def looks(self, paths: pa.Array) -> Looks:
-        """`heads` of an Arrow array of strings, without an object of Python for each; many on this machine's disk are
-        looked at side by side."""
+        """`heads` of an Arrow array of strings, without a Python object per path. Many local files are checked in
+        parallel."""
         if _many_here(paths):
             return self._local.looks(paths)
         return Looks.of(self.heads(paths.to_pylist()))
 
     def there(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """At which of these paths on this machine's disk something stands. Where most have nothing this is much cheaper
-        than checks, or deletes, that report each."""
+        """Return at which of these local paths something exists. If most do not exist, this is much cheaper than
+        `looks` or deletes."""
         return self._local.there(paths)
 
     def open(self, path: str) -> BinaryIO:
-        """The file as a seekable stream that holds little in memory. Raises MissingFile, a StorageError, if absent."""
+        """Open the file as a seekable stream that uses little memory. Raises MissingFile, a StorageError, if it is
+        absent."""
         return self._store(path).open(path)
 
     @property
     def limits(self) -> ReadLimits:
-        """What one file may come to when it is read."""
+        """The size limits of one file when it is read."""
         return self.settings.limits
 
     def read(self, path: str) -> bytes:
-        """The whole file. Raises MissingFile, a StorageError, if absent; TooLarge, another, beyond `limits`."""
+        """Return the complete file. Raises MissingFile if it is absent, and TooLarge beyond `limits`; both are
+        StorageError."""
         return self._store(path).read(path, self.limits)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes:
-        """`length` bytes from `offset` on; fewer where the file ends. Raises MissingFile, a StorageError, if absent."""
+        """Return `length` bytes from `offset`; fewer at the end of the file. Raises MissingFile, a StorageError, if it
+        is absent."""
         return self._store(path).read_range(path, offset, length)
 
     def write(self, path: str, data: bytes, *, overwrite: bool = False, storage_class: str | None = None) -> StoredFile:
-        """Store `data` whole or not at all, on disk when this returns.
+        """Store `data` completely or not at all. It is durable when this returns.
 
-        Without `overwrite` a file that exists raises ExistingFile, a StorageError, and of several writers at once
+        Without `overwrite`, an existing file raises ExistingFile, a StorageError. Of several concurrent writers,
         exactly one succeeds.
         """
         chosen = storage_class or self.settings.storage_class
         return self._store(path).write(path, data, overwrite=overwrite, storage_class=chosen)
 
     def checksum(self, path: str) -> str:
-        """`sha256:<hex>` of the file's bytes as they are read now."""
+        """Return `sha256:<hex>` of the file's current bytes."""
         digest = hashlib.sha256()
         for chunk in _chunks(self.open(path), path):
             digest.update(chunk)
@@ -196,13 +203,14 @@ class Stores:
         source_stores: Stores | None = None,
         storage_class: str | None = None,
     ) -> CopyOutcome:
-        """Copy one file and read it back; memory stays within one part (`settings.multipart_bytes`).
+        """Copy one file and read it back. Memory is limited to one part (`settings.multipart_bytes`).
 
-        An identical file at `destination` counts as done, another one is replaced. Between S3 buckets of one endpoint
-        the store copies by itself. A copy that reads back differently is redone, `settings.copy_attempts` times in all.
+        An identical file at `destination` counts as done; a different one is replaced. Between S3 buckets of the same
+        endpoint, the server copies. A copy that reads back differently is repeated, up to `settings.copy_attempts`
+        attempts.
 
-        Raises MissingFile when the source is absent, CopyMismatch when no attempt read back right (the destination
-        then holds no file of this call), StorageError for all else.
+        Raises MissingFile if the source is absent, CopyMismatch if no attempt reads back correctly (`destination` then
+        has no file of this call), and StorageError for everything else.
         """
         origin = self if source_stores is None else source_stores
         chosen = storage_class or self.settings.storage_class
@@ -211,14 +219,14 @@ class Stores:
                 "Source and destination are one file",
                 path=source,
                 untouched="the file",
-                hint="name another destination",
+                hint="choose another destination",
             )
         if chosen in ARCHIVE_CLASSES and split(destination).scheme in _S3:
             raise StorageError(
                 f"A copy in storage class {chosen} cannot be read back, so it cannot be verified",
                 path=destination,
                 untouched="source and destination",
-                hint="copy to GLACIER_IR or another class that reads at once, and change the class after that",
+                hint="copy to GLACIER_IR or another class with immediate access, and change the class after that",
             )
         found = origin.head(source)
         if found is None:
@@ -244,14 +252,14 @@ class Stores:
         )
 
     def remove_empty(self, folder: str, below: str) -> int:
-        """On a disk, take away `folder` and those around it up to `below`, which stays, while they are empty; how many
-        went. An object store has no folders."""
+        """On a local disk, remove `folder` and its parents while they are empty, but not `below`. Return how many were
+        removed. Object stores have no folders."""
         return self._local.remove_empty(folder, below) if is_local(folder) and is_local(below) else 0
 
     def duplicate(self, source: str, destination: str) -> None:
-        """Have the bytes of `source` at `destination` too: as a second name of the file where both are on one disk that
-        has links, else as a copy that is read back. For files that are never written again. Raises what `copy` raises.
-        """
+        """Make the bytes of `source` also available at `destination`: as a hard link if both are on one disk that
+        supports links, else as a verified copy. Only for files that are never written again. Raises what `copy`
+        raises."""
         both_local = split(source).scheme in _LOCAL and split(destination).scheme in _LOCAL
         if not both_local or not self._local.second_name(source, destination):
             self.copy(source, destination)
@@ -281,10 +289,10 @@ class Stores:
         return f"sha256:{digest.hexdigest()}"
 
     def delete(self, paths: Sequence[str], *, until: float | None = None) -> Outcomes:
-        """Delete files, one outcome for each path in the order given; nothing raises for a path that cannot be deleted.
+        """Delete files. Return one outcome per path, in the given order. A path that cannot be deleted does not raise.
 
-        A symbolic link goes, not what it points to; a folder stays and is "failed". Once `instants.elapsed` is
-        `until`, no further request is begun, also none again after an error; paths not yet gone are "failed" then.
+        For a symbolic link, the link is deleted, not its target. A folder stays and is "failed". Once
+        `instants.elapsed` is `until`, no more requests begin, including retries; the remaining paths are then "failed".
         """
         groups: dict[str, list[int]] = {"local": [], "s3": []}
         outcomes: dict[int, DeleteOutcome] = {}
@@ -303,8 +311,8 @@ class Stores:
         return [outcomes[index] for index in range(len(paths))]
 
     def remove(self, paths: pa.Array, *, until: float | None = None) -> Removals:
-        """`delete` of an Arrow array of strings, without an object of Python for each; many on this machine's disk go
-        side by side."""
+        """`delete` for an Arrow array of strings, without a Python object per path. Many local files are deleted in
+        parallel."""
         if _many_here(paths):
             return self._local.remove(paths, until=until)
         if _all_in_s3(paths):
@@ -312,43 +320,45 @@ class Stores:
         return Removals.of(self.delete(paths.to_pylist(), until=until))
 
     def touch(self, path: str, last_modified: datetime) -> None:
-        """Set a local file's modification time (timezone-aware); a store that keeps its own raises StorageError."""
+        """Set a local file's modification time (timezone-aware). A store that sets times itself raises StorageError."""
         if last_modified.tzinfo is None:
             raise NaiveDatetime(
-                "The time of a file needs a time zone",
+                "The modification time needs a time zone",
                 path=path,
                 untouched="the file",
-                hint="give datetime(…, tzinfo=UTC)",
+                hint="use datetime(…, tzinfo=UTC)",
             )
         self._store(path).touch(path, last_modified)
 
     def archive(self, path: str, storage_class: str = "DEEP_ARCHIVE") -> bool:
-        """Put a file into an archive class, at its own path: from then on it is listed, and not readable until it was
-        thawed. False when it is in one already.
+        """Move a file to an archive class at the same path. It is still listed, but not readable until it is thawed.
+        Return False if it is already archived.
 
-        On S3 the store copies the object onto itself. A disk has no such class: there the file is put aside, into a
-        folder `.deep-archive` beside it. Raises MissingFile; StorageError, the file as it was.
+        On S3, the store copies the object onto itself. A local disk has no such class: the file is moved to the folder
+        `.deep-archive` next to it. Raises MissingFile; raises StorageError and leaves the file unchanged if the store
+        refuses.
         """
         if storage_class not in ARCHIVE_CLASSES:
             raise StorageError(
                 f"{storage_class} is not an archive class",
                 path=path,
                 untouched="the file",
-                hint=f"name one of {', '.join(sorted(ARCHIVE_CLASSES))}",
+                hint=f"use one of {', '.join(sorted(ARCHIVE_CLASSES))}",
             )
         return self._store(path).archive(path, storage_class)
 
     def thaw(self, path: str, *, days: int, retrieval: str = "Bulk") -> None:
-        """Ask that an archived file be readable for so many days, soon or (S3) after hours: see `archive_state`.
-        Asking again changes nothing while it is under way, and afterwards lengthens it. Raises MissingFile."""
+        """Request that an archived file be readable for `days` days, at once or (on S3) after hours; see
+        `archive_state`. A repeated request changes nothing while the thaw is under way, and extends it afterward.
+        Raises MissingFile."""
         self._store(path).thaw(path, days, retrieval)
 
     def end_thaw(self, path: str) -> None:
-        """What S3 does by itself when a thaw's days are over: take the readable copy of an archived file away."""
+        """Remove the readable copy of an archived file, as S3 does by itself at the end of a thaw."""
         self._store(path).end_thaw(path)
 
     def archive_state(self, path: str) -> ArchiveState | None:
-        """Whether the file is archived, and readable now; None when it is absent."""
+        """Return whether the file is archived, and whether it is readable now. None if it is absent."""
         return self._store(path).archive_state(path)
 
     def _store(self, path: str) -> Store:
@@ -365,7 +375,7 @@ class Stores:
 
     def _s3_store(self) -> S3Store:
         if self._s3 is None:
-            # boto3 takes a fifth of a second to load; a local warehouse never needs it.
+            # boto3 takes a fifth of a second to load, and a local warehouse never needs it.
             from artemis_lifecycle.storage.s3.store import S3Store
 
             self._s3 = S3Store(self.settings, self._s3_client_factory)
@@ -373,7 +383,7 @@ class Stores:
 
 
 def _many_here(paths: pa.Array) -> bool:
-    """Whether all of these are on this machine, and so many that there is something to gain."""
+    """Return True if all of these are local, and there are enough of them for compiled loops."""
     return len(paths) >= many_files.COMPILED_FROM and bool(pc.all(are_local(paths)).as_py())
 
 
@@ -386,12 +396,12 @@ class _ReadsBackDifferently(Exception):  # noqa: N818  (control flow inside `cop
 
 
 def _verifier(size: int, expected: Callable[[], tuple[int, str]]) -> Callable[[int, str], None]:
-    """Holds what was read back against the source: its size before the copy, and its bytes as they were streamed."""
+    """Return a check of the read-back bytes against the source: its size before the copy, and its bytes as streamed."""
 
     def verify(read_size: int, read_checksum: str) -> None:
         streamed, checksum = expected()
         if not streamed == size == read_size:
-            raise _ReadsBackDifferently(f"the source has {size} bytes, {streamed} were read, {read_size} arrived")
+            raise _ReadsBackDifferently(f"the source has {size} bytes, {streamed} were read, {read_size} were written")
         if checksum != read_checksum:
             raise _ReadsBackDifferently(f"the source is {checksum}, the copy {read_checksum}")
 
@@ -408,7 +418,7 @@ def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
                     f"A file cannot be read to its end: {error.strerror or error}",
                     path=path,
                     untouched="the file",
-                    hint="check the store, then run this again",
+                    hint="check the store, then retry",
                 ) from error
             if not chunk:
                 return

@@ -1,4 +1,4 @@
-"""What stores answer with, and what each kind of store offers (`Store`). Users import these from `stores`."""
+"""The results of stores, and the interface of each kind of store (`Store`). Other rooms import these from `stores`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from artemis_lifecycle.storage.bounded import ReadLimits
 from artemis_lifecycle.storage.instants import microseconds
 
 ARCHIVE_CLASSES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-"""Storage classes of S3 whose objects are not readable until they were thawed (restored, in S3's words)."""
+"""S3 storage classes whose objects are not readable until they are thawed ("restored" in S3's terms)."""
 
 CHUNK = 1 << 20
 """Bytes that are read or written at a time when a file is streamed."""
@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file and what its store says of it. `last_modified` is in UTC; None where the store does not tell."""
+    """A file and its store's information about it. `last_modified` is in UTC; None if the store does not report it."""
 
     path: str
     size_in_bytes: int
@@ -32,7 +32,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class DeleteOutcome:
-    """What became of one path. S3 answers for a key that is not there as for one it deleted: "deleted"."""
+    """The result for one path. S3 reports "deleted" even for a key that did not exist."""
 
     path: str
     outcome: Literal["deleted", "absent", "failed"]
@@ -41,7 +41,8 @@ class DeleteOutcome:
 
 @dataclass(frozen=True)
 class CopyOutcome:
-    """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back at the destination, and the source's."""
+    """A verified copy: `checksum` is `sha256:<hex>` of the bytes read back at the destination, equal to the
+    source's."""
 
     source: str
     destination: str
@@ -51,8 +52,8 @@ class CopyOutcome:
 
 @dataclass(frozen=True)
 class ArchiveState:
-    """Whether a file can be read now. One in an archive class cannot, until it was thawed; then it can until
-    `readable_until` (UTC; None where the store does not tell). `thawing`: that was asked for and is under way."""
+    """Whether a file is readable now. A file in an archive class is readable only after a thaw, until `readable_until`
+    (UTC; None if the store does not report it). `thawing` means that a thaw is under way."""
 
     archived: bool
     readable: bool
@@ -60,14 +61,14 @@ class ArchiveState:
     readable_until: datetime | None = None
 
 
-# Named, because inside a class with a method `list` the builtin's name means that method to a type checker.
+# Aliases, because inside a class with a method `list`, a type checker takes `list` for that method.
 Children = tuple[list[str], list[StoredFile]]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Some of what is below the folder `prefix`: the paths after `after` (None: from its first on), up to `until`,
-    that one included (None: to its last), in the order of their UTF-8 bytes."""
+    """A range of the paths below the folder `prefix`, in the order of their UTF-8 bytes: after `after` (exclusive;
+    None: from the first) up to `until` (inclusive; None: to the last)."""
 
     prefix: str
     after: str | None = None
@@ -79,13 +80,14 @@ Spans = list[Span]
 Heads = list[StoredFile | None]
 
 NO_TIME = -(2**63)
-"""Stands for a time that the store does not tell."""
+"""Represents a time that the store does not report."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """What stores say of many files, a row each: whether it was `found`, its size in bytes and its last modification in
-    microseconds since 1970 (NO_TIME where the store does not tell); numbers of what was not found mean nothing."""
+    """Information about many files, one row each: whether it was `found`, its size in bytes, and its last modification
+    in microseconds since 1970 (NO_TIME if the store does not report it). Values of rows that were not found are
+    undefined."""
 
     found: NDArray[np.bool_]
     sizes: NDArray[np.int64]
@@ -93,7 +95,7 @@ class Looks:
 
     @classmethod
     def of(cls, heads: Sequence[StoredFile | None]) -> Self:
-        """The same from one answer each."""
+        """Convert from one result per file."""
         answers = cls(
             np.zeros(len(heads), np.bool_), np.zeros(len(heads), np.int64), np.full(len(heads), NO_TIME, np.int64)
         )
@@ -102,7 +104,7 @@ class Looks:
         return answers
 
     def put(self, row: int, head: StoredFile | None) -> None:
-        """What was found for one row."""
+        """Set the result of one row."""
         self.found[row] = head is not None
         if head is not None:
             self.sizes[row] = head.size_in_bytes
@@ -112,33 +114,34 @@ class Looks:
 REMOVED, ABSENT, FAILED = 0, 1, 2
 
 NOT_TRIED = "not tried: the time for this call was over"
-"""Why a path failed that a delete with a limit in time did not come to."""
+"""The error of a path that a delete with a time limit did not reach."""
 
 
 @dataclass(frozen=True)
 class Removals:
-    """What became of many paths, a row each: REMOVED, ABSENT or FAILED. `errors` say why a row's failed."""
+    """The results for many paths, one row each: REMOVED, ABSENT or FAILED. `errors` has the reason for each failed
+    row."""
 
     outcomes: NDArray[np.int8]
     errors: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, answers: Sequence[DeleteOutcome]) -> Self:
-        """The same from one answer each."""
+        """Convert from one result per path."""
         removals = cls(np.zeros(len(answers), np.int8))
         for row, answer in enumerate(answers):
             removals.put(row, answer)
         return removals
 
     def put(self, row: int, answer: DeleteOutcome) -> None:
-        """What became of one row."""
+        """Set the result of one row."""
         self.outcomes[row] = {"deleted": REMOVED, "absent": ABSENT, "failed": FAILED}[answer.outcome]
         if answer.outcome == "failed":
             self.errors[row] = answer.error or "the store refused"
 
 
 class Store(Protocol):
-    """One kind of store. Errors are StorageError, whose text never holds a secret."""
+    """One kind of store. Errors are StorageError, whose text never contains a secret."""
 
     def list(self, prefix: str) -> Iterator[StoredFile]: ...
 
@@ -165,8 +168,8 @@ class Store(Protocol):
         storage_class: str | None,
         verify: Callable[[int, str], None],
     ) -> None:
-        """Replace `path` by `chunks`. `verify(size, checksum)` gets what reads back and raises to refuse the copy,
-        which then does not stay at `path`."""
+        """Replace `path` by `chunks`. `verify(size, checksum)` receives what was read back, and raises to refuse the
+        copy, which is then removed from `path`."""
         ...
 
     def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes: ...
@@ -184,14 +187,14 @@ class Store(Protocol):
 
 def missing(path: str) -> MissingFile:
     return MissingFile(
-        "The file is absent", path=path, untouched="everything else", hint="look whether it was deleted or moved"
+        "The file is absent", path=path, untouched="everything else", hint="check whether it was deleted or moved"
     )
 
 
 def existing(path: str) -> ExistingFile:
     return ExistingFile(
-        "The file exists already",
+        "The file already exists",
         path=path,
-        untouched="the file that is there",
-        hint="read that one, or write under another name",
+        untouched="the existing file",
+        hint="read the existing file, or write to another path",
     )

@@ -1,4 +1,4 @@
-"""Paths for the operating system, what stands at them, and errors that name them."""
+"""Paths for the operating system, the status of files, and errors with their paths."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from artemis_lifecycle.storage.location import normalize, split
 from artemis_lifecycle.storage.types import StoredFile
 
 _LONGEST_PATH, _LONGEST_NAME = 4096, 1023
-"""Bytes: of a path that Linux resolves, its NUL included; and of one name, on the file system that allows most."""
+"""Maximum bytes of a path that Linux resolves, including its NUL, and of a name on the most generous file system."""
 
 
 def local_path(path: str) -> str:
-    """The path for the operating system. Raises StorageError for one on another host, or a relative one."""
+    """Return the path for the operating system. Raises StorageError for a path on another host, or a relative one."""
     parts = split(normalize(path))
     if parts.scheme == "file" and parts.authority == "" and parts.path and _is_name(parts.path):
         return parts.path
     raise StorageError(
         "This is not an absolute path on this machine",
         path=path,
-        hint="write it as /folder/file or file:///folder/file",
+        hint="use /folder/file or file:///folder/file",
     )
 
 
 def through_link(path: str, root: str) -> bool:
-    """Whether a folder between the folder `root` and the local file `path` is a symbolic link: what is behind it
-    belongs to another owner, as in a listing. `root` itself may be reached through links. False on other stores."""
+    """Return True if a folder between the folder `root` and the local file `path` is a symbolic link. As in a listing,
+    files behind a link belong to another owner. `root` itself may contain links. False on other stores."""
     if split(path).scheme not in ("", "file"):
         return False
     try:
@@ -51,8 +51,8 @@ def status_of(path: str, where: str) -> os.stat_result | None:
 
 
 def names_nothing(where: str) -> bool:
-    """Whether a path that the kernel finds too long has a name in it that no file can have. A path of many short names
-    may be one of a file all the same, reached folder by folder."""
+    """Return True if a path that is too long for the kernel has a component that no file can have. A long path of short
+    names can still exist, and can be reached folder by folder."""
     path = os.fsencode(where)
     return len(path) < _LONGEST_PATH or max(map(len, path.split(b"/"))) > _LONGEST_NAME
 
@@ -66,7 +66,7 @@ def fail(what: str, path: str, error: OSError) -> NoReturn:
     raise StorageError(
         f"{what}: {reason}",
         path=path,
-        untouched="whatever was there",
+        untouched="the existing files",
         hint="fix access to that path, then rerun",
     ) from error
 
@@ -79,7 +79,7 @@ def _is_name(path: str) -> bool:
 
 
 def is_text(name: str) -> bool:
-    """Whether the name can be written in UTF-8, as all paths in metadata and in frames are."""
+    """Return True if the name can be written in UTF-8, like all paths in metadata and frames."""
     try:
         name.encode()
     except UnicodeEncodeError:

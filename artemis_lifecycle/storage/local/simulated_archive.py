@@ -1,8 +1,8 @@
 """A simulation of S3's archive classes on the local disk, for demos and tests of the deep archive.
 
-A disk has no archive class. An archived file moves to the folder `.deep-archive` beside it: it is listed where it came
-from, and cannot be read there until it is thawed. Thawing gives the file its name back as a link, at once, and records
-in `.until` how long that stays. Nothing becomes cheaper or safer by it.
+A disk has no archive class. An archived file moves to the folder `.deep-archive` next to it. It is still listed at its
+path, but is not readable there until it is thawed. A thaw links the file back to its path at once, and records in
+`.until` how long it stays. This saves no cost and adds no safety.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def archive(path: str) -> bool:
     except FileNotFoundError as error:
         raise missing(path) from error
     except OSError as error:
-        fail("A file cannot be put aside", path, error)
+        fail("A file cannot be archived", path, error)
     return True
 
 
@@ -57,7 +57,7 @@ def thaw(path: str, days: int, write: Callable[..., StoredFile]) -> None:
 
 
 def link(path: str, aside: str) -> None:
-    """The file `aside` under the name `path`, too: as a copy where there are no links."""
+    """Link the file `aside` to the name `path` as well; copy it where links are not supported."""
     try:
         os.link(aside, local_path(path))
     except OSError as error:
@@ -76,7 +76,7 @@ def end_thaw(path: str) -> None:
         for gone in (Path(where), _until(where)):
             gone.unlink(missing_ok=True)
     except OSError as error:
-        fail("A thawed file cannot be put away", path, error)
+        fail("A thawed file cannot be removed", path, error)
 
 
 def archive_state(path: str) -> ArchiveState | None:
@@ -92,7 +92,7 @@ def archive_state(path: str) -> ArchiveState | None:
 
 
 def aside_of(where: str) -> str:
-    """Where the file of a local path is while it is archived."""
+    """Return where a local path's file is stored while it is archived."""
     folder, _, name = where.rpartition("/")
     return f"{folder}/{ASIDE}/{name}"
 
@@ -102,7 +102,7 @@ def is_aside(where: str) -> bool:
 
 
 def _until(where: str) -> Path:
-    """Where it is written until when the file's thawed copy stays."""
+    """Return the file that records how long the thawed copy stays."""
     folder, _, name = where.rpartition("/")
     return Path(folder, ASIDE, _UNTIL, name)
 
@@ -112,10 +112,10 @@ def archived_error(path: str, what: str) -> StorageError:
         f"The file is in the archive, so {what}",
         path=path,
         untouched="the file",
-        hint="have it thawed: artemis thaw",
+        hint="thaw it with artemis thaw",
     )
 
 
 def may_archive(where: str) -> bool:
-    """Whether files of the folder may be archived."""
+    """Return True if files in the folder may be archived."""
     return os.path.lexists(f"{where}/{ASIDE}")

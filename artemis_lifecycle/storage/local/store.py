@@ -1,4 +1,4 @@
-"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in each of its forms."""
+"""Files on a disk that this machine mounts: paths without a scheme, and `file:` in all its forms."""
 
 from __future__ import annotations
 
@@ -46,19 +46,18 @@ from artemis_lifecycle.storage.types import (
 
 
 def _at_once_opened(path: str, flags: int) -> int:
-    """Of a pipe, whose opening would wait for a writer, too."""
+    """Open without blocking: for a pipe, opening would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class LocalStore:
-    """A listing never follows a symbolic link and never shows one: what is behind it belongs to another owner, and
-    deleting the link would take live files away from their path. Reading through a link works.
-    """
+    """A listing neither follows nor shows symbolic links: the target belongs to another owner, and deleting the link
+    would remove live files from their path. Reading through a link works."""
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
         folders = [prefix]
         while folders:
-            # As the disk gives them: a folder may hold more files than memory does.
+            # In disk order, as a stream: a folder may have more files than fit into memory.
             for entry in with_archived(folders.pop()):
                 if isinstance(entry, StoredFile):
                     yield entry
@@ -88,7 +87,7 @@ class LocalStore:
             return [folder.head(path) or self.head(path) for path in paths]
 
     def looks(self, paths: pa.Array) -> Looks:
-        """As `Stores.looks`, of paths on this machine."""
+        """`Stores.looks` for local paths."""
         if not many_files.worth_compiling(paths):
             return Looks.of(self.heads(paths.to_pylist()))
 
@@ -98,7 +97,7 @@ class LocalStore:
         return answers
 
     def there(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """As `Stores.there`."""
+        """`Stores.there` for local paths."""
 
         found = np.full(len(paths), -1, np.int8)
         if many_files.worth_compiling(paths):
@@ -120,7 +119,7 @@ class LocalStore:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             return file
         file.close()
-        raise StorageError("It is a device or a pipe, and no file", path=path, untouched="it", hint="remove it")
+        raise StorageError("It is a device or a pipe, not a file", path=path, untouched="it", hint="remove it")
 
     def read(self, path: str, limits: ReadLimits) -> bytes:
         with self.open(path) as file:
@@ -184,7 +183,7 @@ class LocalStore:
         return outcomes
 
     def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
-        """As `Stores.remove`, of paths on this machine."""
+        """`Stores.remove` for local paths."""
         if not many_files.worth_compiling(paths):
             return Removals.of(self.delete(paths.to_pylist(), until=until))
 
@@ -199,7 +198,7 @@ class LocalStore:
 
         done = many_files.unlink(paths, opened, end)
         removals = Removals(np.full(len(paths), REMOVED, np.int8))
-        # For each file that the system did not delete, a check says why.
+        # For each file that the loops did not delete, a separate check finds the reason.
         for row in np.flatnonzero(done != many_files.DELETED).tolist():
             path = paths[row].as_py()
             tried = done[row] != many_files.NOT_TRIED and elapsed() < end
@@ -216,13 +215,13 @@ class LocalStore:
             fail("A file's time cannot be set", path, error)
 
     def remove_empty(self, folder: str, below: str) -> int:
-        """Take away `folder`, and the folders around it up to `below` (which stays), as long as they are empty; how
-        many went. What is not empty, or not there, is left."""
+        """Remove `folder` and its parents up to `below` (which stays) while they are empty. Return how many were
+        removed. Leaves folders that are not empty or do not exist."""
         where, top = Path(local_path(folder)), Path(local_path(below))
         removed = 0
         while top in where.parents and ".." not in where.parts:
             try:
-                # It takes no folder that has anything in it.
+                # It removes only empty folders.
                 where.rmdir()
             except OSError:
                 break
@@ -231,7 +230,8 @@ class LocalStore:
         return removed
 
     def second_name(self, path: str, other: str) -> bool:
-        """Give the file at `path` the name `other`, too; False where the disk cannot, or another file has it."""
+        """Hard-link the file at `path` to the name `other`. Return False if the disk does not support it, or another
+        file has the name."""
         target = Path(local_path(other))
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

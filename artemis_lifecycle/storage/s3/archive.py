@@ -1,4 +1,4 @@
-"""Storage classes that are archives: putting objects into them, and thawing them ("restoring", in S3's words)."""
+"""Archive storage classes: moving objects to them, and thawing the objects ("restoring" in S3's terms)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from artemis_lifecycle.storage.types import ARCHIVE_CLASSES, ArchiveState, missi
 
 
 class Archive:
-    """Archive classes of one connection's objects."""
+    """Archive classes for one connection's objects."""
 
     def __init__(self, connection: Connection, uploads: Uploads) -> None:
         self._s3 = connection
@@ -28,11 +28,11 @@ class Archive:
             raise missing(path)
         if found.get("StorageClass") in ARCHIVE_CLASSES:
             return False
-        # Onto itself, and only what was looked at: a copy in one request keeps the object's own metadata, one in parts
-        # has to be asked.
+        # Copy the object onto itself, and only the version that was checked. A copy in one request keeps the object's
+        # metadata; a multipart copy needs it as an argument.
         if self._uploads.copied(path, path, found, storage_class, Metadata=found.get("Metadata", {})) is None:
             raise StorageError(
-                "The S3 server will not copy the object onto itself, so that it cannot change its storage class",
+                "The S3 server does not copy the object onto itself, so its storage class cannot change",
                 path=path,
                 untouched="the object",
                 hint="allow s3:PutObject and s3:GetObject on the cold bucket, or set cold_tier.then to keep",
@@ -40,11 +40,11 @@ class Archive:
         now = self._s3.head(path) or {}
         if now.get("StorageClass") != storage_class or now.get("ContentLength") != found["ContentLength"]:
             raise StorageError(
-                f"The object should have {found['ContentLength']} bytes in storage class {storage_class}, and has "
+                f"The object should have {found['ContentLength']} bytes in storage class {storage_class}, but has "
                 f"{now.get('ContentLength')} in {now.get('StorageClass', 'STANDARD')}",
                 path=path,
                 untouched="all other objects",
-                hint="see whether this server knows storage classes; if not, set cold_tier.then to keep",
+                hint="check whether this server supports storage classes; if not, set cold_tier.then to keep",
             )
         return True
 
@@ -56,7 +56,7 @@ class Archive:
             try:
                 self._s3.client.restore_object(Bucket=address.bucket, Key=address.key, RestoreRequest=request)
             except ClientError as error:
-                # In no archive class, or asked for before.
+                # The object is not in an archive class, or a thaw was requested before.
                 if code_of(error) not in ("InvalidObjectState", "RestoreAlreadyInProgress"):
                     raise
 

@@ -32,7 +32,7 @@ TRANSIENT_CODES = {
 
 
 class Connection:
-    """S3 by `settings`, or by the client that `client_factory` makes in this process."""
+    """S3 with `settings`, or with the client that `client_factory` makes in this process."""
 
     def __init__(self, settings: StoreSettings, client_factory: Callable[[], Any] | None) -> None:
         self.settings = settings
@@ -48,11 +48,12 @@ class Connection:
                 made = shared_client(self.settings) if self._factory is None else self._factory()
                 self._made = prepared(made, self.settings)
             except (BotoCoreError, ValueError) as error:
-                self.fail("There is no client for S3", None, error)
+                self.fail("The S3 client cannot be created", None, error)
         return self._made
 
     def call(self, what: str, path: str | None, operation: Callable[[], T]) -> T:
-        """Run one request, again with full jitter while the server is busy or the line is bad; then StorageError."""
+        """Run one request. Retry with full jitter while the server is busy or the connection fails, then raise
+        StorageError."""
         settings = self.settings
         retrying = Retrying(
             retry=retry_if_exception(transient),
@@ -67,7 +68,7 @@ class Connection:
 
     def fail(self, what: str, path: str | None, error: Exception) -> NoReturn:
         code = code_of(error) if isinstance(error, ClientError) else ""
-        if code == "NoSuchKey" and path is not None:  # A bare 404 may as well come from a proxy, or mean the bucket.
+        if code == "NoSuchKey" and path is not None:  # A bare 404 may come from a proxy, or refer to the bucket.
             raise missing(path) from error
         reason = str(error)
         if isinstance(error, ClientError):
@@ -75,17 +76,17 @@ class Connection:
             reason = f"{code}: {message}".rstrip(": ")
         for secret in self.settings.secrets():
             reason = reason.replace(secret, "***")
-        do = "look into the S3 server and the network, then run this again"
+        do = "look into the S3 server and the network, then retry"
         if isinstance(error, NoCredentialsError):
-            do = "give the catalog s3.access-key-id and s3.secret-access-key, or the process AWS credentials"
+            do = "set s3.access-key-id and s3.secret-access-key in the catalog, or give the process AWS credentials"
         elif code in ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"):
-            do = "check the catalog's S3 credentials and what they are allowed, then run this again"
+            do = "check the catalog's S3 credentials and their permissions, then retry"
         elif code == "InvalidObjectState":
-            do = "have the object restored from its archive class, then run this again"
+            do = "have the object restored from its archive class, then retry"
         elif code == "NoSuchBucket":
-            do = "check the bucket's name and the catalog's s3.endpoint"
+            do = "check the bucket name and the catalog's s3.endpoint"
         shown = any(secret in str(error) for secret in self.settings.secrets())
-        raise StorageError(f"{what}: {reason}", path=path, untouched="whatever was there", hint=do) from (
+        raise StorageError(f"{what}: {reason}", path=path, untouched="the existing objects", hint=do) from (
             None if shown else error
         )
 
@@ -102,13 +103,13 @@ class Connection:
 
         if refusal(address.key) is not None or is_too_long(address.key):
             return None
-        found = self.call("An object cannot be looked at", path, look)
+        found = self.call("An object's status cannot be read", path, look)
         if found is None:
             self._require_bucket(address, path)
         return found
 
     def _require_bucket(self, address: Address, path: str) -> None:
-        # A HEAD answers 404 for a missing bucket too, and "no such file" must not be said of a store that is gone.
+        # A HEAD also answers 404 for a missing bucket. "No such file" must not be reported for a missing store.
         if address.bucket in self._buckets:
             return
 
@@ -116,7 +117,7 @@ class Connection:
             try:
                 self.client.head_bucket(Bucket=address.bucket)
             except ClientError as error:
-                if status_of(error) != 403:  # It is there, and not ours to list.
+                if status_of(error) != 403:  # It exists, but listing it is not allowed.
                     raise
 
         self.call(f"The bucket {address.bucket} cannot be reached", path, look)
@@ -124,7 +125,7 @@ class Connection:
 
 
 class BusyKeys(Exception):  # noqa: N818  (control flow inside a bulk delete)
-    """Some keys of a bulk delete are to be asked for again."""
+    """Some keys of a bulk delete need another request."""
 
 
 def code_of(error: ClientError) -> str:
@@ -136,7 +137,7 @@ def status_of(error: ClientError) -> int:
 
 
 def transient(error: BaseException) -> bool:
-    """Whether the same request may well succeed a little later."""
+    """Return True if the same request may succeed a little later."""
     if isinstance(error, ClientError):
         return code_of(error) in TRANSIENT_CODES or status_of(error) in _TRANSIENT_STATUS
     kinds = (HTTPClientError, IncompleteReadError, FlexibleChecksumError, ConnectionError, TimeoutError, BusyKeys)

@@ -1,4 +1,4 @@
-"""Deleting objects, a thousand with each request."""
+"""Deleting objects, up to a thousand per request."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import FAILED, NOT_TRIED, DeleteOutcome, Outcomes, Removals
 
 _DELETES_PER_REQUEST = 1000
-_DELETERS = 4  # More at once, of a thousand keys each, is what S3 answers with 503.
-# What XML cannot carry would spoil a bulk request for a thousand others, or, as a carriage return or outer blanks that
-# a parser changes, name another object. Such a key goes by a request of its own, in its address.
+_DELETERS = 4  # With more at once, at a thousand keys each, S3 answers 503.
+# Characters that XML cannot represent would break a bulk request for a thousand others. Carriage returns and outer
+# blanks, which a parser changes, would name another object. Such a key needs a separate request, with the key in its
+# URL.
 _ALONE = re.compile(r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|\A\s|\s\Z")
-# Nearly all paths: a key of ASCII that goes into a bulk request as it is, whatever `_ALONE` and `refusal` ask.
+# Nearly all paths: an ASCII key that a bulk request can have as it is, whatever `_ALONE` and `refusal` check.
 _PLAIN = r"\As3[an]?://(?P<bucket>[^/]+)/(?P<key>[!-~](?:[ -~]*[!-~])?)\z"
 
 
@@ -57,7 +58,7 @@ class Deletes:
         return [outcomes[path] for path in paths]
 
     def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
-        """`delete` of an Arrow array of strings, of whose plain keys Python makes no more objects than the requests
+        """`delete` for an Arrow array of strings. For plain keys, Python creates only the objects that the requests
         need."""
         removals = Removals(np.zeros(len(paths), np.int8))
         parts = pc.extract_regex(paths, _PLAIN)
@@ -77,7 +78,7 @@ class Deletes:
         return removals
 
     def _delete_keys(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
-        """Delete different keys; the reason for each of which it is not known that it went."""
+        """Delete distinct keys. Return the reason for each key whose deletion is not confirmed."""
         together: list[str] = []
         alone: list[list[str]] = []
         for key in keys:
@@ -93,9 +94,9 @@ class Deletes:
         return errors
 
     def _delete_batch(self, bucket: str, keys: Sequence[str], until: float | None) -> dict[str, str]:
-        """Delete up to a thousand keys; the reason for each that stays. Keys that the server was too busy for are asked
-        for again, and only those. No request goes out once `instants.elapsed` is `until`: not after a wait for the
-        pace either, nor after one between two tries, in which a process may be stopped."""
+        """Delete up to a thousand keys. Return the reason for each that remains. Retries only the keys for which the
+        server was too busy. No request is sent once `instants.elapsed` is `until`, not even after a wait for the rate
+        limit or between two retries, in which the process may be suspended."""
         left = list(keys)
         reasons: dict[str, str] = {}
 
@@ -113,7 +114,7 @@ class Deletes:
         try:
             self._s3.call("Objects cannot be deleted", f"s3://{bucket}", once)
         except BusyKeys:
-            pass  # Out of attempts; `reasons` has what the server said last.
+            pass  # Out of attempts; `reasons` has the server's last answer.
         except TimeIsOver:
             for key in left:
                 said = reasons.get(key)
@@ -123,7 +124,7 @@ class Deletes:
         return reasons
 
     def _ask_to_delete(self, bucket: str, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
-        """One request; (code, message) of each key that the server did not delete."""
+        """Send one request. Return (code, message) of each key that the server did not delete."""
         if len(keys) == 1 and _ALONE.search(keys[0]) is not None:
             self._s3.client.delete_object(Bucket=bucket, Key=keys[0])
             return {}
@@ -137,7 +138,7 @@ class Deletes:
         }
         strangers = refused.keys() - set(keys)
         if strangers:
-            # It does not say which key it means, so none counts as deleted.
+            # It is unknown which of these keys the server means, so none of them counts as deleted.
             code, message = refused[min(strangers)]
-            return dict.fromkeys(keys, (code, f"{message} (for another key than asked: {min(strangers)!r})"))
+            return dict.fromkeys(keys, (code, f"{message} (for a key that was not requested: {min(strangers)!r})"))
         return refused

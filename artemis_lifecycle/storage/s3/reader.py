@@ -13,7 +13,7 @@ from artemis_lifecycle.storage.s3.connection import Connection
 
 
 class ObjectReader(io.RawIOBase):
-    """An object as a seekable stream. A line that breaks is taken up where it broke, on the same object's version."""
+    """An object as a seekable stream. After a broken connection, it resumes at the same position and object version."""
 
     def __init__(self, connection: Connection, path: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class ObjectReader(io.RawIOBase):
                     raise StorageError(
                         "The S3 server ignores the range of a request",
                         path=self._path,
-                        hint="look into the server, or a proxy in front of it",
+                        hint="check the server, or a proxy in front of it",
                     )
             data = cast("bytes", self._body.read(min(length, self._size - self._position)))
         except Exception:

@@ -1,4 +1,4 @@
-"""Objects on S3 and on servers that speak its protocol: paths with `s3:`, `s3a:` or `s3n:`."""
+"""Objects on S3 and compatible servers: paths with `s3:`, `s3a:` or `s3n:`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAGE = 1000
 
 
 class S3Store:
-    """S3 by `settings`, or by the client that `client_factory` makes in this process."""
+    """S3 with `settings`, or with the client that `client_factory` makes in this process."""
 
     def __init__(self, settings: StoreSettings, client_factory: Callable[[], Any] | None = None) -> None:
         self._s3 = Connection(settings, client_factory)
@@ -55,7 +55,7 @@ class S3Store:
     def same_endpoint(self, other: S3Store) -> bool:
         return bool(self.client.meta.endpoint_url == other.client.meta.endpoint_url)
 
-    # --- looking
+    # --- listing and status
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
         for _, files in self._pages(prefix, delimiter=None):
@@ -76,13 +76,13 @@ class S3Store:
         last = after or ""
         for _, files in self._pages(span.prefix, delimiter=None, after=after):
             for file in files:
-                # Python compares texts by code points, which is the order of their UTF-8 bytes.
+                # Python compares strings by code point, which is the order of their UTF-8 bytes.
                 key = file.path[stem:]
                 if key <= last:
                     raise StorageError(
-                        "The server does not list in the order of keys, so that a prefix cannot be listed in pieces",
+                        "The server does not list in the order of keys, so a prefix cannot be listed in pieces",
                         path=file.path,
-                        hint="name a location with fewer files, or give the scan a listing",
+                        hint="choose a location with fewer files, or provide a listing to the scan",
                     )
                 if until is not None and key > until:
                     return
@@ -96,7 +96,7 @@ class S3Store:
         until = None if span.until is None else address_of(span.until).key
 
         def first(behind: str) -> str | None:
-            """The first key of the span behind `behind`."""
+            """Return the first key of the span after `behind`."""
             keys = self._s3.call(
                 "A prefix cannot be listed",
                 span.prefix,
@@ -108,7 +108,7 @@ class S3Store:
             return None if key is None or (until is not None and key > until) else key
 
         stems = Stems(first, folder).found(wanted)
-        # A stem itself, should it be a key, is the last of the piece before it.
+        # A stem that is itself a key is the last key of the piece before it.
         cuts = [None, *(f"{address.stem}/{stem}" for stem in stems[1:]), None]
         pieces = [Span(span.prefix, cut or span.after, following or span.until) for cut, following in pairwise(cuts)]
         return pieces or [span]
@@ -136,9 +136,9 @@ class S3Store:
                 return
             if request.get("ContinuationToken") == page["NextContinuationToken"]:
                 raise StorageError(
-                    "A listing does not come to an end: the server repeats its page",
+                    "A listing does not end: the server repeats its page",
                     path=prefix,
-                    hint="look into the S3 server; no part of this listing was used",
+                    hint="check the S3 server; no part of this listing was used",
                 )
             request["ContinuationToken"] = page["NextContinuationToken"]
 
@@ -180,7 +180,7 @@ class S3Store:
                     return b""
                 raise
             data = cast("bytes", answer["Body"].read())
-            whole = answer["ResponseMetadata"]["HTTPStatusCode"] == 200  # A server may ignore the range.
+            whole = answer["ResponseMetadata"]["HTTPStatusCode"] == 200  # Some servers ignore the range.
             return data[offset : offset + length] if whole else data
 
         return self._s3.call("An object cannot be read", path, get) if length > 0 else b""
@@ -214,10 +214,10 @@ class S3Store:
 
     def touch(self, path: str, last_modified: datetime) -> None:
         raise StorageError(
-            "S3 sets the time of an object by itself",
+            "S3 sets the modification time of an object by itself",
             path=path,
             untouched="the object",
-            hint="set times on a local warehouse, or give the listing its times as a DataFrame",
+            hint="set times on a local warehouse, or provide a listing with times as a DataFrame",
         )
 
     def archive(self, path: str, storage_class: str) -> bool:
@@ -227,7 +227,7 @@ class S3Store:
         self._archive.thaw(path, days, retrieval)
 
     def end_thaw(self, path: str) -> None:
-        """S3 does that by itself."""
+        """Do nothing: S3 ends thaws by itself."""
 
     def archive_state(self, path: str) -> ArchiveState | None:
         return self._archive.state(path)
