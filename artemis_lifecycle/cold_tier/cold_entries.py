@@ -1,6 +1,5 @@
 """The cold catalog's entries for one live table, and the table's place in the cold tier. Belongs here: reading them.
-Does not belong: changing them (`publication`).
-"""
+Does not belong here: changing them (`publication`)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class ColdEntry:
-    """A cold table as its catalog has it; both None for one that does not exist yet."""
+    """A cold table's catalog entry. Both values are None if the table does not exist yet."""
 
     location: str | None = None
     metadata: Json | None = None
@@ -55,37 +54,37 @@ class ColdEntries:
         return ColdEntry(location, with_lists(metadata_json(stores.read(location), location, stores.limits)))
 
     def newest(self, identity: ColdIdentity) -> ColdEntry:
-        """The cold table that grows. Raises HandoffFailed where the name belongs to another table."""
+        """Return the cold table that new snapshots go to. Raises HandoffFailed if the name belongs to another table."""
         newest = self.entry(identity.cold_table)
         if self._is_of_another(newest):
             raise HandoffFailed(
-                f"The cold catalog's {identity.cold_table} has another table-uuid, {newest.table_uuid}",
+                f"The cold catalog's {identity.cold_table} has a different table-uuid, {newest.table_uuid}",
                 table=self.table,
                 path=newest.location,
                 untouched="the cold catalog",
-                hint="drop or rename that entry, which no handoff made, and run the handoff again",
+                hint="drop or rename that entry, which no handoff created, and run the handoff again",
             )
         return newest
 
     def closed(self, name: str) -> ColdEntry:
-        """A cold table that covers a stretch of the past. Raises HandoffFailed where it is missing."""
+        """Return a cold table that covers a past period. Raises HandoffFailed if it is missing."""
         entry = self.entry(name)
         if entry.metadata is None:
             raise HandoffFailed(
-                f"The cold catalog has no table {name}, which has the table's past",
+                f"The cold catalog has no table {name}, which contains older snapshots of the table",
                 table=self.table,
                 untouched="both tiers",
-                hint="bring the catalog's row back, and run the handoff again",
+                hint="restore the catalog's row, and run the handoff again",
             )
         return entry
 
     def free_name(self, identity: ColdIdentity, label: str) -> str:
-        """A name in the cold catalog for a closed table, which another live table may have taken."""
+        """Return a name in the cold catalog for a closed table that no other live table uses."""
         name = parse(identity.cold_table).suffixed(f"_{label}")
         return str(name.suffixed(f"__{identity.table_uuid[:8]}") if self.catalog.exists(str(name)) else name)
 
     def name_is_taken(self) -> bool:
-        """Return True if the live table's name is an entry of another table."""
+        """Return True if the live table's name belongs to an entry of another table."""
         return self._is_of_another(self.entry(self.table))
 
     def _is_of_another(self, entry: ColdEntry) -> bool:
@@ -101,7 +100,7 @@ def open_entries(context: HandoffContext, table: str, table_uuid: str) -> Iterat
 def cold_identity(
     context: HandoffContext, table: str, table_uuid: str, live_location: str, *, dry_run: bool = False
 ) -> ColdIdentity:
-    """The table's place in the cold tier, settled now if it has none; `dry_run` records nothing."""
+    """Return the table's place in the cold tier, and record it if it has none. `dry_run` records nothing."""
     catalogs = context.config.catalogs
     if catalogs.live.warehouse is None or catalogs.cold.warehouse is None:
         raise ConfigError(

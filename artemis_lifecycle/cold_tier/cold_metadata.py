@@ -1,10 +1,9 @@
-"""The cold table's metadata file, from the live table's and the cold one's before it. Pure: JSON in, JSON out, fields
-that this version does not know kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its
-parser refuses.
+"""Builds the cold table's metadata file from the live table's and the previous cold one. Pure: JSON in, JSON out;
+unknown fields are kept. Source: format/spec.md, "Table Metadata"; Iceberg's TableMetadata for what its parser refuses.
 
-The snapshot log is the live table's whole log, absent ids and all: it is what tells an engine that the answer to an
-instant is a snapshot that the cold table does not have, so that it fails rather than answers an older one. The parser
-takes absent ids; it wants entries in order of time, none later than `last-updated-ms` (both to the minute).
+The snapshot log is the live table's complete log, including ids that the cold table does not have. So an engine that
+looks up an instant may get an id that is absent, and fails instead of answering from an older snapshot. The parser
+accepts absent ids. It requires entries in time order, and none later than `last-updated-ms` (both to the minute).
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ from artemis_lifecycle.metadata.kinds import NAMED_BY_SNAPSHOT
 from artemis_lifecycle.protection.ownership import LOCATION_PROPERTIES
 
 UNKNOWN_SNAPSHOT = 0
-"""The id that the log gives to a stretch of time of which nothing is known; no snapshot has it."""
+"""The id in the log for a period of which nothing is known. No snapshot has it."""
 
 COMPLETE_UNTIL = "artemis.log-complete-until-ms"
-"""The cold table's property: up to this instant its snapshot log is the live table's, whole."""
+"""A property of the cold table: up to this time its snapshot log is the live table's complete log."""
 
 ARCHIVE_OF = "artemis.archive-of"
 
@@ -60,12 +59,12 @@ def build_metadata(
     mapping: Joint = NO_MAPPING,
     tags: Sequence[Meaning] = (),
 ) -> Json:
-    """The next metadata of the cold table: `cold`'s snapshots (it is at `cold_location_now`) and `archived` ones of
-    `live`. Where it has closed tables before it, it stays their end (`cold_split`).
+    """Return the next metadata of the cold table: the snapshots of `cold` (stored at `cold_location_now`) plus the
+    `archived` snapshots of `live`. If closed tables precede it, it remains their continuation (`cold_split`).
 
-    `mapped` gives paths and ids of the archive, `mapping` is for files without ids, `tags` is the history of refs so
-    far, of which the table's own refs are what each meant at last, if the table has that; what is current in it is for
-    `evolution.with_current` to say. Raises HandoffFailed.
+    `mapped` gives the archive's paths and ids. `mapping` is the name mapping for files without field ids. `tags` is the
+    history of refs so far; the table's refs are the last snapshot of each, if the table has it.
+    `evolution.with_current` sets what is current. Raises HandoffFailed.
     """
     new = _joined(live, cold, cold_location_now, archived, identity, mapped, tags)
     known_before = 0 if cold is None else complete_until(cold)
@@ -91,8 +90,8 @@ def add_late(
     mapping: Joint = NO_MAPPING,
     tags: Sequence[Meaning] = (),
 ) -> Json:
-    """The next metadata of a closed cold table, which is at `location_now`, with snapshots of `live` that expired after
-    it was closed. Its log has them already. Raises what `build_metadata` raises."""
+    """Return the next metadata of a closed cold table, stored at `location_now`, with snapshots of `live` that expired
+    after it was closed. Its log already has them. Raises what `build_metadata` raises."""
     new = _joined(live, closed, location_now, archived, identity, mapped, tags)
     return {
         **new,
@@ -104,7 +103,7 @@ def add_late(
 
 
 def without_moved_refs(closed: Json, location_now: str | None, tags: Sequence[Meaning]) -> Json | None:
-    """The next metadata of a closed cold table of which some refs mean another snapshot by now; None where none do."""
+    """Return the next metadata of a closed cold table if some of its refs now point to other snapshots, else None."""
     means, named = {each.name: each.snapshot_id for each in tags}, closed.get("refs") or {}
     refs = {name: ref for name, ref in named.items() if means.get(name, ref["snapshot-id"]) == ref["snapshot-id"]}
     if refs == named:
@@ -122,13 +121,14 @@ def _joined(
     mapped: Placing,
     tags: Sequence[Meaning],
 ) -> Json:
-    """`cold` and the `archived` snapshots of `live`: all but the log, the properties and the time of the change."""
+    """Return `cold` with the `archived` snapshots of `live`: everything except the log, the properties and the update
+    time."""
     if cold is not None and cold["format-version"] > live["format-version"]:
         raise HandoffFailed(
-            f"Cold is of format version {cold['format-version']}, the plan's base of {live['format-version']}",
+            f"The cold table has format version {cold['format-version']}, the plan's base has {live['format-version']}",
             table=identity.live_table,
             untouched="both tables",
-            hint="plan again, on the table as it is now",
+            hint="plan again, on the table's current state",
         )
     new = dict(live)
     new["location"] = identity.cold_location
@@ -158,7 +158,7 @@ def _joined(
 
 def _cold_snapshot(snapshot: Json, live: Json, mapped: Placing) -> Json:
     changed = dict(snapshot)
-    # One that names no schema is read by the table's current one, which here will be another.
+    # Without a schema id, engines use the table's current schema, which differs here.
     schema_id = changed.get("schema-id")
     schema_id = live.get("current-schema-id") if schema_id is None else schema_id
     if schema_id is not None:
@@ -171,9 +171,10 @@ def _cold_snapshot(snapshot: Json, live: Json, mapped: Placing) -> Json:
 
 
 def _refs(cold: Json | None, tags: Sequence[Meaning], newest: int, present: set[int]) -> Json:
-    """A ref's retention is over; what stays is the name. A branch has no future here, so it is a tag."""
+    """Return the refs. Their retention is over; only the names stay. A branch gets no more commits here, so it becomes
+    a tag."""
     known = {each.name: each.snapshot_id for each in tags}
-    # Of those that a handoff left here before histories were kept, nothing else is known.
+    # For refs from handoffs before ref histories existed, nothing else is known.
     former = {name: ref["snapshot-id"] for name, ref in ((cold or {}).get("refs") or {}).items() if name not in known}
     refs = {
         name: {"snapshot-id": snapshot_id, "type": "tag"}
@@ -184,7 +185,7 @@ def _refs(cold: Json | None, tags: Sequence[Meaning], newest: int, present: set[
 
 
 def complete_until(cold: Json) -> int:
-    """Up to when (epoch ms) the cold table's log is the live table's, whole."""
+    """Return up to when (epoch ms) the cold table's log is the live table's complete log."""
     recorded = (cold.get("properties") or {}).get(COMPLETE_UNTIL)
     return (
         int(recorded)
@@ -196,7 +197,7 @@ def complete_until(cold: Json) -> int:
 def _properties(live: Json, identity: ColdIdentity, mapping: Joint, known_until: int) -> dict[str, str]:
     not_ours = {*LOCATION_PROPERTIES, CLOSED_TABLES, NAME_MAPPING, TAGS}
     properties = {key: value for key, value in (live.get("properties") or {}).items() if key not in not_ours}
-    # So that no engine's own maintenance ever removes a file of the archive.
+    # So that no engine's maintenance ever removes a file of the archive.
     properties["gc.enabled"] = "false"
     properties[ARCHIVE_OF] = identity.live_table
     if mapping.mapping is not None:
@@ -237,8 +238,8 @@ def lineage_of(*tables: Json | None) -> Lineage:
 
 
 def continued_log(cold: Json | None, live_log: Sequence[Json], lineage: Lineage = MappingProxyType({})) -> list[Json]:
-    """The newest cold table's log, continued by the live table's; of both what is after its closed tables. `lineage` is
-    that of their snapshots. Raises Diverged."""
+    """Return the newest cold table's log, continued by the live table's; of both, only the part after the closed
+    tables. `lineage` has their snapshots' parents and sequence numbers. Raises Diverged."""
     if cold is None:
         return _with_holes(live_log, lineage, 0)
     older = cold.get("snapshot-log") or ()
@@ -248,16 +249,16 @@ def continued_log(cold: Json | None, live_log: Sequence[Json], lineage: Lineage 
 
 
 def _with_holes(log: Sequence[Json], lineage: Lineage, begins: int) -> list[Json]:
-    """`log`, saying UNKNOWN_SNAPSHOT before each entry from `begins` on that came after one which is not there:
-    pyiceberg takes an expired snapshot out of the middle, and out of what its children say of their parent."""
+    """Return `log` with an UNKNOWN_SNAPSHOT entry before each entry from `begins` on whose predecessor is missing:
+    pyiceberg removes an expired snapshot from the middle of the log, and from its children's parent fields."""
     whole = list(log[:begins])
     before = {entry["snapshot-id"] for entry in whole}
     for entry in log[begins:]:
         snapshot_id, last = entry["snapshot-id"], whole[-1] if whole else None
         parent, number = lineage.get(snapshot_id, (None, 0))
         _, former = lineage.get(last["snapshot-id"], (None, 0)) if last is not None else (None, 0)
-        # Without a parent it is the first of all, one of a table that was replaced, or one whose parent was taken away;
-        # each commit has the sequence number that follows on the one before.
+        # Without a parent, a snapshot is the first of all, the first of a replaced table, or its parent was removed.
+        # Each commit has the sequence number that follows the previous commit's.
         if last is not None and parent is None and snapshot_id not in before and 0 < former < number - 1:
             after = last["timestamp-ms"] + 1
             if after < entry["timestamp-ms"]:
@@ -268,7 +269,7 @@ def _with_holes(log: Sequence[Json], lineage: Lineage, begins: int) -> list[Json
 
 
 class Diverged(Exception):  # noqa: N818  (handled in this room)
-    """Two logs are not one history: what `at_ms` on, the two tables of one uuid went apart."""
+    """Two logs do not have a common history: the two tables with one uuid diverged at `at_ms`."""
 
     def __init__(self, at_ms: int) -> None:
         super().__init__(f"the two logs differ from {at_ms} on")
@@ -276,21 +277,20 @@ class Diverged(Exception):  # noqa: N818  (handled in this room)
 
 
 def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -> list[Json]:
-    """The log `older`, which is whole up to `known_until`, continued by `newer`, whose beginning the live table may
-    have cut.
+    """Return the log `older`, which is complete up to `known_until`, continued by `newer`, whose beginning the live
+    table may have removed.
 
-    Where they do not overlap, something between is lost: there the log names UNKNOWN_SNAPSHOT, until `newer` begins.
-    What is lost may have been committed by a clock that was up to a minute behind, as Iceberg allows. Raises Diverged
-    where `newer` is not what follows on `older`: the table was registered under two names that went apart, or put back
-    in time.
+    If they do not overlap, entries in between are lost. The result then has UNKNOWN_SNAPSHOT until `newer` begins. Lost
+    entries may have a commit time up to a minute too early, as Iceberg allows. Raises Diverged if `newer` does not
+    continue `older`: the table was registered under two names that diverged, or was reset to an earlier state.
     """
     first, second = [_entry(item) for item in older], [_entry(item) for item in newer]
     if not first or not second:
         return [*older, *newer]
     places = {entry: number for number, entry in enumerate(first)}
     shared = [number for number, entry in enumerate(second) if entry in places]
-    # Of what was committed while `older` is whole, `newer` may lack some (pyiceberg takes expired snapshots out of the
-    # middle), and has nothing else; nor in another order.
+    # In the period that `older` covers completely, `newer` may lack entries (pyiceberg removes expired snapshots from
+    # the middle), but has no others, and the same order.
     strange = [at for at, _ in (second[number] for number in set(range(len(second))).difference(shared))]
     begins = (shared[-1] if shared else -1) + 1
     apart = [at for at, _ in second[: max(begins - 1, 0)] if at in strange]
@@ -303,8 +303,8 @@ def merge_logs(older: Sequence[Json], newer: Sequence[Json], known_until: int) -
 
 
 def _unknown(first: Sequence[tuple[int, int]], known_until: int, until: int) -> list[Json]:
-    """Entries that say from when on nothing is known, between those that are, in order of time. An instant is answered
-    by the entry with the latest time before it."""
+    """Return the entries that mark unknown periods, placed between known entries in time order. The answer for an
+    instant is the entry with the latest time before it."""
     whole_until = max(known_until, *(at for at, _ in first))
     begins = whole_until - CLOCK_TOLERANCE + 1
     known = {at for at, _ in first}
@@ -317,8 +317,8 @@ def _entry(item: Json) -> tuple[int, int]:
 
 
 def snapshot_at(log: Sequence[tuple[int, int]], instant_ms: int) -> int | None:
-    """The id that the log (time, id) gives for an instant, as Iceberg's SnapshotUtil finds it; None before its
-    begin."""
+    """Return the snapshot id that the log (time, id) has for an instant, like Iceberg's SnapshotUtil. None before its
+    start."""
     best: tuple[int, int] | None = None
     for at, snapshot_id in log:
         if at <= instant_ms and (best is None or at > best[0]):
@@ -327,8 +327,8 @@ def snapshot_at(log: Sequence[tuple[int, int]], instant_ms: int) -> int | None:
 
 
 def metadata_path(identity: ColdIdentity, plan_id: str, cold_location_now: str | None, table: str | None = None) -> str:
-    """Where a handoff's metadata file of a cold table goes: one name for one plan on one base, so that a second try
-    writes the same."""
+    """Return the path of a handoff's metadata file for a cold table. One plan on one base has one name, so that a retry
+    writes the same file."""
     number = 0
     if cold_location_now is not None:
         match = re.match(r"(\d+)-", cold_location_now.rpartition("/")[2])

@@ -1,6 +1,5 @@
 """The cold tables of one live table: the newest, and the closed ones of past years or months (`cold_split`). Belongs
-here: finding the one that has a snapshot, reading no more metadata files than that takes.
-"""
+here: finding the table that has a snapshot, with as few metadata files read as possible."""
 
 from __future__ import annotations
 
@@ -23,17 +22,17 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class ColdTable:
-    """A table of the cold catalog. `metadata` has the live table's uuid, whatever the cold one's own is."""
+    """A table of the cold catalog. `metadata` has the live table's uuid, even if the cold table's own uuid differs."""
 
     name: str
     metadata: TableMetadata
 
 
 class ColdTables:
-    """`newest`, and the closed tables that its properties list. `read`: the location and the bytes of a closed table's
-    metadata file, by name; asked for when it is needed, each time.
+    """`newest`, and the closed tables that its properties list. `read` returns the location and the bytes of a closed
+    table's metadata file, by name. It is called whenever a file is needed.
 
-    Raises UnreadableMetadata for a damaged list, and where a closed table is not what it should be.
+    Raises UnreadableMetadata for a damaged list, and for an invalid closed table.
     """
 
     def __init__(
@@ -56,7 +55,8 @@ class ColdTables:
     def open(
         cls, catalog: CatalogReader, cold_stores: Stores, records: Stores, root: str, table_uuid: str
     ) -> ColdTables | None:
-        """Those of the live table with that uuid; None before its first handoff. `records` reach `root`."""
+        """Return the tables of the live table with that uuid; None before its first handoff. `records` can access
+        `root`."""
         identity = read_identity(records, root, table_uuid)
         if identity is None:
             return None
@@ -70,7 +70,7 @@ class ColdTables:
                     f"The cold catalog has no table {closed}, which {name} lists",
                     table=name,
                     untouched="both tiers",
-                    hint="bring the catalog's row back; the metadata file of the newest table is whole",
+                    hint="restore the catalog's row; the metadata file of the newest table is intact",
                 ) from error
             return location, cold_stores.read(location)
 
@@ -81,13 +81,13 @@ class ColdTables:
         return cls(ColdTable(name, read_table_metadata(cold_stores, entry.metadata_location)), read, cold_stores.limits)
 
     def __iter__(self) -> Iterator[ColdTable]:
-        """All of them, the newest first."""
+        """Yield all tables, newest first."""
         yield self.newest
         for closed in reversed(self.closed):
             yield self._parsed(closed, *self._read(closed.name))
 
     def holding(self, snapshot_id: int) -> ColdTable | None:
-        """The table that has a snapshot."""
+        """Return the table that has a snapshot."""
         if self.newest.metadata.snapshot(snapshot_id) is not None:
             return self.newest
         found = self._naming(str(snapshot_id))
@@ -95,17 +95,18 @@ class ColdTables:
 
     @cached_property
     def tags(self) -> tuple[Meaning, ...]:
-        """What the live table's refs meant, as far as handoffs saw. Raises UnreadableMetadata."""
+        """Return what the live table's refs pointed to over time, as recorded by handoffs. Raises
+        UnreadableMetadata."""
         return history_of(self.newest.metadata.properties)
 
     @property
     def tags_known_until(self) -> int:
-        """Up to which instant (epoch ms) `tags` tells."""
+        """Return up to which time (epoch ms) `tags` is complete."""
         return int(self.newest.metadata.properties.get(COMPLETE_UNTIL, 0))
 
     def tagged(self, tag: str) -> tuple[int, str] | None:
-        """A tag's snapshot, and the name of the table that has it; the newest one, where two have the tag. For tags
-        from before their history was kept."""
+        """Return a tag's snapshot and the name of the table that has it; the newest table if two have the tag. For tags
+        older than the recorded history."""
         for table in (self.newest, *self._naming(json.dumps(tag, ensure_ascii=False))):
             ref = table.metadata.refs.get(tag)
             if ref is not None and not ref.is_branch:
@@ -113,13 +114,13 @@ class ColdTables:
         return None
 
     def closed_log(self, at_ms: int) -> tuple[LogEntry, ...] | None:
-        """The snapshot log of the closed table that covers an instant; None where the newest one does."""
+        """Return the snapshot log of the closed table that covers an instant; None if the newest one does."""
         closed = covering(self.closed, at_ms)
         return None if closed is None else self._parsed(closed, *self._read(closed.name)).metadata.snapshot_log
 
     def whole(self) -> TableMetadata:
-        """All of them as one: the newest table's metadata with everybody's snapshots, tags, log and statistics. Its
-        metadata log names every closed table's metadata files, too."""
+        """Return all tables as one: the newest table's metadata with the snapshots, tags, logs and statistics of all.
+        Its metadata log also has every closed table's metadata files."""
         tables = [table.metadata for table in self][::-1]
         if len(tables) == 1:
             return self.newest.metadata
@@ -132,7 +133,7 @@ class ColdTables:
                 )
             ),
             refs={name: ref for table in tables for name, ref in table.refs.items()},
-            # A table that was closed for its name mapping has the log of the one that it was closed from.
+            # A table that was closed because of its name mapping has the log of the table from which it was split.
             snapshot_log=tuple(dict.fromkeys(entry for table in tables for entry in table.snapshot_log)),
             statistics=tuple(file for table in tables for file in table.statistics),
             metadata_log=tuple(
@@ -143,8 +144,8 @@ class ColdTables:
         )
 
     def _naming(self, text: str) -> Iterator[ColdTable]:
-        """The closed tables whose metadata file has the text anywhere: a file of 100 MB is searched in a moment, and
-        parsed in many."""
+        """Yield the closed tables whose metadata file contains the text: searching a 100 MB file is much faster than
+        parsing it."""
         wanted = text.encode()
         for closed in reversed(self.closed):
             location, data = self._read(closed.name)

@@ -1,6 +1,5 @@
-"""Copying: each file is copied or rewritten, read back and compared before it counts. Belongs here: what is done with
-one file. Does not belong: which files, in which order, and what a failure means to the plan.
-"""
+"""Copying: each file is copied or rewritten, read back and compared. Belongs here: processing one file. Does not belong
+here: which files, in which order, and what a failure means for the plan."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
 
 DELETES = pa.field("deletes", pa.list_(pa.struct([("destination", pa.string()), ("rewritten", pa.string())])))
-"""How the delete files that a manifest names were rewritten; null for other files."""
+"""How the delete files of a manifest were rewritten; null for other files."""
 
 WANTED = pa.schema(
     [
@@ -45,12 +44,12 @@ WANTED = pa.schema(
         DELETES,
     ]
 )
-"""The files to copy (`checksum`: what the source's must be, or null). Only manifests need `deletes`."""
+"""The files to copy (`checksum`: the required checksum of the source, or null). Only manifests need `deletes`."""
 
 
 def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost) -> list[CopiedFile]:
-    """Copy every file of `rows` (WANTED), whatever becomes of the others; one answer for each, by destination. Memory
-    is, for each thread, one part of a file, or one whole file where it is rewritten."""
+    """Copy every file of `rows` (WANTED), even if others fail. Return one result per file, by destination. Memory per
+    thread is one part of a file, or one complete file if it is rewritten."""
     done = runner.map(rows, copier, COPIES, cost).table()
     return sorted((CopiedFile(**row) for row in done.to_pylist()), key=lambda file: file.destination)
 
@@ -58,7 +57,7 @@ def copy_files(runner: Runner, rows: Rows | pa.Table, copier: Copier, cost: Cost
 class Copier:
     """Copies one file at a time from `source` to `target`. Picklable.
 
-    `accept_sizes` copies a file whose size is not the recorded one, as it is.
+    With `accept_sizes`, it copies a file whose size differs from the recorded one.
     """
 
     def __init__(
@@ -79,11 +78,12 @@ class Copier:
         self._excluded = excluded
 
     def with_lengths(self, lengths: Mapping[str, int]) -> Copier:
-        """The same with the sizes of the copied manifests, by destination, which manifest lists are rewritten with."""
+        """Return a copier with the sizes of the copied manifests, by destination, with which manifest lists are
+        rewritten."""
         return Copier(self._source, self._target, self._mapping, accept_sizes=self._accept_sizes, lengths=lengths)
 
     def without(self, destinations: Collection[str]) -> Copier:
-        """The same, which passes over files to these destinations."""
+        """Return a copier that skips files to these destinations."""
         return Copier(
             self._source,
             self._target,
@@ -100,7 +100,7 @@ class Copier:
                     yield pa.RecordBatch.from_pylist([asdict(self._one(row))], schema=COPIES)
 
     def _one(self, row: Mapping[str, Any]) -> CopiedFile:
-        """What became of one file; a failure is an answer."""
+        """Return the result of one file; a failure is a result."""
         wanted = CopiedFile(
             kind=row["kind"],
             file_format=row["file_format"],
@@ -127,7 +127,7 @@ class Copier:
                 "The place of the copy is the file itself, under another name",
                 path=wanted.source,
                 untouched="the file",
-                hint=f"see which link or mount leads {wanted.destination} there, remove it, then rerun",
+                hint=f"find the link or mount through which {wanted.destination} leads there, remove it, then rerun",
             )
         rewrite = self._rewriter(wanted, row)
         if rewrite is None:
@@ -153,7 +153,7 @@ class Copier:
     def _rewriter(
         self, wanted: CopiedFile, row: Mapping[str, Any]
     ) -> Callable[[bytes], tuple[bytes, RewrittenDelete | None]] | None:
-        """What makes the copy's bytes of the source's; None where they are the same."""
+        """Return the function that rewrites the source's bytes; None if the copy has the same bytes."""
         source, mapped, limits = wanted.source, self._mapping, self._source.limits
         if wanted.kind == POSITION_DELETES:
             return lambda data: rewrite_position_deletes(data, source, wanted.file_format or "", mapped, limits)
@@ -184,25 +184,25 @@ class Copier:
         return replace(wanted, size_in_bytes=outcome.size_in_bytes, checksum=outcome.checksum, action=COPIED)
 
     def _sized(self, wanted: CopiedFile, size: int) -> CopiedFile:
-        # v1's inline manifests come without a recorded size. A manifest or a list that changed is never to be accepted.
+        # Format v1's inline manifests have no recorded size. A changed manifest or manifest list is never acceptable.
         acceptable = self._accept_sizes and wanted.kind not in (MANIFEST, MANIFEST_LIST)
         if wanted.source_size not in (size, UNKNOWN_LENGTH) and not acceptable:
-            raise _Damaged(f"the file has {size} bytes, and the metadata records {wanted.source_size}")
+            raise _Damaged(f"the file has {size} bytes, but the metadata records {wanted.source_size}")
         return replace(wanted, source_size=size, size_in_bytes=size)
 
     def _checksum_there(self, destination: str, size: int) -> str | None:
-        """The checksum of the file at `destination` when it has that size."""
+        """Return the checksum of the file at `destination` if it has that size."""
         found = self._target.head(destination)
         return self._target.checksum(destination) if found is not None and found.size_in_bytes == size else None
 
     def _refuse_to_replace(self, destination: str) -> None:
-        # Where nothing else writes, what differs is a broken copy, to be redone.
+        # Where only this table writes, a different file is a broken copy, which can be replaced.
         if not self._mapping.owns(destination) and self._target.head(destination) is not None:
             raise HandoffFailed(
                 "Another file stands at the mirrored path, outside the table's own location in the cold tier",
                 path=destination,
                 untouched="both files",
-                hint="see whose file that is; move it, or set cold_tier.enabled to false for this table",
+                hint="check who owns that file; move it, or set cold_tier.enabled to false for this table",
             )
 
     def _write(self, destination: str, data: bytes, checksum: str) -> None:
@@ -213,7 +213,7 @@ class Copier:
         raise CopyMismatch(
             f"A rewritten file reads back differently, {self._target.settings.copy_attempts} times",
             path=destination,
-            untouched="the file it was made of",
+            untouched="the source file",
             hint="check that store, then run the step again: finished batches are kept",
         )
 
@@ -224,8 +224,8 @@ def _checksum(data: bytes) -> str:
 
 def _compare(found: str, recorded: str | None) -> None:
     if recorded not in (None, found):
-        raise _Damaged(f"the file is {found}, and was {recorded} when it was copied here")
+        raise _Damaged(f"the file is {found}, but was {recorded} when it was copied here")
 
 
 class _Damaged(Exception):  # noqa: N818  (control flow inside `Copier`)
-    """The source is not what the metadata, or the record of its copying, says."""
+    """The source differs from its metadata, or from the record of its copy."""

@@ -1,11 +1,11 @@
-"""The end of a cold snapshot's own retention: its files go into an archive class, at their own paths. Belongs here:
-which snapshots are due, which files they alone have, and moving those. Thawing is `thaw`'s.
+"""The end of a cold snapshot's retention: its files move to an archive class, at the same paths. Belongs here: which
+snapshots are due, which files only they have, and moving those files. Thawing is in `thaw`.
 
-Only data and delete files go. Manifests and manifest lists stay readable, so that what a snapshot needs can be listed
-to the file before anybody asks, or pays, for a thaw; and the cold table's metadata changes not at all.
+Only data and delete files are moved. Manifests and manifest lists stay readable, so that a snapshot's files can be
+listed before anyone requests, or pays for, a thaw. The cold table's metadata does not change.
 
-A file that any other cold snapshot reads stays, of this table or of another one that mirrors files from here. So does
-one that the live table still reaches: it will be read by snapshots that expire in years to come.
+A file stays if another cold snapshot reads it, of this table or of another table that mirrors files from here. It also
+stays if the live table still reaches it, because snapshots that expire in later years will read it.
 """
 
 from __future__ import annotations
@@ -46,20 +46,19 @@ if TYPE_CHECKING:
 FILES = "path string, kind string, size_in_bytes bigint"
 
 _FILES_PER_BATCH = 1_000
-"""Between two batches a hold may come in, and a lost lease is noticed."""
+"""Between two batches, a new hold can take effect, and a lost lease is detected."""
 _LOOKED_UP_AT_ONCE = 200_000
 _FAILURES_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class DeepArchived:
-    """What a move to the archive did, or (`dry_run`) would do. Sizes in bytes.
+    """What a move to the archive did, or would do (`dry_run`). Sizes in bytes.
 
-    `snapshot_ids` are past the cold tier's retention, and `cutoff` its edge; of `due_files` that they alone have,
-    `moved_files` are in the archive now. Left in the cold tier, and readable: `still_live` files, that the live table
-    has too; `needed_elsewhere`, that other cold tables (`needed_by`) read; `not_owned`, outside the table's own place
-    there; `unrecorded`, that no handoff's record knows.
-    `held_snapshots` would be due, were they not held.
+    `snapshot_ids` are past the cold tier's retention, which ends at `cutoff`. Of the `due_files` that only they have,
+    `moved_files` are now in the archive. These files stay readable in the cold tier: `still_live` are also in the live
+    table; `needed_elsewhere` are read by other cold tables (`needed_by`); `not_owned` are outside the table's own
+    place; `unrecorded` are in no handoff's record. `held_snapshots` would be due without their holds.
     """
 
     table: str
@@ -83,16 +82,16 @@ class DeepArchived:
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
-        """DataFrame[path, kind, size_in_bytes] of the files that this run moved; None where it moved none."""
+        """Return DataFrame[path, kind, size_in_bytes] of the files that this run moved; None if it moved none."""
         return None if self._files is None else self._files()
 
 
 @dataclass(frozen=True)
 class DeepArchiveContext:
-    """What a move works with. `protection` judges files of the cold tier; `root` is `operations.root`.
+    """What a move needs. `protection` checks files of the cold tier; `root` is `operations.root`.
 
-    `check` raises when the worker's lease is lost. `live` is the manifest index of the live table as it is now, under
-    that lease. `holds` answers anew each time it is asked, with the thaws, which hold what a person waits for.
+    `check` raises when the worker's lease is lost. `live` is the manifest index of the current live table under that
+    lease. `holds` is queried again each time; it includes thaws, which act as holds.
     """
 
     protection: DeletionContext
@@ -131,33 +130,33 @@ class DeepArchiveContext:
 
 
 def due_snapshots(cold: HistoryView, retain: timedelta, now_ms: int, holds: Sequence[HoldView] = ()) -> tuple[int, ...]:
-    """The snapshots of a cold table that are past its retention, in the order of the history.
+    """Return the snapshots of a cold table that are past its retention, in the order of the history.
 
-    A query AS OF any instant inside the retention is answered without a thaw. The newest snapshot stays, and what is
-    held; a tag does not hold here, where it is only a name.
+    A query AS OF any instant inside the retention needs no thaw. The newest snapshot and held snapshots stay. A tag
+    does not hold a snapshot here; it is only a name.
     """
     main = {name: ref for name, ref in cold.refs.items() if name == MAIN_BRANCH}
     newest = cold.current_snapshot_id
     if newest is None:
         return ()
     present = {snapshot.snapshot_id for snapshot in cold.snapshots}
-    # The log also names what the live table still has, and what was never archived. Those instants are not answered
-    # here, now or later, and the log stays as it is: they need nothing but what stays in any case.
+    # The log also has snapshots that are still live, and snapshots that were never archived. This table cannot answer
+    # those instants, now or later, and the log stays unchanged. They need only files that stay in any case.
     log = [entry if entry.snapshot_id in present else LogEntry(entry.timestamp_ms, newest) for entry in cold.log]
     settings = RetentionSettings(rule="as-of", window_ms=retain // timedelta(milliseconds=1))
-    # What the live table's properties say of its own expiration is not about this tier.
+    # The live table's properties about expiration do not apply to this tier.
     return decide(replace(cold, refs=main, log=log, properties={}), settings, now_ms, holds=holds).expired
 
 
 def deep_archive(
     context: DeepArchiveContext, retain: timedelta, now: datetime, storage_class: str, *, dry_run: bool = False
 ) -> DeepArchived:
-    """Move to the archive what only snapshots past `retain` have. Call it under the table's lease: a handoff at work
-    may be about to give a file to a snapshot of today.
+    """Move to the archive what only snapshots past `retain` have. The caller holds the table's lease: a running handoff
+    may be about to reference a file from a new snapshot.
 
-    Run again after a kill it goes on with what is left. A file that cannot be moved stays readable, is told of, and is
-    tried again by the next run; where none of a batch can, the rest is not tried. Raises Refused when a hold comes in
-    between two batches; LeaseLost, Busy, UnreadableMetadata, StorageError.
+    After a kill, another run continues. A file that cannot be moved stays readable, is reported, and is tried again by
+    the next run. If a complete batch fails, the rest is not tried. Raises Refused when a hold is placed between two
+    batches; LeaseLost, Busy, UnreadableMetadata, StorageError.
     """
     if not dry_run:
         for earlier in context.operations.deep_moves.of_table(context.table_uuid):
@@ -202,7 +201,8 @@ def deep_archive(
 
 
 def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.RecordBatch]:
-    """The files of all these moves, batch by batch (FILES). A file may come twice, after a move that was killed."""
+    """Yield the files of all these moves, batch by batch (FILES). A file may come twice, after a move that was
+    killed."""
     for move in moves:
         yield from frame_batches(move.files_location, records)
 
@@ -213,8 +213,8 @@ def archived_files(records: Stores, moves: Iterable[MoveRecord]) -> Iterator[pa.
 def _only_theirs(
     context: DeepArchiveContext, protection: Protection, so_far: DeepArchived
 ) -> tuple[pa.Table, DeepArchived]:
-    """The content files that only the due snapshots have, without those that finished moves have; and the counts of
-    them, and of the others that are left where they are."""
+    """Return the content files that only the due snapshots have, without those of finished moves. Also return the
+    counts of these files, and of the files that are not moved."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -269,7 +269,7 @@ def _without(files: pa.Table, reasons: Collection[int]) -> pa.Table:
 
 
 def _finished(context: DeepArchiveContext) -> pa.Array | None:
-    """Paths of earlier moves that came to their end."""
+    """Return the paths of earlier moves that finished."""
     import pyarrow as pa
 
     moves = context.operations.deep_moves.of_table(context.table_uuid)
@@ -301,7 +301,7 @@ def _begun(context: DeepArchiveContext, move_id: str, found: DeepArchived, doome
 
 
 def _reading(context: DeepArchiveContext, files: pa.Table) -> tuple[int, ...]:
-    """The cold snapshots that read any of these files."""
+    """Return the cold snapshots that read any of these files."""
     view = context.cold.index(context.cold.current())
     return reaching(view, hash_column(files.column("path").combine_chunks(), view.index.rules))
 
@@ -313,23 +313,23 @@ def _moved(
     files: pa.Table,
     holds: Sequence[HoldView],
 ) -> tuple[int, list[tuple[str, str]]]:
-    """How many files are in the archive, and (path, error) of those that are not."""
+    """Return how many files are in the archive, and (path, error) of the others."""
     moved, failures = 0, []
     known = {hold.hold_id for hold in holds}
     request = partial(_move, storage_class=move.storage_class)
     for start in range(0, files.num_rows, _FILES_PER_BATCH):
         batch = files.slice(start, _FILES_PER_BATCH)
         protection.look_around()
-        # The lock that placing a hold takes: none comes in between the look and the move.
+        # Placing a hold takes the same lock, so no hold can come between the check and the move.
         with table_lock(context.operations.engine, move.table_uuid, table=context.table):
             context.check()
             placed = [hold for hold in context.holds() if hold.hold_id not in known]
             if placed:
-                what = f"A hold of {placed[0].owner} came in ({placed[0].reason})"
+                what = f"{placed[0].owner} placed a hold ({placed[0].reason})"
                 raise _stopped(context, what, moved, files.num_rows)
             kept = protection.kept(batch, _paths_of(files))
             if kept:
-                # Another table may have published a handoff since.
+                # Another table may have published a handoff since then.
                 what = f"{len(kept)} files are needed since the move began ({', '.join(sorted(set(kept.values())))})"
                 raise _stopped(context, what, moved, files.num_rows)
             reach("deep_archive.batch:before")
@@ -346,16 +346,16 @@ def _moved(
 
 def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> Refused:
     return Refused(
-        f"{what}, after {moved} of {files} files had been moved",
+        f"{what}, after {moved} of {files} files were moved",
         table=context.table,
         untouched="the other files, which stay readable in the cold tier",
-        hint="run it again: it goes on with what is neither held nor needed",
+        hint="run it again: it continues with the files that are neither held nor needed",
     )
 
 
 def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
-    """Ask the store which files of a move that stopped half-way are in the archive: those are the move, and the
-    snapshots that read none of them are readable, as they were."""
+    """Ask the store which files of an interrupted move are in the archive. Only those count as moved; snapshots that
+    read none of them stay readable."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

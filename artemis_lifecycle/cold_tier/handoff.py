@@ -1,8 +1,9 @@
-"""The handoff: expired snapshots copied, verified, and published as one commit of the cold table. Resumable by batch.
+"""The handoff: expired snapshots are copied, verified, and published in one commit of the cold table. Resumable by
+batch.
 
-Order: what is needed is sealed; contents, then manifests, then manifest lists are copied, each batch recorded when all
-of it is verified; then one metadata file is written, parsed by Iceberg's own parser, and published by compare-and-swap.
-Until then the cold table is as it was, and whatever was copied counts for the next try.
+Order: the list of needed files is sealed. Contents, then manifests, then manifest lists are copied; each batch is
+recorded once it is completely verified. Then one metadata file is written, parsed by Iceberg's own parser, and
+published by compare-and-swap. Until then, the cold table is unchanged, and copied files count for the next attempt.
 """
 
 from __future__ import annotations
@@ -32,15 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Handoff:
-    """What a handoff did. Sizes in bytes; `verified_files` are those whose copy was read back and compared.
+    """The result of a handoff. Sizes in bytes. `verified_files` were read back and compared.
 
-    `archived` are the plan's snapshots that the cold table now has; `lost` those it cannot have, because a file of
-    theirs is gone (`lost_files`); `overtaken` those whose loss is expected: another tool had expired them before.
-    `thinned` are those that the policy does not archive, because it archives a neighbor.
-    `repaired_files` are copies of earlier handoffs that were lost in cold, made again from live.
-    `cold_metadata_location` is NOTHING_ARCHIVED when none was left to publish. `reused_files` were copied in earlier
-    handoffs or found in place; nothing was sent for them. Of a dry run, only `would_copy_…`, `lost` and `thinned` say
-    anything.
+    `archived` are the plan's snapshots that the cold table now has. `lost` are those that it cannot have because some
+    of their files are gone (`lost_files`). `overtaken` are lost ones that another process had already expired.
+    `thinned` are those that the policy does not archive, because it archives a neighbor. `repaired_files` are copies of
+    earlier handoffs that were lost in cold, and were copied from live again. `cold_metadata_location` is
+    NOTHING_ARCHIVED if there was nothing to publish. `reused_files` were copied by earlier handoffs or already existed,
+    and were not transferred. A dry run sets only `would_copy_…`, `lost` and `thinned`.
     """
 
     plan_id: str
@@ -65,8 +65,8 @@ class Handoff:
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame | None:
-        """DataFrame[path, destination, kind, size_in_bytes, checksum, outcome] of this plan's copies; None if it had
-        none."""
+        """Return DataFrame[path, destination, kind, size_in_bytes, checksum, outcome] of this plan's copies; None if
+        there are none."""
         return None if self._files is None else self._files()
 
 
@@ -78,18 +78,19 @@ def hand_off(
     overtaken: Collection[int] = (),
     dry_run: bool = False,
 ) -> Handoff:
-    """Copy all that the plan's snapshots read to the cold tier, verify it, and publish them in the cold catalog.
+    """Copy everything that the plan's snapshots read to the cold tier, verify it, and publish the snapshots in the cold
+    catalog.
 
-    Running it again finishes what is left, and is a no-op when all is done. A table whose policy has no cold tier, and
-    a plan without snapshots, are no-ops. `allow_lost`: a person approved that snapshots whose files are gone stay out,
-    and that files of another size than recorded are taken as they are. `overtaken` are snapshots of the plan that the
-    live table no longer has, because another tool expired them: they need no approval to stay out when their files are
-    gone.
+    Another run finishes the rest, and does nothing if all is done. A table without a cold tier in its policy, and a
+    plan without snapshots, need no work. `allow_lost` means that a person approved two things: snapshots with missing
+    files are not archived, and files whose size differs from the record are copied as they are. `overtaken` are
+    snapshots of the plan that another process removed from the live table. If their files are gone, omitting them needs
+    no approval.
 
-    `dry_run` reads the metadata, counts what is not copied yet, and writes nothing.
+    `dry_run` reads the metadata, counts the files to copy, and writes nothing.
 
-    Raises HandoffFailed, the cold table unchanged, when a file is gone and that is not approved, or a file cannot be
-    copied, verified or rewritten; UnreadableMetadata when the base metadata file is broken; EncryptedTable;
+    Raises HandoffFailed, with the cold table unchanged, if a file is gone without approval, or cannot be copied,
+    verified or rewritten. Raises UnreadableMetadata if the base metadata file is broken; EncryptedTable;
     CommitConflict.
     """
     whole = (*plan.snapshot_ids, *plan.thinned)
@@ -140,7 +141,7 @@ def hand_off(
     archived = tuple(snapshot for snapshot in work.snapshot_ids if snapshot not in losses.snapshot_ids)
     what = Publication(plan, placing, demand.metadata, live, frozenset(archived))
     location, attempts = publish(context, what)
-    # What an earlier run sealed counts: a change of policy since then is the next plan's.
+    # The list that an earlier run sealed counts. A later change of policy applies to the next plan.
     asked = {*work.snapshot_ids, *(snapshot for problem in work.problems for snapshot in problem.snapshot_ids)}
     out = asked.difference(archived)
     settled = asked.union(archived)
@@ -173,7 +174,7 @@ def _demand(
     metadata = parse_table_metadata(base, plan.base_metadata_location, context.live_stores.limits)
     if metadata.table_uuid != plan.table_uuid:
         raise NoSuchTable(
-            f"The plan's base is of table-uuid {metadata.table_uuid}, not {plan.table_uuid}",
+            f"The plan's base has table-uuid {metadata.table_uuid}, not {plan.table_uuid}",
             table=plan.table,
             path=plan.base_metadata_location,
             untouched="both tiers",
@@ -192,7 +193,7 @@ def _demand(
     identity = cold_identity(context, plan.table, plan.table_uuid, metadata.location, dry_run=dry_run)
     with open_entries(context, plan.table, plan.table_uuid) as entries:
         cold = entries.newest(identity).metadata
-    # Manifests name specs by the archive's ids from their first copy on: what they say is settled before.
+    # Manifests use the archive's spec ids from their first copy on, so these are decided first.
     placing = PathMapping(identity, archive_ids(live, cold))
     return Demand(metadata, plan.snapshot_ids, placing), placing
 
@@ -214,7 +215,7 @@ def _errors(plan: HandoffInput) -> TransferErrors:
         HandoffFailed,
         plan.table,
         untouched="the cold table, the live table and all its files; the plan stays open and holds them",
-        if_failed="fix what it says and run the handoff again: finished batches are kept",
+        if_failed="fix the cause and run the handoff again: finished batches are kept",
         gone=gone,
         if_gone="restore the file and run the handoff again; or approve the loss: "
         f"artemis approve {plan.plan_id} --lost",

@@ -1,4 +1,4 @@
-"""What a handoff is asked for, and what it works with."""
+"""The input and the context of a handoff."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HandoffInput:
-    """What is to go to the cold tier: snapshots of one metadata file of one table. `plan_id` keys the handoff's
-    work; `thinned` are snapshots of the plan that the policy does not archive. `read_base` reads the base where it is
-    not to be read at its own place."""
+    """The snapshots to archive, from one metadata file of one table. `plan_id` identifies the handoff's work. `thinned`
+    are snapshots of the plan that the policy does not archive. `read_base` reads the base metadata if it cannot be read
+    at its own location."""
 
     plan_id: str
     table: str
@@ -36,9 +36,9 @@ class HandoffInput:
 
 @dataclass(frozen=True)
 class HandoffContext:
-    """What a handoff works with. `check` raises when the worker's lease is lost: it is called before each batch and
-    before the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location,
-    when it must stand or fall with the commit; its connection is to the cold catalog's database."""
+    """What a handoff needs. `check` raises when the worker's lease is lost. It is called before each batch and before
+    the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
+    must commit together; its connection is to the cold catalog's database."""
 
     spark: SparkSession
     live_stores: Stores
@@ -58,5 +58,5 @@ class HandoffContext:
     def root(self) -> str:
         root = self.config.operations.root
         if root is None:
-            raise ConfigError("operations.root has no address", hint="set it in lifecycle.yaml")
+            raise ConfigError("operations.root is not set", hint="set it in lifecycle.yaml")
         return root

@@ -1,4 +1,4 @@
-"""What became of a plan's snapshots when it was handed off, as a file under `operations.root`."""
+"""What happened to a plan's snapshots in its handoff, as a file under `operations.root`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.storage.stores import Stores
 
 NOTHING_ARCHIVED = ""
-"""In the place of a metadata location: the handoff is done, and all its snapshots were lost or overtaken."""
+"""Replaces the metadata location if the handoff is done and all its snapshots were lost or overtaken."""
 
 
 @dataclass(frozen=True)
 class HandoffOutcome:
-    """What became of each snapshot of a plan that was handed off."""
+    """What happened to each snapshot of a plan in its handoff."""
 
     archived: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ def record_outcome(stores: Stores, root: str, plan_id: str, outcome: HandoffOutc
 
 
 def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | None:
-    """What a finished handoff recorded; None when it is not finished. Raises StorageError if damaged."""
+    """Return what a finished handoff recorded; None if it is not finished. Raises StorageError if it is damaged."""
     path = _outcome_path(root, plan_id)
     if stores.head(path) is None:
         return None
@@ -41,7 +41,7 @@ def read_outcome(stores: Stores, root: str, plan_id: str) -> HandoffOutcome | No
             f"The record of a handoff is damaged: {error}",
             path=path,
             untouched="both tiers",
-            hint=f"run the handoff again, which writes it anew: artemis hand-off {plan_id}",
+            hint=f"run the handoff again, which writes it again: artemis hand-off {plan_id}",
         ) from error
 
 

@@ -1,7 +1,6 @@
-"""The mapping of names to field ids by which files are read that have no ids of their own (`add_files`). A table has
-one at a time, for all its files; an archive has files that were read by different ones. No store, no Spark.
-Source: format/spec.md, "Name Mapping Serialization", "Column Projection".
-"""
+"""The mapping of names to field ids, for reading files without field ids (`add_files`). A table has one mapping for all
+its files; an archive has files that were read with different ones. No store, no Spark. Source: format/spec.md, "Name
+Mapping Serialization", "Column Projection"."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ NAME_MAPPING = "schema.name-mapping.default"
 
 @dataclass(frozen=True)
 class Joint:
-    """A mapping under which the snapshots of two tables read as they did under their own; None means no mapping."""
+    """A mapping under which the snapshots of two tables read as under their own mappings; None means no mapping."""
 
     mapping: str | None
 
@@ -38,7 +37,8 @@ def mapping_of(metadata: Json) -> str | None:
 
 
 def fields_read(metadata: Json, snapshot_ids: Collection[int]) -> set[int]:
-    """The field ids that the schemas of these snapshots have; those of every schema for a snapshot that names none."""
+    """Return the field ids in the schemas of these snapshots; those of every schema for a snapshot without a schema
+    id."""
     named = {each.get("schema-id") for each in metadata.get("snapshots") or () if each["snapshot-id"] in snapshot_ids}
     schemas = {item["schema-id"]: item for item in metadata.get("schemas") or ()}
     if not named <= set(schemas):
@@ -47,11 +47,11 @@ def fields_read(metadata: Json, snapshot_ids: Collection[int]) -> set[int]:
 
 
 def joint(one: str | None, other: str | None, read_by_one: set[int], read_by_other: set[int]) -> Joint | None:
-    """One mapping for what is read by `one` and what is read by `other`; None where there is none. `read_by_…` are the
-    fields that each has in its schemas.
+    """Return one mapping for what is read with `one` and what is read with `other`; None if none exists. `read_by_…`
+    are the fields in the schemas of each.
 
-    A file's column that only one of them names may be read by the field that is named, and by no field of the other.
-    Without any mapping such files are read by the order of their columns: that goes with no mapping.
+    If only one mapping has a file's column, the other table must not read that field. Without a mapping, such files are
+    read by the order of their columns, which is compatible with no mapping.
     """
     if one == other:
         return Joint(one)
@@ -72,7 +72,7 @@ def joint(one: str | None, other: str | None, read_by_one: set[int], read_by_oth
 
 
 def _paths(fields: list[Json], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], int | None]]:
-    """Each name of each field, with the names that it is nested in, and the field's id."""
+    """Yield each name of each field, with the names in which it is nested, and the field's id."""
     for each in fields:
         for name in each["names"]:
             yield (*above, name), each.get("field-id")
@@ -95,13 +95,13 @@ def _merged(first: list[Json], second: list[Json]) -> list[Json]:
 
 
 _HEAD = 16 << 20
-"""Bytes that hold the header of any Avro file."""
+"""Enough bytes for the header of any Avro file."""
 
 
 def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
-    """Whether a data or delete file has field ids of its own, so that no mapping is asked.
+    """Return True if a data or delete file has field ids, so that it needs no mapping.
 
-    Raises UnreadableMetadata for one that is not of that format.
+    Raises UnreadableMetadata for a file that does not have that format.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -117,10 +117,10 @@ def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
                 return "field-id" in json.dumps(schema_of(file.read(_HEAD), path))
     except (pa.ArrowException, OSError) as error:
         raise UnreadableMetadata(
-            f"The file is not the {file_format} file that its manifest says: {error}",
+            f"The file is not in {file_format} format, as its manifest says: {error}",
             path=path,
             untouched="all files",
-            hint="see what wrote it; bring it back from a copy of the store",
+            hint="check what wrote it; restore it from a copy of the store",
         ) from error
     return True  # Puffin has no columns.
 

@@ -1,6 +1,5 @@
-"""Where a live path goes in the cold tier, and which cold table a live table is. Pure but for `settle`, which writes
-down the answer once, so that no later change of name or configuration moves what is already there.
-"""
+"""Where a live path goes in the cold tier, and which cold table belongs to a live table. Pure except for `settle`,
+which records the answer once, so that later changes of names or configuration move nothing."""
 
 from __future__ import annotations
 
@@ -16,18 +15,19 @@ from artemis_lifecycle.storage.location import LocationRules, normalize, overlap
 from artemis_lifecycle.storage.stores import Stores
 
 OUTSIDE = "_outside"
-"""The folder in a cold table for what lay outside the live warehouse: `_outside/<scheme>/<authority>/<path>`."""
+"""The folder in a cold table for files from outside the live warehouse: `_outside/<scheme>/<authority>/<path>`."""
 
 UNPLACED = "_tables"
-"""The folder in the cold warehouse for tables whose own location has no mirrored place, by table-uuid."""
+"""The folder in the cold warehouse for tables whose location has no mirrored place, by table-uuid."""
 
 
 @dataclass(frozen=True)
 class ColdIdentity:
-    """One live table's place in the cold tier, settled at its first handoff and kept for good.
+    """One live table's place in the cold tier, decided at its first handoff and permanent.
 
-    `mirrored`: the live warehouse's paths keep their place under the cold warehouse. Else only the table's own location
-    does, because the mirrored place belongs to another table or does not exist. `rules` say which paths are one.
+    `mirrored`: the live warehouse's paths keep their relative place under the cold warehouse. Otherwise only the
+    table's own location does, because the mirrored place belongs to another table or does not exist. `rules` say which
+    paths are equal.
     """
 
     table_uuid: str
@@ -57,13 +57,13 @@ class ColdIdentity:
                 f"The record of a table's place in the cold tier is damaged: {error}",
                 path=path,
                 untouched="both tiers",
-                hint="restore the file; the cold table's paths follow from it",
+                hint="restore the file; the cold table's paths depend on it",
             ) from error
 
 
 class Placing(Protocol):
-    """Where a path of one tier goes in the other, as a picklable function of the path alone. `rules` say which paths
-    are one."""
+    """Maps a path of one tier to the other, as a picklable function of the path alone. `rules` say which paths are
+    equal."""
 
     @property
     def rules(self) -> LocationRules: ...
@@ -73,14 +73,14 @@ class Placing(Protocol):
         """The other tier's ids of schemas, specs and orders."""
 
     def __call__(self, path: str) -> str:
-        """The path in the other tier. Raises HandoffFailed for one that can have none."""
+        """Return the path in the other tier. Raises HandoffFailed if it cannot have one."""
 
     def owns(self, path: str) -> bool:
-        """Whether a path of the other tier lies where no other table has files."""
+        """Return True if a path of the other tier is where only this table has files."""
 
 
 class PathMapping:
-    """The cold path of a live path, as a picklable function of the path alone.
+    """Maps a live path to its cold path, as a picklable function of the path alone.
 
     Raises HandoffFailed for a relative path, and for one with `.` or `..` that cannot be mirrored.
     """
@@ -100,13 +100,13 @@ class PathMapping:
         relative = self._relative(path)
         if relative is not None:
             mirrored = f"{self._target}/{relative}"
-            # A live folder of that very name must not be taken for what came from outside.
+            # A live folder with exactly that name must not be confused with files from outside.
             if not mirrored.startswith(self._reserved):
                 return mirrored
         return self._reserved + self._outside(path)
 
     def owns(self, cold_path: str) -> bool:
-        """Whether a cold path lies in this table's own location, where no other table has anything."""
+        """Return True if a cold path is in this table's own location, where no other table has files."""
         return cold_path.startswith(self.identity.cold_location + "/")
 
     def _relative(self, path: str) -> str | None:
@@ -116,7 +116,7 @@ class PathMapping:
         relative = relative_to(path, self._root, self.identity.rules)
         if relative is None or split(normalize(path, self.identity.rules)).scheme == "file":
             return relative
-        # S3 tells a//b from a/b: what follows the root stays as it is spelled.
+        # S3 distinguishes a//b from a/b, so the text after the root keeps its spelling.
         base, full = split(self._root).path.rstrip("/"), split(path).path
         spelled = full[len(base) + 1 :] if full.startswith(base + "/") else relative
         return None if "." in spelled.split("/") else spelled
@@ -157,10 +157,11 @@ def place(
     name_is_taken: bool,
     cold_locations: Iterable[str],
 ) -> ColdIdentity:
-    """The place of a table that has none yet.
+    """Choose the place of a table that has none yet.
 
-    `name_is_taken`: the cold catalog has an entry `table` of another table-uuid. `cold_locations`: those of all other
-    tables; one that equals or nests the mirrored place keeps it, and this table gets a place by its uuid.
+    `name_is_taken` means that the cold catalog has an entry `table` with another table-uuid. `cold_locations` are those
+    of all other tables. If one equals or nests with the mirrored place, that table keeps it, and this table gets a
+    place by its uuid.
     """
     suffix = f"__{table_uuid[:8]}"
     live_warehouse, cold_warehouse = live_warehouse.rstrip("/"), cold_warehouse.rstrip("/")
@@ -189,39 +190,41 @@ def place(
 
 
 def identity_path(root: str, table_uuid: str) -> str:
-    """Where a table's place is written down, under `operations.root`."""
+    """Return the path, under `operations.root`, of the record of a table's place."""
     return f"{root}/cold/{table_uuid}/table.json"
 
 
 def read_identity(stores: Stores, root: str, table_uuid: str) -> ColdIdentity | None:
-    """The table's settled place; None before its first handoff. Raises StorageError when the record is damaged."""
+    """Return the table's recorded place; None before its first handoff. Raises StorageError if the record is
+    damaged."""
     path = identity_path(root, table_uuid)
     return None if stores.head(path) is None else ColdIdentity.from_json(stores.read(path), path)
 
 
 def identities(stores: Stores, root: str) -> list[ColdIdentity]:
-    """The settled places of all tables."""
+    """Return the recorded places of all tables."""
     folders, _ = stores.children(f"{root}/cold")
     found = (read_identity(stores, root, folder.rstrip("/").rpartition("/")[2]) for folder in folders)
     return [identity for identity in found if identity is not None]
 
 
 def no_cold_table(table: str) -> NoSuchTable:
-    """The error for a table that nothing was handed off of yet."""
+    """Return the error for a table without a handoff."""
     return NoSuchTable(
         "The table has no cold table yet",
         table=table,
         untouched="all files",
-        hint="its first handoff makes one: artemis hand-off PLAN",
+        hint="its first handoff creates one: artemis hand-off PLAN",
     )
 
 
 def settle(
     stores: Stores, root: str, table_uuid: str, choose: Callable[[list[str]], ColdIdentity], *, dry_run: bool = False
 ) -> ColdIdentity:
-    """The table's place: the settled one, or else what `choose` makes of the cold locations that are taken already.
+    """Return the table's place: the recorded one, else the result of `choose` for the cold locations that are already
+    taken.
 
-    Of two callers at once one is first, and both get its answer. `dry_run` records nothing.
+    Of two concurrent callers, the first one decides, and both get the same answer. `dry_run` records nothing.
     """
     known = read_identity(stores, root, table_uuid)
     if known is not None:

@@ -1,6 +1,6 @@
-"""The end of a handoff: one metadata file for each cold table that changes, and one commit of all of them. Belongs
-here: what changes, and the compare-and-swap. Does not belong: what a cold table's metadata says (`cold_metadata`).
-"""
+"""The end of a handoff: one metadata file for each changed cold table, and one commit for all of them. Belongs here:
+what changes, and the compare-and-swap. Does not belong here: the content of a cold table's metadata
+(`cold_metadata`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PUBLISH_ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Publication:
-    """What is to be published: `archived` snapshots of the plan's base, which is `base`, and `live` as JSON."""
+    """What to publish: the `archived` snapshots of the plan's base. The base is `base`, and as JSON `live`."""
 
     plan: HandoffInput
     placing: PathMapping
@@ -47,7 +47,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class _Change:
-    """The next metadata of one cold table; `before` is empty for a table that this handoff makes."""
+    """The next metadata of one cold table; `before` is empty for a table that this handoff creates."""
 
     table: str
     before: ColdEntry
@@ -55,8 +55,8 @@ class _Change:
 
 
 def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int]:
-    """One commit of the cold tables; (the newest one's metadata location, attempts), 0 attempts when they have all of
-    the snapshots."""
+    """Commit the cold tables. Return the newest table's metadata location and the number of attempts, which is 0 if
+    they already have all the snapshots."""
     plan, identity = what.plan, what.placing.identity
     engine = connect(require_uri(context.config.catalogs.cold))
     cold = context.config.catalogs.cold.name
@@ -72,7 +72,7 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
                 context.check()
                 try:
                     with around("handoff.publish"), engine.begin() as connection:
-                        # One transaction, always in one order: a snapshot is never in two cold tables, nor in none.
+                        # One transaction, always in the same order: a snapshot is always in exactly one cold table.
                         for change, location in sorted(written, key=lambda each: each[0].table):
                             publish_guarded(
                                 connection,
@@ -95,8 +95,8 @@ def publish(context: HandoffContext, what: Publication) -> tuple[str | None, int
 
 
 def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -> tuple[ColdEntry, list[_Change]]:
-    """The newest cold table as it is, and what has to change so that the cold tables have the archived snapshots: the
-    newest one, closed ones that cover some of them, new ones where the newest has grown too large."""
+    """Return the newest cold table, and the changes after which the cold tables have the archived snapshots: to the
+    newest one, to closed ones that cover some of them, and new ones if the newest is too large."""
     plan, placing, live, archived = what.plan, what.placing, what.live, what.archived
     identity = placing.identity
     newest = entries.newest(identity)
@@ -104,7 +104,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     closed = closed_tables((newest.metadata or {}).get("properties"))
     wanted: dict[str | None, set[int]] = {}
     for snapshot in live["snapshots"]:
-        # One that could not go to the table of its time is in the newest one.
+        # If it could not go to the table of its period, it is in the newest one.
         if snapshot["snapshot-id"] in archived and snapshot["snapshot-id"] not in there:
             covers = covering(closed, snapshot["timestamp-ms"])
             wanted.setdefault(None if covers is None else covers.name, set()).add(snapshot["snapshot-id"])
@@ -115,11 +115,11 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
         return newest, []
     if archive_ids(live, newest.metadata) != placing.ids:
         raise HandoffFailed(
-            "The cold table got schemas, partition specs or sort orders of other ids during the handoff",
+            "The ids of the cold table's schemas, partition specs or sort orders changed during the handoff",
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog",
-            hint="see who writes to the cold catalog, which only handoffs do; then run the handoff again",
+            hint="find out who writes to the cold catalog, which only handoffs may do; then run the handoff again",
         )
     tags = _tags(context, what.base, newest.metadata)
     changes = []
@@ -135,7 +135,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
     if before is not None:
         mapping = _joint(live, own, before, there)
     if before is not None and mapping is None:
-        # Files without ids are read by another mapping there: what is archived stays with its own.
+        # Files without ids need a different mapping there, so the archived snapshots keep their own.
         name = entries.free_name(identity, f"mapping_{len(closed) + 1}")
         before, piece = close(before, name)
         piece = cold_metadata.without_moved_refs(piece, None, tags) or piece
@@ -152,7 +152,7 @@ def _changes(context: HandoffContext, entries: ColdEntries, what: Publication) -
             table=plan.table,
             path=newest.location,
             untouched="the cold catalog; the plan stays open and holds its files",
-            hint="see which other table has this table-uuid; make one of the two a table of its own (CREATE TABLE … AS "
+            hint="find the other table with this table-uuid; turn one of the two into a new table (CREATE TABLE … AS "
             "SELECT), or set cold_tier.enabled to false for it",
         ) from apart
     policy = context.config.policy(plan.table).cold_tier.split
@@ -174,7 +174,8 @@ def _without_moved_refs(
     tags: Sequence[Meaning],
     changed: Collection[str],
 ) -> Iterator[_Change]:
-    """The closed tables whose tags mean something else since the last handoff. They are read only if any does."""
+    """Yield changes of closed tables whose tags have moved since the last handoff. Reads the tables only if a tag has
+    moved."""
     properties = (newest.metadata or {}).get("properties")
     before = history_of(properties)
     if all(last(tags, each.name) == last(before, each.name) for each in before):
@@ -190,19 +191,20 @@ def _without_moved_refs(
 
 
 def _tags(context: HandoffContext, base: TableMetadata, cold: Json | None) -> tuple[Meaning, ...]:
-    """The history of the live table's refs, up to `base`. Without any tag, no metadata file is read."""
+    """Return the history of the live table's refs, up to `base`. If the table never had tags, no metadata file is
+    read."""
     known = history_of((cold or {}).get("properties"))
     if not known and not refs_of(base):
         return ()
     until = 0 if cold is None else cold_metadata.complete_until(cold)
     if base.last_updated_ms <= until:
-        return known  # An older plan, or a second try.
+        return known  # An older plan, or a retry.
     states = list(former_states(context.live_stores, base, until))[::-1]
     return continued(known, [*states, (base.last_updated_ms, refs_of(base))])
 
 
 def _joint(live: Json, added: Collection[int], cold: Json, there: Collection[int]) -> Joint | None:
-    """The name mapping for a cold table's snapshots and those `added` to it; None where no one does for both."""
+    """Return a name mapping for a cold table's snapshots and those `added` to it; None if no mapping works for both."""
     if not added or not there:
         return Joint(mapping_of(cold) if there else mapping_of(live))
     return joint(mapping_of(cold), mapping_of(live), fields_read(cold, there), fields_read(live, added))
@@ -238,7 +240,7 @@ def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdI
 
 
 def _parse_with_iceberg(spark: SparkSession, location: str, data: bytes, plan: HandoffInput) -> None:
-    """Hold the file against the parser that engines use, before any engine can see it."""
+    """Parse the file with the parser that engines use, before any engine can see it."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm

@@ -1,9 +1,8 @@
-"""SQL that reads a table where its history is: `SELECT … FROM db.t FOR TAG 'x'`, and the same at a version or an
-instant, become Spark SQL on the live or the cold catalog; and the statement that tags a snapshot. Belongs here:
-understanding the statement. Does not belong: running it, and which tier answers (`reads.py`).
+"""SQL that reads a table's history: `SELECT … FROM db.t FOR TAG 'x'`, and the same at a version or an instant, become
+Spark SQL on the live or the cold catalog. Also the statement that tags a snapshot. Belongs here: parsing the statement.
+Does not belong here: running it, and which tier answers (`reads.py`).
 
-Spark's own parser says where a table and its `AS OF` stand; only `FOR TAG`, which Spark does not know, is found by its
-tokens.
+Spark's own parser finds tables and their `AS OF`. Only `FOR TAG`, which Spark does not support, is found by its tokens.
 """
 
 from __future__ import annotations
@@ -36,17 +35,18 @@ _UNITS = {
     "YEAR": "y",
 }
 
-# What begins a statement that only reads.
+# Keywords that begin a read-only statement.
 _READS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 
 TRAVELLING = frozenset({"files", "data_files", "delete_files", "entries", "manifests", "partitions"})
-"""Iceberg's metadata tables that say what one snapshot has; the others say what the table has now, or ever had."""
+"""Iceberg's metadata tables with the contents of one snapshot. The others show the table's current state or its
+history."""
 
 
 @dataclass(frozen=True)
 class Source(Route):
-    """A table that a query reads, and the route to it. `clause` is as it was written, empty for the table as it is
-    now."""
+    """A table that a query reads, and its route. `clause` has the original spelling; empty for the table's current
+    state."""
 
     table: str = field(kw_only=True)
     clause: str = field(default="", kw_only=True)
@@ -58,7 +58,7 @@ class Source(Route):
 
 @dataclass(frozen=True)
 class Query:
-    """A query as it was given, and the Spark SQL that answers it."""
+    """A query as given, and the Spark SQL that answers it."""
 
     sql: str
     spark_sql: str
@@ -67,10 +67,10 @@ class Query:
 
 @dataclass(frozen=True)
 class TagStatement:
-    """`TAG SNAPSHOT …`, read. `table` is None where the statement names none; `retain` None is forever.
+    """A parsed `TAG SNAPSHOT …`. `table` is None if the statement has none; `retain` None means forever.
 
-    `spark_sql` says the same to Spark, as far as Spark can: its RETAIN counts from the snapshot's commit, in whole
-    minutes, and has no word for FOREVER.
+    `spark_sql` is the nearest Spark statement: Spark's RETAIN counts from the snapshot's commit, in whole minutes, and
+    has no FOREVER.
     """
 
     sql: str
@@ -82,7 +82,7 @@ class TagStatement:
 
 
 def parse_tag(sql: str) -> TagStatement | None:
-    """`sql` as a TAG statement; None when it begins with another word. Raises BadInput, with the right form."""
+    """Parse `sql` as a TAG statement; None if it begins with another word. Raises BadInput with the correct form."""
     found = tokens(sql)
     if not found or not found[0].is_word("TAG"):
         return None
@@ -111,14 +111,14 @@ def parse_tag(sql: str) -> TagStatement | None:
 
 
 class _Rest:
-    """What is left of a statement."""
+    """The rest of a statement."""
 
     def __init__(self, sql: str, left: list[Token]) -> None:
         self.sql = sql
         self.left = left
 
     def error(self, what: str) -> BadInput:
-        return BadInput(f"This is not a TAG statement: {what}", hint=f"write it as {TAG_FORM}")
+        return BadInput(f"This is not a TAG statement: {what}", hint=f"use {TAG_FORM}")
 
     def next_is(self, *words: str) -> bool:
         return bool(self.left) and self.left[0].is_word(*words)
@@ -160,14 +160,14 @@ class _Rest:
             unit = self.take("the unit of the retention", "word").text.upper()
             short = _UNITS.get(unit.removesuffix("S"))
             if short is None:
-                raise self.error(f"{unit} is not a unit; those are {', '.join(f'{known}S' for known in _UNITS)}")
+                raise self.error(f"{unit} is not a unit; use one of {', '.join(f'{known}S' for known in _UNITS)}")
             text += short
         try:
             duration = parse_duration(text)
         except ValueError as error:
             raise self.error(str(error)) from error
         if not duration:
-            raise self.error("a retention of nothing keeps nothing")
+            raise self.error("a retention of zero keeps nothing")
         return duration
 
     def end(self) -> None:
@@ -178,7 +178,7 @@ class _Rest:
 
 
 def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms: int) -> TagStatement:
-    """`statement` on `table`, with the Spark SQL that comes nearest to it."""
+    """Return `statement` on `table`, with the nearest Spark SQL."""
     minutes = -(-max_ref_age_ms // 60_000)
     retain = "" if max_ref_age_ms >= FOREVER_MS else f" RETAIN {minutes} MINUTES"
     target = f"ALTER TABLE {parse(table).sql(catalog)} CREATE TAG {name(statement.name)}"
@@ -187,8 +187,8 @@ def spark_tag(statement: TagStatement, table: str, catalog: str, max_ref_age_ms:
 
 @dataclass(frozen=True)
 class Tables:
-    """What `translate` asks of the catalogs: their names in Spark, under which text the live one lists a table (None if
-    it has none), and who answers for it."""
+    """What `translate` needs from the catalogs: their names in Spark, the spelling under which the live catalog lists a
+    table (None if it has no such table), and the route of a read."""
 
     live: str
     cold: str
@@ -197,11 +197,12 @@ class Tables:
 
 
 def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | None = None) -> Query:
-    """The Spark SQL that answers `sql`: names of live tables get their catalog, and each table read at a tag, a version
-    or an instant is read from the tier that has it. Tables without such a clause are read `as_of`, if that is given.
+    """Return the Spark SQL that answers `sql`. Names of live tables get their catalog. Each table that is read at a
+    tag, a version or an instant is read from the tier that has it. Tables without such a clause are read `as_of`, if
+    that is given.
 
-    Raises BadInput for what is not a query, what Spark cannot parse, and what names no table of ours but asks for its
-    history; what `tables.route` raises.
+    Raises BadInput for a statement that is not a query, that Spark cannot parse, or that requests the history of an
+    unknown table. Also raises what `tables.route` raises.
     """
     cut = tokens(sql)
     while cut and cut[-1].text == ";":
@@ -217,11 +218,11 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
     if as_of is not None:
         _require_plain(spark, plan, as_of)
     within = _Asked(spark, tables, as_of, mark, frozenset(_common_tables(spark, plan)))
-    # A subquery may be met on two ways; it stands at one place.
+    # A subquery may be found twice, but has one position.
     relations = list({(found.start, found.end): found for found in _relations(spark, plan)}.values())
     relations.sort(key=lambda relation: relation.start)
     if relations and relations[0].text is not None:
-        # Spark may have put variables in; positions are in what it parsed.
+        # Spark may have substituted variables; positions refer to the text that it parsed.
         text = relations[0].text
     changes: list[tuple[int, int, str]] = []
     sources: list[Source] = []
@@ -237,13 +238,13 @@ def translate(spark: SparkSession, sql: str, tables: Tables, as_of: datetime | N
 
 
 def _mark(sql: str) -> str:
-    """A comment that the statement does not have anywhere. It stands in the clause that was FOR TAG: Spark reads a
-    version of digits as a snapshot's id, and a tag may be so named."""
+    """Return a comment that the statement does not contain. It marks what was a FOR TAG clause: Spark reads a version
+    of digits as a snapshot id, but a tag may have such a name."""
     return next(mark for number in count() if (mark := f"/*for tag {number}*/") not in sql)
 
 
 def _with_versions(text: str, cut: Sequence[Token], mark: str) -> str:
-    """FOR TAG 'x' as VERSION AS OF 'x', marked."""
+    """Replace FOR TAG 'x' by VERSION AS OF 'x', with the mark."""
     parts: list[str] = []
     at = 0
     for before, first, second, third in zip(cut, cut[1:], cut[2:], cut[3:], strict=False):
@@ -274,7 +275,7 @@ def _parsed(spark: SparkSession, text: str) -> Any:
         if any(kind.isInstance(node) for kind in kinds):
             raise BadInput(
                 f"The statement does more than read ({node.getClass().getSimpleName()})",
-                hint="give a query, or run it with Spark",
+                hint="use a query, or run the statement in Spark",
             )
     return plan
 
@@ -287,7 +288,7 @@ def _class(spark: SparkSession, simple: str) -> Any:
 
 @dataclass(frozen=True)
 class _Relation:
-    """A table in the query: its name, where that and its AS OF stand, and what was asked for."""
+    """A table in the query: its name, the position of the name and its AS OF, and the requested state."""
 
     parts: tuple[str, ...]
     start: int
@@ -345,7 +346,7 @@ def _nodes(spark: SparkSession, plan: Any) -> Iterator[Any]:
 
 
 def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
-    """Every node of the plan with its parent, those of subqueries and common table expressions too."""
+    """Yield every node of the plan with its parent, including those of subqueries and common table expressions."""
     jvm: Any = spark._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     with_plan = loader.loadClass("org.apache.spark.sql.catalyst.expressions.PlanExpression")
@@ -360,15 +361,15 @@ def _family(spark: SparkSession, plan: Any) -> Iterator[tuple[Any, Any | None]]:
 
 
 def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
-    """Raise BadInput for what may read a table that is not in the query's plan: names that are put together when the
-    query runs, and functions written in SQL."""
+    """Raise BadInput for expressions that may read tables that are not in the plan: names that are built when the query
+    runs, and functions written in SQL."""
     catalog: Any = spark._jsparkSession.sessionState().catalog()
     jvm: Any = spark._jvm
     for node in _nodes(spark, plan):
         for found in (node, *_expressions(node)):
             kind = found.getClass().getSimpleName()
             if kind in ("PlanWithUnresolvedIdentifier", "ExpressionWithUnresolvedIdentifier"):
-                raise _not_then("IDENTIFIER(…)", as_of, "what it names is put together when the query runs")
+                raise _not_then("IDENTIFIER(…)", as_of, "the name is built when the query runs")
             if kind in ("UnresolvedFunction", "UnresolvedTableValuedFunction"):
                 named = found.nameParts() if kind == "UnresolvedFunction" else found.name()
                 parts = [str(part) for part in _each(named)]
@@ -377,11 +378,11 @@ def _require_plain(spark: SparkSession, plan: Any, as_of: datetime) -> None:
                     catalog.isTemporaryFunction(identifier)
                     and str(catalog.lookupFunctionInfo(identifier).getClassName()).lower().startswith("sqlfunction")
                 ):
-                    raise _not_then(f"{'.'.join(parts)}(…)", as_of, "a function may read tables as they are now")
+                    raise _not_then(f"{'.'.join(parts)}(…)", as_of, "a function may read the current state of tables")
 
 
 def _expressions(node: Any) -> Iterator[Any]:
-    """Every expression of a node of the plan, those inside others too."""
+    """Yield every expression of a node of the plan, including nested ones."""
     waiting = list(_each(node.expressions()))
     while waiting:
         expression = waiting.pop()
@@ -392,13 +393,13 @@ def _expressions(node: Any) -> Iterator[Any]:
 def _not_then(spelled: str, as_of: datetime, why: str) -> BadInput:
     return BadInput(
         f"{spelled} cannot be read as of {as_of.isoformat()}: {why}",
-        hint="name a table of the live catalog with its namespace, give what you want of it a FOR VERSION, TIMESTAMP "
-        "or TAG of its own, or leave as_of out",
+        hint="name a table of the live catalog with its namespace, add a FOR VERSION, TIMESTAMP "
+        "or TAG to it, or omit as_of",
     )
 
 
 def _common_tables(spark: SparkSession, plan: Any) -> Iterator[str]:
-    """The names of the query's common table expressions, in lower case."""
+    """Yield the names of the query's common table expressions, in lower case."""
     for node in _nodes(spark, plan):
         if node.getClass().getSimpleName() == "UnresolvedWith":
             yield from (str(pair._1()).lower() for pair in _each(node.cteRelations()))
@@ -406,7 +407,7 @@ def _common_tables(spark: SparkSession, plan: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What a query's relations are resolved by. `common` are the names of its common table expressions."""
+    """What is needed to resolve a query's relations. `common` are the names of its common table expressions."""
 
     spark: SparkSession
     tables: Tables
@@ -415,9 +416,9 @@ class _Asked:
     common: frozenset[str]
 
     def resolved(self, text: str, relation: _Relation) -> tuple[str | None, Source | None]:
-        """What to put in the relation's place, and what it reads; None where it is left as it is.
+        """Return the replacement for the relation, and what it reads; None if it stays as it is.
 
-        Raises BadInput for what has no state at an instant, where one is asked for.
+        Raises BadInput if an instant is requested for something without history.
         """
         parts, tables = relation.parts, self.tables
         spelled, clause = text[relation.start : relation.name_end], text[relation.name_end : relation.end].strip()
@@ -431,17 +432,17 @@ class _Asked:
             if parts[0].lower() in self.common:
                 self._require_no_other(parts[0])
             else:
-                self._require_now(spelled, "it may be a view of the session, or a table of the session's namespace")
+                self._require_now(spelled, "it may be a session view, or a table of the session's namespace")
             return None, None
         if parts[0] == tables.cold:
             if not asked:
-                self._require_now(spelled, "it is named in the cold catalog, where only what is archived is")
+                self._require_now(spelled, "it is in the cold catalog, which has only archived snapshots")
             return None, None
         own = parts[1:] if parts[0] == tables.live and len(parts) > 2 else parts
         qualified = spelled if own is not parts else f"{name(tables.live)}.{spelled}"
         table, inside = tables.listed_as(Identifier.of(own)), None
         if table is None and len(own) > 2:
-            # One of Iceberg's metadata tables, or a branch, a tag or a snapshot named as one.
+            # One of Iceberg's metadata tables, or a branch, tag or snapshot in the name.
             table, inside = tables.listed_as(Identifier.of(own[:-1])), own[-1]
         if table is None:
             if not asked:
@@ -449,7 +450,7 @@ class _Asked:
             return None, None
         if inside is not None and inside.lower() not in TRAVELLING:
             if not asked:
-                self._require_now(spelled, "it says what the table has now, or what another name has")
+                self._require_now(spelled, "it shows the current state, or belongs to another name")
             now = Source.of(f"{table}.{name(inside)}", tables.route(table, Selector()), clause)
             return f"{qualified} {clause}".rstrip(), now
         if not asked and self.as_of is None:
@@ -457,12 +458,12 @@ class _Asked:
         return self._placed(relation, table, inside, qualified, clause)
 
     def _require_now(self, spelled: str, why: str) -> None:
-        """Raise BadInput where the query asks for an instant."""
+        """Raise BadInput if the query requests an instant."""
         if self.as_of is not None:
             raise _not_then(spelled, self.as_of, why)
 
     def _require_no_other(self, common: str) -> None:
-        # Outside its own WITH, and inside it, the name is the view's or the table's.
+        # Inside and outside its WITH, the name refers to the view or the table.
         if self.as_of is not None and self.spark.catalog.tableExists(name(common)):
             self._require_now(common, "a view or a table of the session's namespace has the common table's name")
 
@@ -476,8 +477,8 @@ class _Asked:
         else:
             selector = Selector(as_of=_instant(self.spark, clause) if relation.timed else self.as_of)
         route = self.tables.route(table, selector)
-        # A name of digits would be read as an id, an instant is answered from more of the log than Spark has, and what
-        # a tag meant at its end may have no such name any more.
+        # A name of digits would be read as an id. An instant is answered from a longer log than Spark has. A deleted
+        # tag may have no such name any more.
         spelled = literal(route.ref) if route.ref and not route.ref.isdigit() else str(route.snapshot_id)
         said = self._as_written(clause) if clause or self.as_of is None else f"as of {self.as_of.isoformat()}"
         source = Source.of(_within(table, inside), route, said)
@@ -486,7 +487,7 @@ class _Asked:
     def _from_tier(
         self, relation: _Relation, source: Source, table: str, inside: str | None, qualified: str, version: str
     ) -> str:
-        """The table at `version`, in the words that the tier understands which has it."""
+        """Return the table at `version`, in the syntax of the tier that has it."""
         cold = source.cold_table
         if cold is None:
             return f"{qualified} VERSION AS OF {version}"
@@ -502,7 +503,7 @@ def _within(table: str, inside: str | None) -> str:
 
 
 def _instant(spark: SparkSession, clause: str) -> datetime:
-    """The instant of a TIMESTAMP AS OF clause, as Spark understands it: in the session's time zone."""
+    """Return the instant of a TIMESTAMP AS OF clause in Spark's interpretation: in the session's time zone."""
     from pyspark.errors import PySparkException
 
     of = next(token for token in tokens(clause) if token.is_word("OF"))

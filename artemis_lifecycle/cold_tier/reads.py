@@ -1,7 +1,6 @@
-"""Reading a table at an instant, a snapshot or a tag, from the tier that has it. Routing goes by the snapshot log: the
-cold table keeps the live table's whole log, so that an instant whose snapshot neither tier has fails, and is never
-answered by an older snapshot.
-"""
+"""Reading a table at an instant, a snapshot or a tag, from the tier that has it. Routing uses the snapshot log: the
+cold table keeps the live table's complete log. So if neither tier has the snapshot of an instant, the read fails
+instead of returning an older snapshot."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selector:
-    """Which state of a table is asked for: one of three, or none for the live table as it is now; a tag `as_of` an
-    instant is what it meant then.
+    """The requested state of a table: at most one of the three; none means the current live table. A tag with `as_of`
+    means the snapshot that the tag pointed to at that instant.
 
-    Raises BadInput for two others at once, NaiveDatetime for an instant without a time zone.
+    Raises BadInput for two others at once, and NaiveDatetime for an instant without a time zone.
     """
 
     as_of: datetime | None = None
@@ -39,7 +38,7 @@ class Selector:
     def __post_init__(self) -> None:
         given = [name for name in ("as_of", "snapshot_id", "tag") if getattr(self, name) is not None]
         if len(given) > 1 and given != ["as_of", "tag"]:
-            raise BadInput(f"Two selectors at once: {' and '.join(given)}", hint="give one of them")
+            raise BadInput(f"Two selectors at once: {' and '.join(given)}", hint="use one of them")
         if self.as_of is not None and self.as_of.tzinfo is None:
             raise NaiveDatetime(
                 f"as_of={self.as_of} has no time zone",
@@ -53,13 +52,12 @@ class Selector:
 
 @dataclass(frozen=True)
 class Route:
-    """Where the answer is. `snapshot_id` is None for a live table that has no snapshot yet; `cold_table` is the name in
-    the cold catalog of the table that has it, None in the live tier. `ref` is the live table's ref that it was asked
-    by, which engines may read by another schema than its snapshot. What the configuration says of the tier, its
-    storage class and how soon it answers, comes with it.
+    """Where the answer is. `snapshot_id` is None for a live table without snapshots. `cold_table` is the name, in the
+    cold catalog, of the table that has it; None in the live tier. `ref` is the requested live ref; engines may read it
+    with another schema than its snapshot's. The tier's storage class and response time come from the configuration.
 
-    In the deep archive nothing can be read before a thaw: `readable_in` is how long that is expected to take from its
-    approval, or what is left of it; None where it can be read now. `thaw` says what is under way.
+    Nothing in the deep archive is readable before a thaw. `readable_in` is the expected time from the thaw's approval,
+    or the rest of it; None if it is readable now. `thaw` describes a thaw under way.
     """
 
     tier: Literal["live", "cold", "deep-archive"]
@@ -73,7 +71,7 @@ class Route:
 
     @property
     def hours_until_readable(self) -> float:
-        """`readable_in`, in hours; 0 where it can be read now."""
+        """`readable_in` in hours; 0 if it is readable now."""
         return 0.0 if self.readable_in is None else self.readable_in / timedelta(hours=1)
 
 
@@ -84,19 +82,19 @@ States = Callable[[int], Iterable[tuple[int, Refs | None]]]
 def route(
     table: str, live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States = lambda after: ()
 ) -> Route:
-    """The tier and the snapshot that answer `selector`; the live tier where both could.
+    """Return the tier and the snapshot that answer `selector`; the live tier if both can.
 
-    `cold` is None for a table that has no cold one; `states` tells what tags meant since the last handoff. Raises
-    NoSuchSnapshot when neither tier has the snapshot, naming the snapshot that was current, or meant, where that is
+    `cold` is None for a table without a cold table. `states` returns the refs since the last handoff. Raises
+    NoSuchSnapshot if neither tier has the snapshot; the error has the id of the current or tagged snapshot, if it is
     known.
     """
     if selector.tag is not None:
         ref = live.refs.get(selector.tag)
         if selector.as_of is not None and ref is not None and ref.is_branch:
             raise BadInput(
-                f"{selector.tag!r} is a branch: what it had at an instant is not kept",
+                f"{selector.tag!r} is a branch: its past states are not recorded",
                 table=table,
-                hint="leave as_of out, or name a snapshot of the branch by its id",
+                hint="omit as_of, or select a snapshot of the branch by its id",
             )
         if selector.as_of is None and ref is not None:
             return Route("live", live.refs[selector.tag].snapshot_id, ref=selector.tag)
@@ -123,12 +121,12 @@ def route(
     raise NoSuchSnapshot(
         f"Neither tier has {'a' if selector.tag and not known else 'the table'} {selector}{known}",
         table=table,
-        hint=f"see what there is with: artemis history {quote(table)}",
+        hint=f"list the snapshots with: artemis history {quote(table)}",
     )
 
 
 def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int | None:
-    """The snapshot that was current at an instant, by the log of both tiers; None before it begins."""
+    """Return the snapshot that was current at an instant, by the log of both tiers; None before the log begins."""
     if cold is None:
         return snapshot_at([(entry.timestamp_ms, entry.snapshot_id) for entry in live.snapshot_log], at_ms)
     closed = cold.closed_log(at_ms)
@@ -142,7 +140,7 @@ def _current_at(live: TableMetadata, cold: ColdTables | None, at_ms: int) -> int
         lineage = {each.snapshot_id: (each.parent_snapshot_id, each.sequence_number) for each in snapshots}
         log = continued_log(former, _entries(live.snapshot_log), lineage)
     except Diverged as apart:
-        # The archive continues another table's history: this one's own log is what counts, as far as it goes.
+        # The archive continues another table's history, so this table's own log takes precedence as far as it reaches.
         if own and own[0][0] <= at_ms:
             return snapshot_at(own, at_ms)
         if at_ms < apart.at_ms:
@@ -156,8 +154,8 @@ def _entries(log: Sequence[LogEntry]) -> list[dict[str, int]]:
 
 
 def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, states: States) -> int | None:
-    """The snapshot that a tag meant at its end, or at an instant; by the live table's own metadata files as far back as
-    the last handoff, then by the history in cold."""
+    """Return the snapshot that a tag pointed to at its end, or at an instant. Back to the last handoff, the live
+    table's metadata files are used; before that, the history in cold."""
     tag, at_ms = str(selector.tag), None if selector.as_of is None else milliseconds(selector.as_of)
     known_until = 0 if cold is None else cold.tags_known_until
     if at_ms is None or at_ms > known_until:
@@ -171,8 +169,8 @@ def _meant(live: TableMetadata, cold: ColdTables | None, selector: Selector, sta
 
 
 def read(spark: SparkSession, catalog: str, table: str, found: Route) -> DataFrame:
-    """The rows of `catalog`'s `table` (its name in the tier of `found`) at the snapshot that `route` found."""
+    """Return the rows of `catalog`'s `table` (its name in the tier of `found`) at the snapshot of the route `found`."""
     if found.snapshot_id is None:
         return spark.table(parse(table).sql(catalog))
-    # Iceberg's own option `snapshot-id` is refused since Spark 4.
+    # Since Spark 4, Iceberg's own option `snapshot-id` is refused.
     return spark.read.option("versionAsOf", found.snapshot_id).table(parse(table).sql(catalog))

@@ -1,7 +1,7 @@
-"""Copying again what cold has lost, from the live files while they are there. Belongs here: one file at a time, in the
-order of a handoff's phases. Does not belong: finding out what is lost (`presence`, `scrub`).
+"""Copying files that cold has lost again from the live files, while they exist. Belongs here: one file at a time, in
+the order of a handoff's phases. Does not belong here: finding lost files (`presence`, `scrub`).
 
-A repaired copy is what was recorded of it, or it does not count: the manifests in cold describe that one.
+A repaired copy is valid only if it matches the record, because the cold manifests describe that file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Repaired:
-    """What became of one lost copy; `error` None: it is in cold again, as it was recorded."""
+    """The result of one lost copy. `error` None means that it is in cold again, as recorded."""
 
     copy: PromisedCopy
     size_in_bytes: int = 0
@@ -45,8 +45,8 @@ def repair(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> list[Repaired]:
-    """Copy each lost file again from live and read it back; one answer for each, in the order of the phases. What is
-    repaired is recorded in the ledger. `check` is called between pieces."""
+    """Copy each lost file from live again and read it back. Return one result per file, in the order of the phases.
+    Repaired copies are recorded in the ledger. `check` is called between pieces."""
     work = _Repair(copies, live_stores, f"repair-{uuid.uuid4().hex}")
     done: list[Repaired] = []
     for phase in (
@@ -85,7 +85,8 @@ class _Repair:
         return done + failed
 
     def _row(self, copy: PromisedCopy) -> dict[str, Any]:
-        """What the copier is to do (WANTED). A byte-for-byte copy's source must be what was copied."""
+        """Return the copier's input (WANTED). The source of a byte-for-byte copy must be unchanged since the first
+        copy."""
         return {
             "kind": copy.kind,
             "file_format": copy.file_format or copy.source.rpartition(".")[2],
@@ -97,7 +98,8 @@ class _Repair:
         }
 
     def _deletes(self, manifest: PromisedCopy) -> list[dict[str, str]]:
-        """How the position deletes of a manifest were rewritten; those that the ledger has lost are rewritten anew."""
+        """Return how the position deletes of a manifest were rewritten. Those that the ledger has lost are rewritten
+        again."""
         entries = decode_entries(self._live.read(manifest.source), manifest.source, self._live.limits)
         columns = (entries.column(name).to_pylist() for name in ("status", "content", "file_format", "file_path"))
         named = {
@@ -121,13 +123,13 @@ class _Repair:
         ]
 
     def _lengths(self, lists: Iterable[str]) -> dict[str, int]:
-        """The sizes of the cold manifests that these manifest lists name: the ledger's, or what stands in cold."""
+        """Return the sizes of the cold manifests in these manifest lists, from the ledger or from cold."""
         places: set[str] = set()
         for path in lists:
             try:
                 entries = read_manifest_list(self._live, path).entries
             except (StorageError, UnreadableMetadata):
-                continue  # Its copier says so of this list alone.
+                continue  # The copier reports the error for this list only.
             places |= {self._copies.mapping(entry.manifest_path) for entry in entries}
         known = self._copies.ledger.among(self._copies.runner, places)
         lengths = {place: copy.size_in_bytes for place, copy in known.items()}
@@ -145,11 +147,13 @@ class _Repair:
 
 
 def _held(copy: PromisedCopy, made: CopiedFile) -> Repaired:
-    """Whether what was made is what was lost."""
+    """Check whether the new copy matches the lost one."""
     if made.action not in VERIFIED:
         return Repaired(copy, error=made.error or made.action)
     if copy.size_in_bytes not in (made.size_in_bytes, UNKNOWN_LENGTH):
-        return Repaired(copy, error=f"the new copy has {made.size_in_bytes} bytes, and had {copy.size_in_bytes}")
+        return Repaired(
+            copy, error=f"the new copy has {made.size_in_bytes} bytes, but the lost one had {copy.size_in_bytes}"
+        )
     if copy.checksum not in (made.checksum, None):
-        return Repaired(copy, error=f"the new copy is {made.checksum}, and was {copy.checksum}")
+        return Repaired(copy, error=f"the new copy is {made.checksum}, but the lost one was {copy.checksum}")
     return Repaired(replace(copy, checksum=made.checksum), made.size_in_bytes)

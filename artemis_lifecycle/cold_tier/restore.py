@@ -1,12 +1,12 @@
-"""Bring an expired snapshot back: copy its files from the cold tier into a folder of the live table, verify them
-against what was recorded when they were archived, and commit a new snapshot that names them, on a branch of its own.
+"""Restore an expired snapshot: copy its files from the cold tier to a folder of the live table, verify them against the
+archive's records, and commit a new snapshot that references them, on a separate branch.
 
-Iceberg refuses a snapshot whose sequence number is not the newest, so the old one cannot come back as itself. What its
-manifests say does: every entry keeps its sequence number, its snapshot id and its first row id, so that deletes apply
-to the rows that they applied to, and rows keep their ids. The new snapshot has no parent: nothing in the live table is
-its ancestor. Source: format/spec.md, "Snapshots", "Sequence Number Inheritance", "First Row ID Inheritance".
+Iceberg refuses a snapshot without the newest sequence number, so the old one cannot return with its own id. But the
+content of its manifests can: every entry keeps its sequence number, snapshot id and first row id. So deletes apply to
+the same rows as before, and rows keep their ids. The new snapshot has no parent, because it has no ancestor in the live
+table. Source: format/spec.md, "Snapshots", "Sequence Number Inheritance", "First Row ID Inheritance".
 
-Restored files never have the path that they had: an unfinished deletion may still name it.
+Restored files never get their old paths, because an unfinished deletion may still list those.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def restore(
     cold: TableMetadata | None,
     identity: ColdIdentity | None,
 ) -> Restored:
-    """Bring the snapshot back; `cold` and `identity` are None for a table without a cold one. Call it under the table's
-    lease. Running it again goes on where it was killed, and does nothing when it is done.
+    """Restore the snapshot; `cold` and `identity` are None for a table without a cold table. The caller holds the
+    table's lease. Another run continues after a kill, and does nothing if the restore is done.
 
-    Raises NoSuchSnapshot when neither tier has it; BadInput for a branch that cannot be made; RestoreFailed, the live
-    table unchanged, when a file is gone, damaged, or cannot be copied; LeaseLost; CommitConflict.
+    Raises NoSuchSnapshot if neither tier has it, and BadInput for a branch that cannot be created. Raises
+    RestoreFailed, with the live table unchanged, if a file is gone, damaged, or cannot be copied. Also raises
+    LeaseLost, CommitConflict.
     """
     done = _done(context, request, live)
     if done is not None:
@@ -55,13 +56,13 @@ def restore(
             f"Neither tier has snapshot {request.snapshot_id}",
             table=request.table,
             untouched="the table",
-            hint=f"see what there is with: artemis history {quote(request.table)}",
+            hint=f"list the snapshots with: artemis history {quote(request.table)}",
         )
     refuse_encrypted(cold, request.table)
     ids = live_ids(context, request, source, cold, live)
     record = begin(context, request, live)
     if not goes_by(context, record, ids):
-        # Manifests that were copied name partition specs by what was theirs then.
+        # Manifests that were already copied use the partition spec ids of that time.
         abandon(context, record)
         record = begin(context, request, live)
         goes_by(context, record, ids)
@@ -96,13 +97,13 @@ def _finished(
 
 
 def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata) -> Restored | None:
-    """The answer, where the branch has the snapshot already; None where it is still to be made."""
+    """Return the result if the branch already has the snapshot; None if it must still be restored."""
     if not request.branch.strip() or request.branch == "main":
         raise BadInput(
             "main is what the table's writers write to" if request.branch.strip() else "The branch has no name",
             table=request.table,
             untouched="the table",
-            hint="restore to a branch of its own, look at it, and take from there what you need",
+            hint="restore to a separate branch, inspect it, and copy what you need from there",
         )
     ref = live.refs.get(request.branch)
     if ref is None or (ref.is_branch and ref.snapshot_id == request.snapshot_id):
@@ -116,5 +117,5 @@ def _done(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
         or head.summary.get(RESTORED_SNAPSHOT) != str(request.snapshot_id)
     ):
         raise taken(request, ref.snapshot_id, "branch" if ref.is_branch else "tag")
-    # Killed between the commit and its record, or asked for twice.
+    # Killed between the commit and its record, or requested twice.
     return _finished(context, request, restore_id, head.snapshot_id, live.metadata_location, 0)

@@ -1,4 +1,5 @@
-"""The commit of a restore: a new snapshot on a branch of the live table, or a branch on one that it still has."""
+"""The commit of a restore: a new snapshot on a branch of the live table, or a branch on a snapshot that it still
+has."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from artemis_lifecycle.operations.restores import RestoreRecord
 RESTORE_ID = "artemis.restore-id"
 RESTORED_SNAPSHOT = "artemis.restored-snapshot-id"
 RESTORED_FROM = "artemis.restored-from"
-"""Keys of a restored snapshot's summary: the restore, the snapshot whose rows these are, and the cold table."""
+"""Keys of a restored snapshot's summary: the restore, the source snapshot, and the cold table."""
 
 
 def commit_restored(
@@ -51,16 +52,16 @@ def commit_restored(
         while made == 0 or base.metadata.snapshot(made) is not None:
             made = secrets.randbits(63)
         check_protected(context, record)
-        # The copies took their time: specs, column types and the name mapping are as they are now.
+        # Copying took time, so use the current specs, column types and name mapping.
         now = read_table_metadata(context.live_stores, base.metadata_location)
         found = live_ids(context, request, source, cold, now)
         if found.specs != ids.specs:
             raise RestoreFailed(
-                "The live table's partition specs got other ids during the restore",
+                "The ids of the live table's partition specs changed during the restore",
                 table=request.table,
                 path=base.metadata_location,
                 untouched="the live table",
-                hint="run the restore again: it begins anew",
+                hint="run the restore again: it starts over",
             )
         return Change(
             add_snapshots={made: _snapshot(request, record, base, made, source, identity, found, manifest_list)},
@@ -94,7 +95,7 @@ def _snapshot(
     ids: Ids,
     manifest_list: str,
 ) -> str:
-    """The new snapshot as JSON, the next one of `base`."""
+    """Return the new snapshot, which follows `base`, as JSON."""
     metadata = base.metadata
     totals = {key: value for key, value in source.summary.properties.items() if key.startswith("total-")}
     snapshot: dict[str, object] = {
@@ -116,14 +117,14 @@ def _snapshot(
     if metadata.formatVersion() > 1:
         snapshot["sequence-number"] = int(metadata.nextSequenceNumber())
     if metadata.formatVersion() > 2:
-        # Its manifests have their row ids already.
+        # Its manifests already have their row ids.
         snapshot["first-row-id"] = int(metadata.nextRowId())
         snapshot["added-rows"] = 0
     return json.dumps(snapshot)
 
 
 def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
-    """A branch on a snapshot that the live table still has: nothing needs to be brought back."""
+    """Create a branch on a snapshot that the live table still has; nothing needs copying."""
 
     def change(base: BaseState) -> Change | None:
         _check_table(request, base)
@@ -146,10 +147,10 @@ def branch_on(context: RestoreContext, request: RestoreRequest) -> Restored:
 
 def taken(request: RestoreRequest, snapshot_id: int, kind: str) -> BadInput:
     return BadInput(
-        f"The table has a {kind} {request.branch!r} already, on snapshot {snapshot_id}",
+        f"The table already has a {kind} {request.branch!r}, on snapshot {snapshot_id}",
         table=request.table,
         untouched="the table",
-        hint="name another branch, or drop that one first",
+        hint="choose another branch, or drop that one first",
     )
 
 
@@ -159,5 +160,5 @@ def _check_table(request: RestoreRequest, base: BaseState) -> None:
             f"The name now belongs to another table ({base.table_uuid}, not {request.table_uuid})",
             table=request.table,
             untouched="both tables",
-            hint="look at the table, and run the restore again if it is the one that you mean",
+            hint="check the table, and run the restore again if it is the right one",
         )

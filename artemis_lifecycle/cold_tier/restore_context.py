@@ -1,4 +1,4 @@
-"""What a restore is asked for, what it works with, and what it did."""
+"""The request, the context and the result of a restore."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """`snapshot_id` of the cold tier is wanted on `branch` of the live table. `summary`: what the commit says of who
-    made it, and why (lineage keys)."""
+    """Restore `snapshot_id` of the cold tier to `branch` of the live table. `summary` has the lineage keys of the
+    commit: who made it, and why."""
 
     table: str
     table_uuid: str
@@ -33,7 +33,7 @@ class RestoreRequest:
 
 @dataclass(frozen=True)
 class RestoreContext:
-    """What a restore works with. `check` raises when the worker's lease is lost."""
+    """What a restore needs. `check` raises when the worker's lease is lost."""
 
     spark: SparkSession
     live_stores: Stores
@@ -47,8 +47,9 @@ class RestoreContext:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore did: `branch` has the rows of `source_snapshot_id` as its snapshot `snapshot_id`. A snapshot that
-    the live table still had is its own, and nothing was copied. Sizes in bytes; every copied file was verified."""
+    """The result of a restore: `branch` has the rows of `source_snapshot_id` as its snapshot `snapshot_id`. If the live
+    table still had the snapshot, both ids are equal and nothing was copied. Sizes in bytes; every copied file was
+    verified."""
 
     table: str
     source_snapshot_id: int
@@ -63,7 +64,7 @@ class Restored:
 
 
 class RestoreMapping:
-    """The path in a restore's folder of a path in the cold tier. Picklable."""
+    """Maps a path in the cold tier to the restore's folder. Picklable."""
 
     def __init__(self, identity: ColdIdentity, folder: str, ids: Ids) -> None:
         self._roots = (
@@ -79,10 +80,10 @@ class RestoreMapping:
             if path.startswith(root):
                 return place + path[len(root) :]
         raise RestoreFailed(
-            "The cold table names a file outside the cold warehouse",
+            "The cold table references a file outside the cold warehouse",
             path=path,
             untouched="the live table",
-            hint="see who wrote that metadata: no handoff did",
+            hint="find out who wrote that metadata: no handoff did",
         )
 
     def owns(self, path: str) -> bool:

@@ -1,6 +1,5 @@
 """The copies of a restore: its record, the heartbeat over its folder, and the transfer from the cold tier. Does not
-belong: the commit (`restore_commit`).
-"""
+belong here: the commit (`restore_commit`)."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ from artemis_lifecycle.operations.restores import RestoreRecord
 from artemis_lifecycle.spark.runner import Runner
 
 FOLDER = "restored"
-"""In a live table's location: what was brought back, one folder for each restore."""
+"""The subfolder of a live table's location for restored files, with one folder per restore."""
 
 _WRITER = "artemis-lifecycle/restore"
 _PROTECTED = timedelta(hours=24)
-"""A killed restore can go on for so long; after that its copies may be taken for orphans, and it begins anew."""
+"""How long a killed restore can be continued. After that, orphan deletion may take its copies, and it starts over."""
 
 
 def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata) -> RestoreRecord:
-    """The restore's record, its folder protected from now on, and since before its first copy."""
+    """Return the restore's record. Its folder is protected from before the first copy on."""
     restores = context.operations.restores
     location = f"{live.location.rstrip('/')}/{FOLDER}"
     while True:
@@ -46,7 +45,7 @@ def begin(context: RestoreContext, request: RestoreRequest, live: TableMetadata)
             return restores.protected(record.restore_id, since)
         if record.protected_since == since:
             return record
-        # What was copied may have been taken for an orphan, or may be at this check: none of it is used.
+        # Earlier copies may have been deleted as orphans, or may be soon: none of them is used.
         abandon(context, record)
 
 
@@ -60,7 +59,7 @@ def stop_protecting(context: RestoreContext, table_uuid: str, restore_id: str) -
 
 
 def goes_by(context: RestoreContext, record: RestoreRecord, ids: Ids) -> bool:
-    """Whether the restore began with these ids of partition specs; written down where nothing is yet."""
+    """Return True if the restore began with these partition spec ids. Records them if there are none yet."""
     path = f"{_folder(context, record.restore_id)}/specs.json"
     said = json.dumps(sorted(ids.specs.items())).encode()
     if context.live_stores.head(path) is None:
@@ -71,7 +70,7 @@ def goes_by(context: RestoreContext, record: RestoreRecord, ids: Ids) -> bool:
 
 
 def _protect(context: RestoreContext, record: RestoreRecord) -> datetime:
-    """A heartbeat over the restore's folder; since when it is without a gap."""
+    """Protect the restore's folder with a heartbeat. Return the start of its gapless protection."""
     return context.operations.heartbeats.beat(
         record.table_uuid, record.table, _WRITER, record.folder, _PROTECTED, session=record.restore_id
     ).started_at
@@ -81,11 +80,11 @@ def check_protected(context: RestoreContext, record: RestoreRecord) -> None:
     context.check()
     if _protect(context, record) != record.protected_since:
         raise LeaseLost(
-            "The heartbeat over the restored files had a gap: some may have been taken for orphans",
+            "The heartbeat over the restored files had a gap: some may have been deleted as orphans",
             table=record.table,
             path=record.folder,
             untouched="the table",
-            hint="run the restore again: it begins anew",
+            hint="run the restore again: it starts over",
         )
 
 
@@ -94,12 +93,12 @@ def _errors(request: RestoreRequest) -> TransferErrors:
         RestoreFailed,
         request.table,
         untouched="the live table's metadata and all files that it had",
-        if_failed="fix what it says and run the restore again: finished batches are kept",
+        if_failed="fix the cause and run the restore again: finished batches are kept",
         gone=lambda problems: (
             f"{len(problems)} files of snapshot {request.snapshot_id} are gone from the cold tier, or damaged there: "
             f"{problems[0].reason}"
         ),
-        if_gone="bring the file back from a copy of the cold store, and run the restore again",
+        if_gone="restore the file from a copy of the cold store, and run the restore again",
     )
 
 
@@ -111,9 +110,9 @@ def bring_back(
     source: Snapshot,
     mapping: RestoreMapping,
 ) -> str:
-    """Copy all that the snapshot reads; the path of its manifest list."""
+    """Copy everything that the snapshot reads. Return the path of its manifest list."""
     origin = handoff_ledger(context.live_stores, context.root, request.table_uuid)
-    # Statistics name the snapshot that they were made for, inside the file too; the new one's are made anew.
+    # Statistics files contain the id of their snapshot. Those of the new snapshot must be computed again.
     metadata = replace(cold, statistics=())
     Transfer(
         runner=Runner(context.spark),

@@ -1,4 +1,4 @@
-"""Whether the live table can read a cold snapshot's files: partition specs, column types, name mapping."""
+"""Checks whether the live table can read a cold snapshot's files: partition specs, column types, name mapping."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from artemis_lifecycle.storage.stores import Stores
 def live_ids(
     context: RestoreContext, request: RestoreRequest, source: Snapshot, cold: TableMetadata, live: TableMetadata
 ) -> Ids:
-    """What the ids that the snapshot's files go by are in the live table. Raises RestoreFailed where it has no such
-    partition spec any more, or has another column in the place of one."""
+    """Return the live table's ids for the ids in the snapshot's files. Raises RestoreFailed if the table no longer has
+    such a partition spec, or has a different column in its place."""
 
     def refusal(what: str) -> RestoreFailed:
         return RestoreFailed(
@@ -38,7 +38,7 @@ def live_ids(
             table=request.table,
             path=live.metadata_location,
             untouched="the live table",
-            hint=f"read it where it is (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
+            hint=f"read it in place (lifecycle.read, artemis query … FOR VERSION AS OF {source.snapshot_id}) and "
             "insert what you need",
         )
 
@@ -58,12 +58,12 @@ def live_ids(
         fields = unreadable_fields(json.loads(then), json.loads(live.schemas[live.current_schema_id]))
         if fields:
             raise refusal(
-                f"The live table has columns of another type under the ids {', '.join(map(str, fields))}: the "
-                "snapshot's values cannot be read as those"
+                f"The live table's columns with the ids {', '.join(map(str, fields))} have another type: the "
+                "snapshot's values cannot be read with it"
             )
         _require_mapping(context, source, json.loads(then), cold, live, refusal)
     schemas = same_ids(cold.schemas, live.schemas, SCHEMAS)
-    # Whatever order a file is in, it may be called unsorted.
+    # Files in any order may be declared unsorted.
     return Ids(schemas, specs, AlwaysUnsorted())
 
 
@@ -75,7 +75,7 @@ def _require_mapping(
     live: TableMetadata,
     refusal: Callable[[str], RestoreFailed],
 ) -> None:
-    """Raise where a file of the snapshot has no field ids, and live's name mapping would read it otherwise."""
+    """Raise if a file of the snapshot has no field ids, and the live table's name mapping would read it differently."""
     read = set(field_ids(schema))
     then, now = (metadata.properties.get(NAME_MAPPING) for metadata in (cold, live))
     if joint(then, now, read, read) is not None:
@@ -90,7 +90,7 @@ def _require_mapping(
     if bare:
         raise refusal(
             f"{len(bare)} of the snapshot's files have no field ids (such as {bare[0]}), and the live table's "
-            f"{NAME_MAPPING} would read their columns otherwise than the snapshot did"
+            f"{NAME_MAPPING} would read their columns differently than the snapshot did"
         )
 
 

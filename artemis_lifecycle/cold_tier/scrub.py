@@ -1,8 +1,8 @@
-"""Reading the cold tier again in rotation, so that each copy is read once in a configured time. Belongs here: which
-copies are due, reading and comparing them. Does not belong: making one again (`repair`).
+"""Reads the cold tier again in rotation, so that each copy is read once per configured period. Belongs here: which
+copies are due, reading and comparing them. Does not belong here: repairing one (`repair`).
 
-Each copy has a place on a ring, by the hash of its path. A run reads from where the last one stopped to where time is,
-one day ahead: a run a day reads its share, and a run after a week of silence reads a week's.
+Each copy has a position on a ring, from the hash of its path. A run reads from the last run's end to the current
+position, one day ahead: a daily run reads its share, and a run after a week's pause reads a week's share.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _LOSSES_AGAIN = 1_000
 _PROBLEMS_SHOWN = 1_000
 
 Repair = Callable[[Sequence[PromisedCopy]], Mapping[str, str]]
-"""Makes lost copies again from live; by cold path, why one cannot be made."""
+"""Copies lost files from live again. Returns the error of each file that cannot be copied, by cold path."""
 
 
 @dataclass(frozen=True)
 class ScrubProblem:
-    """A copy that was not as recorded. `repaired`: it was made again from the live file `source`."""
+    """A copy that differed from its record. `repaired` means that it was copied from the live file `source` again."""
 
     path: str
     source: str
@@ -55,9 +55,9 @@ class ScrubProblem:
 class ColdScrub:
     """What one run of the rotation read and found. Sizes in bytes.
 
-    `archived_files` are in the deep archive and cannot be read: only their presence and size were checked. `repaired`
-    copies were made again from live; `lost` ones cannot be, and are nowhere else. `open_losses` counts all that are
-    lost, whichever run found them. The rotation began at `began_at`, and `share_done` (0 to 1) of it is read.
+    `archived_files` are in the deep archive and unreadable: only their presence and size were checked. `repaired`
+    copies were copied from live again. `lost` ones cannot be, and exist nowhere else. `open_losses` counts all lost
+    ones, of any run. The rotation began at `began_at`, and its share `share_done` (0 to 1) is done.
     """
 
     table: str
@@ -70,12 +70,12 @@ class ColdScrub:
     began_at: datetime | None = None
     share_done: float = 0.0
     problems: tuple[ScrubProblem, ...] = ()
-    """At most 1,000 of them; all are in Postgres."""
+    """At most 1,000 problems; Postgres has all of them."""
 
 
 @dataclass(frozen=True)
 class ScrubContext:
-    """What a scrub works with. `check` raises when the work has to stop; it is called before each batch."""
+    """What a scrub needs. `check` raises when the work has to stop; it is called before each batch."""
 
     spark: SparkSession
     cold_stores: Stores
@@ -101,10 +101,10 @@ class _Totals:
 
 
 def scrub(context: ScrubContext, every: timedelta, now: datetime, limit: int | None = None) -> ColdScrub:
-    """Read what is due of the table's copies (at most about `limit` files), and what was lost before, again.
+    """Read the due copies of the table (at most about `limit` files), and check earlier losses again.
 
-    A copy that is gone, cut or flipped is repaired, or recorded as lost. Resumes after a kill where the last whole
-    batch ended. Raises what `check` raises, and StorageError when a store does not answer.
+    A missing, truncated or corrupted copy is repaired, or recorded as lost. After a kill, another run resumes after the
+    last complete batch. Raises what `check` raises, and StorageError if a store does not answer.
     """
     state = rotation(context.scrubs.of_table(context.table_uuid), every, now)
     totals = _Totals()
@@ -121,7 +121,7 @@ def scrub(context: ScrubContext, every: timedelta, now: datetime, limit: int | N
         state = state.to(end, batch)
         _record(context, state, lost, found)
     if limit is None or read < limit:
-        # Nothing was due between the last file and where time is.
+        # No copy is between the last file and the current position.
         state = state.to(_target(state.began_at, every, now))
         _record(context, state, (), ())
     return ColdScrub(
@@ -154,7 +154,7 @@ class _Rotation:
 
 
 def rotation(record: ScrubRecord | None, every: timedelta, now: datetime) -> _Rotation:
-    """The rotation to go on with: the recorded one, or the next when that is over and its time has passed."""
+    """Return the rotation to continue: the recorded one, or the next if that is finished and its period is over."""
     if record is None:
         return _Rotation(now, 0)
     turns = (now - record.began_at) // every
@@ -164,7 +164,7 @@ def rotation(record: ScrubRecord | None, every: timedelta, now: datetime) -> _Ro
 
 
 def place_of(path: str) -> int:
-    """A copy's place on the ring."""
+    """Return a copy's position on the ring."""
     return hash_location(path) >> _SHIFT
 
 
@@ -173,7 +173,7 @@ def _target(began_at: datetime, every: timedelta, now: datetime) -> int:
 
 
 def _due(context: ScrubContext, first: int, end: int) -> Iterator[CopiedFile]:
-    """The recorded copies with a place from `first` to before `end`, in the order of their places."""
+    """Yield the recorded copies at positions from `first` to before `end`, in order of position."""
     if first >= end:
         return
     with context.runner.keeping() as keep:
@@ -197,7 +197,7 @@ def _once(copies: pa.Table) -> pa.Table:
 
 
 def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[list[CopiedFile], int]]:
-    """(copies, the place up to which all are read then). A batch ends where a place ends."""
+    """Yield (copies, position up to which everything is then read). A batch never splits a position."""
     batch: list[CopiedFile] = []
     size = read = 0
     last = -1
@@ -222,7 +222,7 @@ def _batches(due: Iterable[CopiedFile], limit: int | None) -> Iterator[tuple[lis
 
 
 def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
-    """Look at what was lost before: it may have been restored, or can be made again now."""
+    """Check earlier losses again: a file may have been restored, or may be copyable now."""
     losses: list[ColdLoss] = context.scrubs.losses(context.table_uuid, _LOSSES_AGAIN)
     known = context.ledger.among(context.runner, {loss.path for loss in losses})
     batch = [
@@ -249,7 +249,8 @@ def _again(context: ScrubContext, state: _Rotation, totals: _Totals) -> None:
 
 
 def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tuple[CopiedFile, str]], set[str]]:
-    """The copies that are not as recorded, with the reason, and the paths of those that cannot be read: archived."""
+    """Return the copies that differ from their record, with the reason, and the paths of archived ones, which cannot be
+    read."""
     by_path = {copy.destination: copy for copy in batch}
     request = partial(_check, recorded={path: (copy.size_in_bytes, copy.checksum) for path, copy in by_path.items()})
     schema = "path string, reason string, archived boolean"
@@ -259,7 +260,7 @@ def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tupl
 
 
 def _settle(context: ScrubContext, found: Sequence[tuple[CopiedFile, str]], totals: _Totals) -> list[Found]:
-    """Repair what is found; what cannot be."""
+    """Repair what was found. Return what cannot be repaired."""
     if not found:
         return []
     failed = context.repair([PromisedCopy.of(copy.source, copy.destination, copy) for copy, _ in found])
@@ -298,13 +299,13 @@ def _record(
 def _check(
     stores: Stores, path: str, *, recorded: Mapping[str, tuple[int, str | None]]
 ) -> tuple[str, str | None, bool]:
-    """The path, why the copy is not as recorded (None: it is), and whether it is archived."""
+    """Return the path, why the copy differs from its record (None if it does not), and whether it is archived."""
     size, checksum = recorded[path]
     head = stores.head(path)
     if head is None:
         return path, "the file is gone", False
     if head.size_in_bytes != size:
-        return path, f"the file has {head.size_in_bytes} bytes, and had {size}", False
+        return path, f"the file has {head.size_in_bytes} bytes, but had {size}", False
     state = stores.archive_state(path)
     if state is not None and not state.readable:
         return path, None, True
@@ -312,7 +313,7 @@ def _check(
         now = stores.checksum(path)
     except StorageError as error:
         if stores.head(path) is not None:
-            # A store that does not answer is not a loss: the rotation stays where it is.
+            # A store that does not answer is not a loss: the rotation does not advance.
             raise
         return path, error.what, False
-    return path, None if checksum in (now, None) else f"the file is {now}, and was {checksum}", False
+    return path, None if checksum in (now, None) else f"the file is {now}, but was {checksum}", False

@@ -1,7 +1,6 @@
-"""What a tag meant, and when: its history, which the newest cold table keeps as a property. Iceberg keeps only what a
-ref means now. Belongs here: continuing the history by what the live table's metadata files say. Does not belong: which
-tier has the snapshot that a tag meant.
-"""
+"""What a tag pointed to over time: its history, which the newest cold table keeps as a property. Iceberg keeps only a
+ref's current snapshot. Belongs here: continuing the history from the live table's metadata files. Does not belong here:
+which tier has the snapshot of a tag."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ from artemis_lifecycle.storage.stores import Stores
 _log = escaping.logger(__name__)
 
 TAGS = "artemis.tags"
-"""The newest cold table's property: a history, as JSON `[[name, snapshot-id, since-ms, until-ms or null], …]`."""
+"""A property of the newest cold table: a history, as JSON `[[name, snapshot-id, since-ms, until-ms or null], …]`."""
 
 Refs = Mapping[str, int]
-"""The snapshot of each ref but `main`."""
+"""The snapshot of each ref except `main`."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """From `since_ms` until before `until_ms` (None: still) the ref `name` meant that snapshot."""
+    """From `since_ms` until before `until_ms` (None: still), the ref `name` pointed to that snapshot."""
 
     name: str
     snapshot_id: int
@@ -35,7 +34,7 @@ class Meaning:
 
 
 def history_of(properties: Mapping[str, str] | None) -> tuple[Meaning, ...]:
-    """What a cold table's properties say. Raises UnreadableMetadata for a damaged history."""
+    """Return the history from a cold table's properties. Raises UnreadableMetadata if it is damaged."""
     text = (properties or {}).get(TAGS)
     try:
         return () if text is None else tuple(Meaning(*each) for each in json.loads(text))
@@ -52,8 +51,8 @@ def written(history: Sequence[Meaning]) -> str:
 
 
 def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs | None]]) -> tuple[Meaning, ...]:
-    """The history, continued by what the refs were from each of these instants on (epoch ms, in order of time); where
-    that is not known (None), no meaning goes on."""
+    """Return the history, continued by the refs as they were from each of these instants on (epoch ms, in time order).
+    If the refs are unknown (None), no period continues."""
     known = list(history)
     for at, told in states:
         refs: Refs = {} if told is None else told
@@ -70,13 +69,13 @@ def continued(history: Sequence[Meaning], states: Iterable[tuple[int, Refs | Non
 
 
 def last(history: Iterable[Meaning], name: str) -> int | None:
-    """The snapshot that a ref meant at its end, or means."""
+    """Return the snapshot that a ref points to, or pointed to at its end."""
     found = [each for each in history if each.name == name]
     return found[-1].snapshot_id if found else None
 
 
 def at(history: Iterable[Meaning], name: str, at_ms: int) -> int | None:
-    """The snapshot that a ref meant at an instant."""
+    """Return the snapshot that a ref pointed to at an instant."""
     found = [
         each
         for each in history
@@ -90,10 +89,9 @@ def refs_of(metadata: TableMetadata) -> dict[str, int]:
 
 
 def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterator[tuple[int, Refs | None]]:
-    """The refs as each metadata file of the table's log says that is from later than `after_ms`, the newest first, with
-    the instant from which on it was the table's; None where no file tells. A branch that the table still has is
-    given as it is now, because it moves with each commit.
-    """
+    """Yield the refs in each metadata file of the table's log after `after_ms`, newest first, with the instant from
+    which the file was current; None if the file is unreadable. A branch that still exists has its current snapshot,
+    because it moves with each commit."""
     branches = {name for name, ref in live.refs.items() if ref.is_branch}
     reached = after_ms == 0
     for entry in reversed(live.metadata_log):
@@ -103,8 +101,8 @@ def former_states(stores: Stores, live: TableMetadata, after_ms: int) -> Iterato
         try:
             then = read_table_metadata(stores, entry.metadata_file)
         except (UnreadableMetadata, StorageError) as error:
-            # Gone, or where this deployment cannot read: a table that was moved names files of its old place.
-            _log.info("What tags meant from %s on is not known: %s", entry.timestamp_ms, error.what)
+            # The file is gone, or its store is not accessible: a moved table lists files at its old place.
+            _log.info("The snapshots of tags from %s on are unknown: %s", entry.timestamp_ms, error.what)
             yield entry.timestamp_ms, None
             continue
         now = {name: live.refs[name].snapshot_id for name in branches if name in then.refs and name != MAIN_BRANCH}

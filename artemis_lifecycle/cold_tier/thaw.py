@@ -1,6 +1,5 @@
-"""Making archived snapshots readable again, for a while: which files that takes, asking the store for them, and seeing
-when they are there. Who may ask is written in Postgres (`operations/deep_archive`).
-"""
+"""Makes archived snapshots readable again for a while: which files that needs, requesting them from the store, and
+checking when they are readable. Requests and approvals are in Postgres (`operations/deep_archive`)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ _SAMPLE = 25
 
 @dataclass(frozen=True)
 class ThawedFiles:
-    """How far a thaw is. `readable_until` is the earliest end of all readable files; None where no store told one."""
+    """The state of a thaw. `readable_until` is the earliest end of all readable files; None if the store reports
+    none."""
 
     files: int
     readable: int
@@ -52,7 +52,7 @@ def seal_files(
     records: Stores,
     folder: str,
 ) -> tuple[int, int]:
-    """Write down under `folder` which files of these snapshots were moved to the archive; (files, bytes)."""
+    """Write under `folder` the list of these snapshots' files that were moved to the archive. Return (files, bytes)."""
     import pyarrow.compute as pc
 
     rules = view.index.rules
@@ -71,14 +71,14 @@ def seal_files(
 
 
 def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
-    """Ask the store for every file under `folder`. Asking again is harmless. Raises StorageError for the first file
-    that it will not thaw; MissingFile for one that is gone."""
+    """Request every file under `folder` from the store. Repeating a request is harmless. Raises StorageError for the
+    first file that the store does not thaw, and MissingFile for one that is gone."""
     request = partial(_ask, days=days, retrieval=retrieval)
     _run(spark, cold_stores, records, folder, request, "path string")
 
 
 def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
-    """How far every file under `folder` is. Raises StorageError for one that is gone."""
+    """Return the state of all files under `folder`. Raises StorageError for one that is gone."""
     schema = "readable boolean, thawing boolean, until timestamp"
     rows = _run(spark, cold_stores, records, folder, _state, schema)
     ends = [until for _, _, until in rows if until is not None]
@@ -91,14 +91,14 @@ def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str)
 
 
 def may_be_done(cold_stores: Stores, records: Stores, folder: str) -> bool:
-    """Whether the first files under `folder` are all readable: what is worth asking often, before `look`."""
+    """Return True if the first files under `folder` are all readable: a cheap check before `look`."""
     first = _first(records, folder, _SAMPLE)
     return all(readable for readable, _, _ in threaded(partial(_state, cold_stores), first, _SAMPLE))
 
 
 def end(cold_stores: Stores, records: Stores, folder: str, others: Collection[str]) -> None:
-    """Take away the readable copies of the files under `folder`, but for those that a thaw under one of `others` still
-    needs. On S3 that is the store's own business, at the end of the days."""
+    """Remove the readable copies of the files under `folder`, except those that a thaw under one of `others` still
+    needs. S3 does this itself at the end of a thaw."""
     needed = {path for other in others for batch in frame_batches(other, records) for path in _paths(batch)}
     for batch in frame_batches(folder, records):
         for path in _paths(batch):
@@ -120,7 +120,7 @@ def _first(records: Stores, folder: str, most: int) -> list[str]:
 def _run(
     spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, request: Request, schema: str
 ) -> list[tuple[Any, ...]]:
-    """The answers to `request` for every path under `folder`."""
+    """Return the answers to `request` for every path under `folder`."""
     runner = Runner(spark)
     batches = frame_batches(folder, records)
     return [row for batch in batches for row in each_file(runner, cold_stores, request, schema, _paths(batch))]
@@ -137,6 +137,6 @@ def _state(stores: Stores, path: str) -> tuple[bool, bool, datetime | None]:
         raise StorageError(
             "An archived file is gone",
             path=path,
-            hint="see who deleted it: no snapshot that reads it can be thawed",
+            hint="find out who deleted it: no snapshot that reads it can be thawed",
         )
     return state.readable, state.thawing, state.readable_until

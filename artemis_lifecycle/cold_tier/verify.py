@@ -1,4 +1,4 @@
-"""Reading the cold tier again: does what was copied still stand as it was verified. Changes nothing."""
+"""Reads the cold tier again to check whether copies still match their verified state. Changes nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DAMAGED = arrow_schema("destination string, reason string")
 
 @dataclass(frozen=True)
 class Verification:
-    """What a second look at cold files found. `damaged` are (cold path, reason), at most 1,000 of them."""
+    """The result of reading cold files again. `damaged` are (cold path, reason), at most 1,000."""
 
     checked_files: int
     checked_bytes: int
@@ -52,8 +52,8 @@ def cold_index(
     rules: LocationRules,
     root: str,
 ) -> IndexView:
-    """What the cold table reaches, by a manifest index in a folder of its own: the cold table has the live one's uuid,
-    and other files. Raises UnreadableMetadata."""
+    """Return what the cold table reaches, as a manifest index in a separate folder: the cold table has the live table's
+    uuid, but other files. Raises UnreadableMetadata."""
     return indexed(spark, cold_stores, metadata, rules, f"{root}/cold", files=root_stores)
 
 
@@ -67,8 +67,8 @@ def verify_copies(
     plan_id: str | None = None,
     share: float = 1.0,
 ) -> Verification:
-    """Read the cold files of a table (or of one plan; or a `share` of them, 0 to 1, the same ones each time) and
-    compare size and checksum with what was recorded when they were verified. `root_stores` reach `operations.root`."""
+    """Read the cold files of a table (or of one plan, or a `share` of them from 0 to 1, always the same ones) and
+    compare size and checksum with the verified record. `root_stores` can access `operations.root`."""
     runner, ledger = Runner(spark), handoff_ledger(root_stores, root, table_uuid)
     with runner.keeping() as keep:
         recorded = ledger.rows(runner, _CHECKED.names, plan_id)
@@ -99,18 +99,18 @@ def _damaged(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
 
 
 def _reason(stores: Stores, path: str, size: int, checksum: str | None) -> str | None:
-    """Why the copy, of which size and checksum were recorded, is damaged; None when it is whole."""
+    """Return why the copy, with the recorded size and checksum, is damaged; None if it is intact."""
     try:
         found = stores.head(path)
         if found is None:
             return "the file is gone"
         if found.size_in_bytes != size:
-            return f"the file has {found.size_in_bytes} bytes, and had {size}"
+            return f"the file has {found.size_in_bytes} bytes, but had {size}"
         state = stores.archive_state(path)
         if state is not None and not state.readable:
-            # Without a thaw only its presence and size can be checked.
+            # Without a thaw, only its presence and size can be checked.
             return None
         now = stores.checksum(path)
-        return None if now == checksum else f"the file is {now}, and was {checksum}"
+        return None if now == checksum else f"the file is {now}, but was {checksum}"
     except StorageError as error:
         return error.what

@@ -1,4 +1,4 @@
-"""What the formats of delete files share: what manifests must say of a rewritten file, field ids, errors."""
+"""What all formats of delete files share: the manifest's description of a rewritten file, field ids, errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from artemis_lifecycle.errors import HandoffFailed
 
 Mapped = Callable[[str], str]
-"""The cold path of a live path."""
+"""Returns the cold path of a live path."""
 
 DELETE_FILE_PATH = 2147483546
 DELETE_POS = 2147483545
@@ -20,9 +20,10 @@ DELETE_POS = 2147483545
 
 @dataclass(frozen=True)
 class RewrittenDelete:
-    """What manifests must say of a rewritten delete file. Paths are the least and greatest that its rows name.
+    """The manifest's description of a rewritten delete file. Paths are the least and greatest in its rows.
 
-    `split_offsets` None means that the manifest's own, if any, no longer apply; `column_sizes` are bytes by field id.
+    `split_offsets` None means that the manifest's offsets, if any, are no longer valid. `column_sizes` are bytes by
+    field id.
     """
 
     size_in_bytes: int
@@ -56,7 +57,7 @@ class RewrittenDelete:
 
 
 def order_changes(paths: Mapping[str, str]) -> bool:
-    """Return True if rows in the order of these live paths are not in the order of the cold ones."""
+    """Return True if rows sorted by these live paths are not sorted by the cold ones."""
     ordered = [cold for _, cold in sorted(paths.items())]
     return ordered != sorted(set(ordered))
 
@@ -69,7 +70,7 @@ def require_text(schema: pa.Schema, index: int, path: str) -> None:
 
 def unreadable_deletes(path: str, error: Exception) -> HandoffFailed:
     return HandoffFailed(
-        f"A position-delete file cannot be read whole: {error}",
+        f"A position-delete file cannot be read completely: {error}",
         path=path,
         untouched="the table and all its files",
         hint="restore the file, then run the handoff again",
@@ -78,7 +79,7 @@ def unreadable_deletes(path: str, error: Exception) -> HandoffFailed:
 
 def not_copied(what: str, path: str) -> HandoffFailed:
     return HandoffFailed(
-        f"{what} that is to be named in the cold tier was not copied",
+        f"{what} that the cold tier must reference was not copied",
         path=path,
         untouched="the table and all its files",
         hint="run the handoff again, which copies what is missing",

@@ -16,21 +16,21 @@ _FOOTER_COMPRESSED = 0x01
 def rewrite_deletion_vectors(
     data: bytes, path: str, mapped: Mapped, limits: ReadLimits = DEFAULT_LIMITS
 ) -> tuple[bytes, RewrittenDelete]:
-    """Map the paths of the data files that the blobs of the Puffin file at `path` belong to; the blobs stay.
+    """Map the paths of the data files to which the blobs of the Puffin file at `path` belong. The blobs do not change.
 
-    Raises HandoffFailed for a file whose frame is broken.
+    Raises HandoffFailed for a file with a broken structure.
     """
     try:
         start, footer = _puffin_footer(data, limits.allowance(path, len(data)))
         for blob in footer["blobs"]:
             if blob["offset"] < 4 or blob["length"] < 0 or blob["offset"] + blob["length"] > start:
-                raise ValueError("a blob lies outside the file's body")
+                raise ValueError("a blob is outside the file's body")
             properties = blob.get("properties", {})
             if "referenced-data-file" in properties:
                 properties["referenced-data-file"] = mapped(properties["referenced-data-file"])
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise HandoffFailed(
-            f"A file of deletion vectors cannot be read whole: {error!r:.200}",
+            f"A file of deletion vectors cannot be read completely: {error!r:.200}",
             path=path,
             untouched="the table and all its files",
             hint="restore the file, then run the handoff again",
@@ -42,17 +42,17 @@ def rewrite_deletion_vectors(
 
 
 def _puffin_footer(data: bytes, allowance: Allowance) -> tuple[int, dict[str, Any]]:
-    """Where the footer begins, and its payload."""
+    """Return where the footer begins, and its payload."""
     if len(data) < 20 or data[:4] != _PUFFIN or data[-4:] != _PUFFIN:
-        raise ValueError("it does not begin and end as a Puffin file")
+        raise ValueError("it does not have the magic bytes of a Puffin file")
     flags = data[-8:-4]
     size = int.from_bytes(data[-12:-8], "little")
     start = len(data) - 12 - size - 4
     if start < 4 or data[start : start + 4] != _PUFFIN:
-        raise ValueError("its footer does not begin where its end says")
+        raise ValueError("its footer has the wrong length")
     payload = data[start + 4 : len(data) - 12]
     if flags[0] & ~_FOOTER_COMPRESSED or any(flags[1:]):
-        raise ValueError(f"it has flags that the Puffin specification does not name ({flags.hex()})")
+        raise ValueError(f"it has flags that the Puffin specification does not define ({flags.hex()})")
     if flags[0] & _FOOTER_COMPRESSED:
         payload = allowance.undo("lz4", payload)
     footer = json.loads(payload)

@@ -22,8 +22,8 @@ from artemis_lifecycle.storage.orc import read_orc
 
 
 def rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimits) -> tuple[bytes, RewrittenDelete]:
-    """As for Parquet. Iceberg's column ids are attributes of ORC's types, which Arrow shows as metadata of its fields
-    and writes again. The file's own user metadata (`delete-type` and the like), which no reader needs, is lost."""
+    """Like the Parquet version. Iceberg's column ids are attributes of ORC's types, which Arrow reads and writes as
+    field metadata. The file's user metadata (such as `delete-type`), which no reader needs, is lost."""
     try:
         source = read_orc(data, path, limits)
     except StorageError as error:
@@ -45,6 +45,6 @@ def rewrite_orc_deletes(data: bytes, path: str, mapped: Mapped, limits: ReadLimi
     rewritten = out.getvalue()
     written = orc.ORCFile(io.BytesIO(rewritten))
     if written.nrows != table.num_rows or not pa.schema(list(written.schema)).equals(schema, check_metadata=True):
-        raise unreadable_deletes(path, ValueError("it reads back with other rows or other columns"))
+        raise unreadable_deletes(path, ValueError("it reads back with different rows or columns"))
     lower, upper = min(paths.values(), default=None), max(paths.values(), default=None)
     return rewritten, RewrittenDelete(len(rewritten), lower, upper)
