@@ -1,8 +1,8 @@
-"""That a table is in its catalog no more, under any name. Belongs here: looking for its uuid. Does not belong: whether
-its time is over.
+"""Checks that a table is no longer in its catalog under any name. Belongs here: searching for its uuid. Does not belong
+here: whether its retention is over.
 
-A table that was renamed, or registered again, has the same uuid and the same files: deleting them as a dropped table's
-would delete a living one.
+A table that was renamed or registered again has the same uuid and the same files. Deleting them as a dropped table's
+files would destroy an existing table.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class HasPointers(Protocol):
 
 
 def dropped_folder(root: str, table_uuid: str) -> str:
-    """What is kept of a dropped table: its last metadata file, and the receipt of its deletion."""
+    """Return the folder with a dropped table's last metadata file and the receipt of its deletion."""
     return f"{root}/dropped/{table_uuid}"
 
 
 def saved_metadata(root: str, known: KnownTable) -> str:
-    """Where a dropped table's last metadata file is saved."""
+    """Return where a dropped table's last metadata file is saved."""
     return f"{dropped_folder(root, known.table_uuid)}/{known.metadata_location.rpartition('/')[2]}"
 
 
 def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | UnreadableMetadata | StorageError]:
-    """The uuid that each of those metadata files says, or what stands against reading it."""
+    """Return the table uuid in each of those metadata files, or the error of reading it."""
 
     def read(location: str) -> str | UnreadableMetadata | StorageError:
         try:
@@ -50,10 +50,10 @@ def uuids_behind(stores: Stores, locations: Collection[str]) -> dict[str, str | 
 
 
 class Absence:
-    """Looks for the table with one uuid behind every pointer of its catalog; each metadata file is read once.
+    """Searches every pointer of the catalog for the table with one uuid. Reads each metadata file once.
 
-    `metadata` is the last that is known of the table. `known` are uuids by metadata file, where they are known already:
-    a metadata file never changes.
+    `metadata` is the last known metadata of the table. `known` has known uuids by metadata file, because metadata files
+    never change.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Absence:
         self.metadata = metadata
 
     def require(self) -> None:
-        """Raise StalePlan, naming it, when a table of the catalog has the uuid by now; UnreadableMetadata when one
-        cannot be read, and so may be the one."""
+        """Raise StalePlan with the table's name if a table of the catalog has the uuid; raise UnreadableMetadata if a
+        table cannot be read, because it may be the one."""
         pointers = self._catalog.pointers()
         unread = sorted({each.metadata_location for each in pointers.values()} - set(self._known))
         for location, uuid in uuids_behind(self._stores, unread).items():
@@ -92,9 +92,9 @@ class Absence:
                     f"The table that was dropped as {self._table} is in the catalog again, as {name}",
                     table=self._table,
                     untouched="all files that were not deleted before",
-                    hint="nothing: its files are a living table's again",
+                    hint="nothing to do: its files belong to an existing table again",
                 )
 
     def pointer(self) -> Pointer:
-        """What a catalog would say of the table: nothing. Raises NoSuchTable."""
+        """Raise NoSuchTable, because the catalog has no such table."""
         raise NoSuchTable(f"Table {self.metadata.table_uuid} was dropped", table=self._table, hint="nothing")

@@ -1,8 +1,8 @@
-"""Physical identity: whether two folders of this machine are one. A symbolic link, a bind mount, a second mount of one
-export and a disk that ignores case give one folder several names, and a location compares only names.
+"""Physical identity: whether two folders of this machine are the same. A symbolic link, a bind mount, a second mount of
+one export, or a case-insensitive disk gives one folder several names, but a location compares only names.
 
-On S3 the configured equalities stand for it (`orphans.equal_authorities`); access points and replicated buckets cannot
-be told apart from here.
+On S3, the configured equalities serve this purpose (`orphans.equal_authorities`). Access points and replicated buckets
+cannot be detected.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from artemis_lifecycle.storage.location import LocationRules, is_under, normaliz
 from artemis_lifecycle.storage.stores import is_local
 
 FolderKey = tuple[int, int]
-"""Device and inode. The device is 0 where no block device is behind it: a network file system that is mounted twice may
-have two numbers. Of such folders the inode alone decides, which can only keep more."""
+"""Device and inode. The device is 0 for file systems without a block device: a network file system that is mounted
+twice may have two numbers. For them, only the inode decides, which can only keep more files."""
 
 
 class Folders:
-    """Identities of local folders, each read once in the life of this object: make a new one for each decision.
+    """Identities of local folders, each read once by this object: create a new object for each decision.
 
-    A folder that does not exist, or is on another store, has none. Raises StorageError where it cannot be told.
+    A folder that does not exist, or is on another store, has no identity. Raises StorageError if it cannot be
+    determined.
     """
 
     def __init__(self, rules: LocationRules) -> None:
@@ -33,16 +34,16 @@ class Folders:
         self._above: dict[str, tuple[os.stat_result, ...]] = {}
 
     def key(self, folder: str) -> FolderKey | None:
-        """What tells a folder from others, behind all links."""
+        """Return the identity of a folder, with all links followed."""
         return _key(self._stat(folder))
 
     def are_one(self, one: str, other: str) -> bool:
-        """Whether two existing folders are one for certain: on one device, with one inode."""
+        """Return True if two existing folders are certainly the same: same device, same inode."""
         first, second = self._stat(one), self._stat(other)
         return first is not None and second is not None and os.path.samestat(first, second)
 
     def above(self, folder: str) -> frozenset[FolderKey | None]:
-        """What tells a folder and all folders around it, by its real path, from others."""
+        """Return the identities of a folder and all its parents, by its real path."""
         return frozenset(map(_key, self._ancestors(folder)))
 
     def _ancestors(self, folder: str) -> tuple[os.stat_result, ...]:
@@ -59,29 +60,29 @@ class Folders:
         return self._above[folder]
 
     def leads_into(self, folder: str, root: str) -> bool:
-        """Whether files of `folder` are below `root` for certain: on this machine no link on the way leads out of it,
-        whatever the names say."""
+        """Return True if files of `folder` are certainly below `root`: no link on the way leads out of it, whatever the
+        names are."""
         if self._local(folder) is None or self._local(root) is None:
             return is_under(f"{folder}/x", root, self._rules)
         top = self._stat(root)
         return top is not None and any(os.path.samestat(top, each) for each in self._ancestors(folder))
 
     def is_in(self, folder: str, root: str) -> bool:
-        """Whether files of `folder` are below `root`, by name or by what the names stand for."""
+        """Return True if files of `folder` are below `root`, by name or by identity."""
         if is_under(f"{folder}/x", root, self._rules):
             return True
         key = self.key(root)
         return key is not None and key in self.above(folder)
 
     def overlap(self, one: str, other: str) -> bool:
-        """Whether two folders are equal or nested, by name or by what the names stand for."""
+        """Return True if two folders are equal or nested, by name or by identity."""
         if overlap(one, other, self._rules):
             return True
         first, second = self.key(one), self.key(other)
         return (first is not None and first in self.above(other)) or (second is not None and second in self.above(one))
 
     def links(self, folder: str) -> Iterator[tuple[str, str]]:
-        """The symbolic links in a folder: the location of each, and the path that is behind it."""
+        """Yield the symbolic links in a folder: the location of each, and its target path."""
         path = self._local(folder)
         if path is None:
             return
@@ -106,7 +107,7 @@ class Folders:
         try:
             return local_path(normalize(folder, self._rules))
         except StorageError:
-            return None  # On another host, or no path at all.
+            return None  # On another host, or not a path.
 
     def _read(self, path: str | None, folder: str) -> os.stat_result | None:
         if path is None:
@@ -125,7 +126,7 @@ def _key(found: os.stat_result | None) -> FolderKey | None:
 
 def _untold(folder: str, error: OSError) -> StorageError:
     return StorageError(
-        f"Whether this folder is another one under a second name cannot be told: {error.strerror or error}",
+        f"The identity of this folder cannot be determined: {error.strerror or error}",
         path=folder,
         untouched="all files that were not deleted before",
         hint="fix access to the folder, then rerun",
@@ -133,8 +134,8 @@ def _untold(folder: str, error: OSError) -> StorageError:
 
 
 class Aliases:
-    """Other names of folders, among the `known` ones, and of files that links there lead to (`links`: each known folder
-    is listed for that)."""
+    """Other names of folders, among the `known` ones, and of files to which links there point (`links`: list each known
+    folder for links)."""
 
     def __init__(self, folders: Folders, known: Iterable[str], *, links: bool = False) -> None:
         self._folders = folders
@@ -161,12 +162,12 @@ class Aliases:
         return found
 
     def linked(self, folder: str) -> Mapping[str, list[str]]:
-        """The names of files in `folder` that links lead to, with the locations of these."""
+        """Return the names of files in `folder` to which links point, with the locations of the links."""
         key = self._folders.key(folder) if self._by_target else None
         return {} if key is None else self._by_target.get(key, {})
 
     def of(self, folder: str) -> list[tuple[str, bool]]:
-        """Other known names of `folder`. True: the names stand for one folder; False: they may, so that each file must
+        """Return other known names of `folder`. True: they are the same folder. False: they may be, so each file must
         be compared (`may_be_same_file`)."""
         key = self._folders.key(folder)
         if key is None:
@@ -175,7 +176,7 @@ class Aliases:
 
 
 def may_be_same_file(one: str, other: str) -> bool:
-    """Whether two local paths look like one file on two mounts: inode and size are equal."""
+    """Return True if two local paths look like the same file on two mounts: inode and size are equal."""
     try:
         first, second = os.stat(local_path(one)), os.stat(local_path(other))
     except (OSError, StorageError):

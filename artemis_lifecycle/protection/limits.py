@@ -1,4 +1,4 @@
-"""Limits that stand before a job: grace, size, the quiet window. Pure: time and counts come in as arguments."""
+"""Limits before a job: grace, size, the quiet window. Pure: time and counts are arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_grace_over(
 ) -> None:
     """Raise GraceNotOver while a committed plan's grace runs.
 
-    `clock_now` is Postgres' clock. `now` can make it later and never earlier: of the two the older one counts.
+    `clock_now` is the Postgres clock. `now` can only make the time earlier: the earlier of the two counts.
     """
     if now is not None and now.tzinfo is None:
         raise NaiveDatetime(
@@ -27,15 +27,16 @@ def require_grace_over(
             f"The grace of plan {plan_id} runs until {due_at.isoformat()}, and it is {instant.isoformat()}",
             table=table,
             untouched="all files of the plan",
-            hint="delete then; what deletes on a schedule finds the plan by itself",
+            hint="delete after that time; scheduled deletions find the plan automatically",
         )
 
 
 @dataclass(frozen=True)
 class Amount:
-    """How much a deletion takes, and of how much: files and bytes (None where that is unknown).
+    """How much a deletion removes, and out of how much: files and bytes (None if unknown).
 
-    `left_files` are the current snapshot's files by the manifest index, `current_files` by what its writer recorded.
+    `left_files` are the files that remain in the current snapshot by the manifest index; `current_files` is the number
+    that its writer recorded.
     """
 
     files: int
@@ -55,9 +56,9 @@ def require_approval(
     approved_by: str | None,
     max_share: float | None = None,
 ) -> None:
-    """Raise ApprovalNeeded when a job is larger than `limits` let through without a person.
+    """Raise ApprovalNeeded if a job is larger than `limits` allow without a person.
 
-    `max_share` is that of an orphan scan, in files or bytes (`orphans.max_share`).
+    `max_share` is the limit of an orphan scan, in files or bytes (`orphans.max_share`).
     """
     if approved_by is not None:
         return
@@ -77,7 +78,7 @@ def require_approval(
                 f"{files:,} of {amount.files_in_table:,} files are {files / amount.files_in_table:.1%}, "
                 f"more than {name} {share:.1%}"
             )
-        # The sizes in an external listing may mean nothing.
+        # The sizes in an external listing may be meaningless.
         elif amount.bytes_in_table is not None and amount.bytes_in_table > 0 and size / amount.bytes_in_table > share:
             reasons.append(
                 f"{size:,} of {amount.bytes_in_table:,} bytes are {size / amount.bytes_in_table:.1%}, "
@@ -99,7 +100,7 @@ def require_approval(
 
 
 def in_quiet_window(window: QuietWindow, now: datetime) -> bool:
-    """Whether `now` is inside the daily window, in the window's own time zone; equal ends mean the whole day."""
+    """Return True if `now` is inside the daily window, in the window's time zone. Equal ends mean the whole day."""
     local = now.astimezone(ZoneInfo(window.timezone)).strftime("%H:%M")
     if window.start == window.end:
         return True

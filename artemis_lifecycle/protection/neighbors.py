@@ -1,5 +1,5 @@
-"""The other tables around one: those that the catalog has, by where they are and where they read, and those that it
-lost and whose files are still kept.
+"""The other tables around a table: those in the catalog, by their locations and the folders that they read, and dropped
+tables whose files are still kept.
 
 Two tables that shared or nested a location deleted each other's files (iceberg 4265, 12278; nessie 12363).
 """
@@ -26,18 +26,18 @@ from artemis_lifecycle.storage.threads import threaded
 
 _READERS = 8
 _QUICK = 1.0
-"""Seconds. A look around that takes no longer is made before every piece of a deletion; of others, one in ten of its
-lengths."""
+"""Seconds. If a survey of other tables takes no longer, it runs before every piece of a deletion; otherwise it may take
+one tenth of the time."""
 
 _log = escaping.logger(__name__)
 
 
 @dataclass(frozen=True)
 class Neighbor:
-    """Another table, by what its metadata says of locations. `dropped`: the catalog has it no more.
+    """Another table, with the locations from its metadata. `dropped` means that the catalog no longer has it.
 
-    When its metadata cannot be read, `problem` says why and `locations` are guessed from where its metadata file is. Of
-    a dropped table that is no problem: what is left stays in its place (`is_readable` False).
+    If its metadata cannot be read, `problem` says why, and `locations` are guessed from the path of its metadata file.
+    For a dropped table that is no problem: its remaining files stay (`is_readable` False).
     """
 
     table: str
@@ -51,14 +51,14 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class _LastKnown:
-    """The pointer of a table that was dropped."""
+    """The pointer of a dropped table."""
 
     metadata_location: str
     previous_metadata_location: str | None = None
 
 
 def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: Folders) -> tuple[str, ...]:
-    """The locations of other tables that equal one of `ours` or lie inside it."""
+    """Return the locations of other tables that equal one of `ours` or are inside it."""
     return tuple(
         theirs
         for other in others
@@ -69,15 +69,15 @@ def nested_locations(others: Iterable[Neighbor], ours: Sequence[str], folders: F
 
 class Neighbors:
     """The other tables of one catalog: those whose locations touch a table's, those that read from there wherever they
-    are themselves (add_files, clones), and those that were dropped and still have files there.
+    are (add_files, clones), and dropped tables with files there.
 
-    `overlapping` finds new names at each call; `look_around` where all others read, which takes longer.
+    `overlapping` finds new names at each call. `look_around` finds where all others read, which takes longer.
     """
 
     def __init__(self, context: DeletionContext, table_uuid: str) -> None:
         self._context = context
         self._table_uuid = table_uuid
-        # The name of a dropped table may be another table's by now.
+        # The name of a dropped table may now belong to another table.
         self._table = context.table if context.dropped is None else None
         self._reached = ReachedFolders(
             context.spark, context.stores, context.root, context.rules_of, context.root_stores
@@ -90,11 +90,11 @@ class Neighbors:
         self._rested_until = float("-inf")
 
     def overlapping(self, locations: Sequence[str]) -> tuple[Neighbor, ...]:
-        """Tables whose locations touch `locations`, readable or not, and tables that read there, by name. A table is
-        read once in the life of this object, and again when `look_around` saw it change."""
+        """Return the tables whose locations touch `locations`, readable or not, and the tables that read there, by
+        name. Each table is read once by this object, and again after `look_around` saw a change."""
         names = [name for name in self._context.catalog.tables() if name != self._table]
         if self._looked_at and any(name not in self._looked_at and name not in RESULT_TABLES for name in names):
-            # A new name may be a table that was renamed, and reads here as before.
+            # A new name may be a renamed table, which reads here as before.
             self._rested_until = float("-inf")
             self.look_around()
         self._known = {name: self._known[name] for name in names if name in self._known}
@@ -106,10 +106,10 @@ class Neighbors:
         return tuple(other for other in found if self._touches(other, locations, folders))
 
     def look_around(self) -> None:
-        """Find out where all other tables of the catalog read, as of their pointers now; reads what they have committed
-        since the last time. A table that cannot be read counts with what was last known of it.
+        """Find out where all other tables of the catalog read, by their current pointers. Reads commits since the last
+        call. For an unreadable table, its last known state counts.
 
-        Where a catalog needs its time for that, looking takes a tenth of the time at most: calls in between do nothing.
+        For a slow catalog, this takes at most one tenth of the time: calls in between do nothing.
         """
         began = time.monotonic()
         if began < self._rested_until:
@@ -118,7 +118,7 @@ class Neighbors:
         pointers = {
             name: pointer
             for name, pointer in there.items()
-            # Our own results are no clones of anybody's.
+            # This project's result tables are not clones of other tables.
             if name != self._table and name not in RESULT_TABLES
         }
         now = {name: pointer.metadata_location for name, pointer in pointers.items()}
@@ -127,7 +127,7 @@ class Neighbors:
         self._known.update(zip(changed, threaded(self._read, changed, _READERS), strict=True))
         self._looked_at = now
         lost = {other.table: _LastKnown(other.metadata_location) for other in self._dropped()}
-        # What a table has expired, its metadata no longer reads, and its plan still needs.
+        # After an expiration, a table's metadata no longer reads the files, but its plan still needs them.
         holding = self._context.operations.plans.holding() if self._context.cold is None else []
         others = [plan for plan in holding if plan.table_uuid != self._table_uuid]
         plans = {f"plan {plan.plan_id}": plan for plan in others}
@@ -135,12 +135,12 @@ class Neighbors:
         for name, plan in plans.items():
             self._planned.setdefault(plan.table_uuid, []).append(name)
         lists = {name: plan.files_location for name, plan in plans.items()}
-        # What is listed without a pointer stays known as it was.
+        # A listed table without a pointer keeps its last known state.
         listed = {*there, *self._context.catalog.tables()}
         problems = self._reached.look({**pointers, **lost}, listed, lists)
         for name, problem in problems.items():
-            _log.warning("Where %s reads is not known as of now: %s", name, problem)
-        # Of a table that could never be read, every file here may be one that it reads.
+            _log.warning("The folders that %s reads are currently unknown: %s", name, problem)
+        # A table that was never readable may read any file here.
         tables = {**{name: name for name in pointers}, **{name: plan.table for name, plan in plans.items()}}
         self._unread = {
             name: problem
@@ -151,22 +151,22 @@ class Neighbors:
         self._rested_until = began + (10 * took if took > _QUICK else 0)
 
     def entry(self, other: Neighbor) -> Pointer:
-        """The catalog's own entry of a neighbor, read now."""
+        """Read the catalog's current entry of a neighbor."""
         return _LastKnown(other.metadata_location) if other.dropped else self._context.catalog.entry(other.table)
 
     def reads(self, other: Neighbor) -> tuple[str, ...]:
-        """The folders that a neighbor and its open plans read, as far as is known."""
+        """Return the folders that a neighbor and its open plans read, as far as known."""
         names = [other.table, *self._planned.get(other.table_uuid or "", ())]
         return tuple(folder for name in names for folder in self._reached.of(name))
 
     def unread(self) -> Mapping[str, str]:
-        """Tables whose files are unknown, each with the error that prevents reading it."""
+        """Return the tables whose folders are unknown, with the reason."""
         return self._unread
 
     def _touches(self, other: Neighbor, locations: Sequence[str], folders: Folders) -> bool:
         reads = self.reads(other)
         if other.problem is not None and not is_addressable(other.table):
-            # Named `..`, it is around all tables by its path alone: no reason to stop what lies in their own places.
+            # With a location `..`, its path surrounds all tables. That must not block files in their own places.
             inside = any(folders.is_in(one, another) for one in other.locations for another in locations)
             return inside or any(folders.overlap(one, another) for one in reads for another in locations)
         if not other.metadata_location:
@@ -175,23 +175,23 @@ class Neighbors:
         return any(folders.overlap(one, another) for one in theirs for another in locations)
 
     def _is_isolated(self, table: str) -> bool:
-        """Whether a table that could never be read counts in its own place only."""
+        """Return True if a table that was never readable counts only in its own place."""
         return self._context.isolated(table) or not is_addressable(table)
 
     def _read(self, name: str) -> Neighbor | None:
         context = self._context
         try:
             entry = context.catalog.entry(name)
-        except BadInput as error:  # NoSuchTable among them; or the name is none by which the catalog is asked.
+        except BadInput as error:  # Includes NoSuchTable; or the catalog rejects the name.
             if name not in context.catalog.tables():
-                return None  # Dropped between the two questions: it has no entry that a reader could follow.
-            # Where it reads is not known, so it may read anywhere.
-            return Neighbor(name, None, "", (), f"the catalog lists it, and cannot load it: {error.what}")
+                return None  # Dropped between the two calls: it has no entry that a reader could follow.
+            # It is unknown where it reads, so it may read anywhere.
+            return Neighbor(name, None, "", (), f"the catalog lists it, but cannot load it: {error.what}")
         try:
             metadata = read_table_metadata(context.stores, entry.metadata_location)
         except (UnreadableMetadata, StorageError) as error:
             return Neighbor(name, None, entry.metadata_location, self._guess(entry.metadata_location), str(error))
-        # Its metadata file need not be at its location: a table can be registered from any file.
+        # Its metadata file may be outside its location: a table can be registered from any file.
         place = parent(normalize(entry.metadata_location, context.rules))
         locations = outermost((*own_locations(metadata, context.rules), place))
         return Neighbor(name, metadata.table_uuid, entry.metadata_location, locations)
@@ -199,7 +199,8 @@ class Neighbors:
     # --- tables that were dropped -----------------------------------------------------------------------------------
 
     def _dropped(self) -> list[Neighbor]:
-        """What the catalog is known to have had and has no more, under any name; named as no table can be."""
+        """Return tables that the catalog had and no longer has under any name. Their names are impossible as table
+        names."""
         context = self._context
         present = {other.table_uuid for other in self._known.values() if other is not None} | {self._table_uuid}
         found = []
@@ -219,7 +220,7 @@ class Neighbors:
             )
             holds = context.operations.holds.active(known.table_uuid) if place is None else ()
             if place is None and not holds:
-                continue  # Purged: nothing is left by which anybody could bring it back.
+                continue  # Purged: nothing is left from which it could be restored.
             is_readable = True
             try:
                 metadata = read_table_metadata(context.stores, place or known.metadata_location)
@@ -227,7 +228,7 @@ class Neighbors:
             except (UnreadableMetadata, StorageError):
                 locations, is_readable = self._guess(known.metadata_location), False
             name = f"dropped table {known.table} ({known.table_uuid})"
-            problem = f"it was purged, and is on hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
+            problem = f"it was purged, but has hold {holds[0].hold_id} of {holds[0].owner}" if holds else None
             other = Neighbor(
                 name,
                 known.table_uuid,
@@ -237,12 +238,12 @@ class Neighbors:
                 dropped=True,
                 is_readable=is_readable,
             )
-            # Its last metadata file never changes; whether it is still lost is asked each time.
+            # Its last metadata file never changes; whether it is still dropped is checked each time.
             self._lost[known.table_uuid] = (known, other)
             found.append(other)
         return found
 
     def _guess(self, metadata_location: str) -> tuple[str, ...]:
         folder = parent(normalize(metadata_location, self._context.rules))
-        # <table>/metadata/<file>: by the layout that every writer uses unless it is told otherwise.
+        # <table>/metadata/<file>: the default layout of every writer.
         return outermost((folder, parent(folder)) if folder.endswith("/metadata") else (folder,))

@@ -1,6 +1,5 @@
-"""Whose file is it. Belongs here: the locations that a table has and had. Does not belong: other tables
-(`neighbors.py`).
-"""
+"""Which table owns a file. Belongs here: the current and former locations of a table. Does not belong here: other
+tables (`neighbors.py`)."""
 
 from __future__ import annotations
 
@@ -23,31 +22,31 @@ LOCATION_PROPERTIES = (
     "write.object-storage.path",
     "write.folder-storage.path",
 )
-"""Table properties that move files out of the table's location (Iceberg's TableProperties)."""
+"""Table properties that place files outside the table's location (Iceberg's TableProperties)."""
 
 METADATA_PROPERTY = "write.metadata.path"
 
-# Hadoop's local file system writes `.<name>.crc` beside every file.
+# Hadoop's local file system writes `.<name>.crc` next to every file.
 _SIDECAR = re.compile(r"/\.([^/]+)\.crc\Z")
 
 
 def own_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
-    """The locations (normal form, none inside another) whose files a table may call its own.
+    """Return the locations (normal form, none inside another) whose files belong to a table.
 
-    The root of a file system or of a bucket owns nothing: everything would be the table's.
+    The root of a file system or of a bucket owns nothing; otherwise everything would belong to the table.
     """
     return outermost(_trimmed(normalize(location, rules)) for location in spelled_locations(metadata))
 
 
 def spelled_locations(metadata: TableMetadata) -> tuple[str, ...]:
-    """The table's locations as its metadata spells them, also those that lie in another."""
+    """Return the table's locations in its metadata's spelling, including nested ones."""
     moved = (metadata.properties.get(key) for key in LOCATION_PROPERTIES)
     return tuple(dict.fromkeys((metadata.location, *(location for location in moved if location))))
 
 
 def former_locations(stores: Stores, metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
-    """Locations that the metadata log shows the table to have had. A metadata file stands below its table's location,
-    so one file is read for each other folder in the log; one that is gone or unreadable shows nothing."""
+    """Return former locations from the metadata log. A metadata file is below its table's location, so one file is read
+    for each other folder in the log. Missing or unreadable files are skipped."""
     current = metadata_locations(metadata, rules)
     newest: dict[str, str] = {}
     for entry in metadata.metadata_log:
@@ -66,10 +65,10 @@ def former_locations(stores: Stores, metadata: TableMetadata, rules: LocationRul
 
 
 def require_collectable(metadata: TableMetadata, table: str) -> None:
-    """Raise GarbageCollectionDisabled where the table says `gc.enabled=false`: none of its files may be deleted."""
+    """Raise GarbageCollectionDisabled if the table has `gc.enabled=false`: none of its files may be deleted."""
     if not metadata.gc_enabled:
         raise GarbageCollectionDisabled(
-            "The table says gc.enabled=false: other tables may own its files",
+            "The table has gc.enabled=false: other tables may own its files",
             table=table,
             path=metadata.metadata_location,
             untouched="all files that were not deleted before",
@@ -78,7 +77,7 @@ def require_collectable(metadata: TableMetadata, table: str) -> None:
 
 
 def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
-    """Where the table's writers put metadata files, manifest lists and manifests."""
+    """Return where the table's writers put metadata files, manifest lists and manifests."""
     named = metadata.properties.get(METADATA_PROPERTY)
     roots = {normalize(f"{metadata.location.rstrip('/')}/metadata", rules)}
     if named:
@@ -87,27 +86,27 @@ def metadata_locations(metadata: TableMetadata, rules: LocationRules) -> tuple[s
 
 
 def subject(path: str) -> str:
-    """The file that a path is about: for Hadoop's local checksum file `.<name>.crc`, the file beside it.
+    """Return the file to which a path belongs: for Hadoop's local checksum file `.<name>.crc`, the file next to it.
 
-    The two live and go together: a checksum file that outlives its file makes Hadoop refuse another of that name.
+    Both must be deleted together: if a checksum file outlives its file, Hadoop refuses another file with that name.
     """
     return _SIDECAR.sub(r"/\1", path) if path.endswith(".crc") else path
 
 
 def subject_array(paths: pa.Array) -> pa.Array:
-    """`subject` of an Arrow array of strings."""
+    """`subject` for an Arrow array of strings."""
     if not pc.any(pc.ends_with(paths, ".crc")).as_py():
         return paths
     return pc.replace_substring_regex(paths, r"/\.([^/]+)\.crc\z", r"/\1")
 
 
 def sidecar_array(paths: pa.Array) -> pa.Array:
-    """Where Hadoop's local file system keeps the checksums of files."""
+    """Return where Hadoop's local file system stores the checksums of files."""
     return pc.replace_substring_regex(paths, r"/([^/]*)\z", r"/.\1.crc")
 
 
 def outermost(roots: Iterable[str]) -> tuple[str, ...]:
-    """Those of `roots` that lie in no other of them, file system and bucket roots left out."""
+    """Return those of `roots` that are inside no other one, without file system and bucket roots."""
     usable = sorted({root for root in roots if not is_root(root)}, key=len)
     kept: list[str] = []
     for root in usable:
@@ -117,18 +116,18 @@ def outermost(roots: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_root(location: str) -> bool:
-    """Whether a location is a whole file system or bucket."""
+    """Return True if a location is a whole file system or bucket."""
     return not location.partition("://")[2].partition("/")[2].strip("/")
 
 
 def owned(
     path: str, roots: Sequence[str], rules: LocationRules, links: dict[tuple[str, str], bool] | None = None
 ) -> bool:
-    """Whether a file is below one of `roots` and its path spells its way there plainly.
+    """Return True if a file is below one of `roots` and its path is unambiguous.
 
-    A path with `.` or `..` in it, one that ends in a slash, one that leads through a symbolic link or one that engines
-    read differently has no owner: a delete would hit another file than the text names. `links` remembers, for the
-    length of one check, which folders are reached through a link: most files of a check share theirs.
+    A path belongs to no table if it contains `.` or `..`, ends in a slash, leads through a symbolic link, or is read
+    differently by different engines: a delete might hit another file than the text says. `links` caches, for one check,
+    which folders are reached through a link, because most files share theirs.
     """
     segments = path.split("/")
     if segments[-1] == "" or any(segment in (".", "..") for segment in segments) or ambiguity(path, rules) is not None:

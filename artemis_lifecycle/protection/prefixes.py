@@ -1,6 +1,5 @@
-"""Where a writer's declared prefix is. Belongs here: the one reading of a heartbeat's `prefix`, for who writes it down
-and for who protects by it. Does not belong: which heartbeats are alive.
-"""
+"""Where a writer's declared prefix is. Belongs here: the only interpretation of a heartbeat's `prefix`, both for
+recording it and for protecting by it. Does not belong here: which heartbeats are alive."""
 
 from __future__ import annotations
 
@@ -13,11 +12,12 @@ _HASHED = "write.object-storage.enabled"
 
 
 def prefix_locations(prefix: str, metadata: TableMetadata, rules: LocationRules) -> tuple[str, ...]:
-    """The folders (normal form) that a prefix protects: itself, or, where it is relative, that folder in each location
-    of the table. Empty when it says nothing of where the table's files go: then the whole table is to be protected.
+    """Return the folders (normal form) that a prefix protects: the prefix, or, if it is relative, that folder in each
+    location of the table. The result is empty if the prefix does not say where the table's files go; then the whole
+    table must be protected.
 
-    That is so of a folder that touches no location of the table (a typo, a location of before), of one with `.` or `..`
-    in it, and where Iceberg puts a hash between the location and the rest of a path.
+    That is the case for a folder that touches no location of the table (a typo, a former location), for one with `.` or
+    `..`, and where Iceberg puts a hash between the location and the rest of a path.
     """
     segments = prefix.split("/")
     if not prefix.strip("/") or "." in segments or ".." in segments or _is_hashed(metadata):
@@ -30,15 +30,14 @@ def prefix_locations(prefix: str, metadata: TableMetadata, rules: LocationRules)
 
 
 def require_prefix(prefix: str, metadata: TableMetadata, table: str, rules: LocationRules) -> None:
-    """Raise BadInput, naming the table's locations, for a prefix that is in none of them: it would be a typo."""
+    """Raise BadInput with the table's locations for a prefix that is in none of them, because it is probably a typo."""
     if prefix_locations(prefix, metadata, rules) or (prefix.strip("/") and _is_hashed(metadata)):
         return
     raise BadInput(
         f"The prefix {prefix!r} is in no location of the table ({', '.join(spelled_locations(metadata))})",
         table=table,
         untouched="everything: no heartbeat was begun",
-        hint="name a folder in one of them, or one relative to them; or leave the prefix out, which protects the whole "
-        "table",
+        hint="use a folder in one of them, or one relative to them; or omit the prefix, which protects the whole table",
     )
 
 

@@ -1,16 +1,16 @@
-"""Whether files may be deleted, and why not: the one answer that every deletion asks for.
+"""Whether files may be deleted, and why not: every deletion uses this answer.
 
 Sources are read in this order, each as late as possible: holds, heartbeats, the catalog's pointers (the table's own,
-then every other table's that is or reads here, dropped ones too), open plans, scans and undeletes of all of these,
-folders of this machine by their identity, names, archived copies. A writer that stops between two reads has committed
-before the pointer is read, or is seen by its heartbeat.
+then those of all tables that are or read here, including dropped ones), open plans, scans and undeletes of all of
+these, folders of this machine by their identity, names, archived copies. A writer that stops between two reads has
+committed before the pointer is read, or is seen by its heartbeat.
 
-Nothing here trusts the plan, an asset or a cached table. A job's files are held against all that any snapshot of the
-current metadata reaches, hash by hash in the manifest index; after that against what a moved pointer brought. What
-cannot be read stops the deletion.
+Nothing here trusts the plan, an asset or a cached table. A job's files are compared with everything that any snapshot
+of the current metadata reaches, by hash in the manifest index. Later, they are compared with what a moved pointer
+added. Anything unreadable stops the deletion.
 
-What stays open is the moment between reading the pointer and the store's delete call. A writer that commits a reference
-to a doomed file inside it, without a heartbeat, a hold or a restore (which wait for the table's lock), loses that file.
+One gap remains: between reading the pointer and the store's delete call. If a writer commits a reference to a doomed
+file in that moment, without a heartbeat, a hold or a restore (which wait for the table's lock), it loses that file.
 """
 
 from __future__ import annotations
@@ -66,37 +66,37 @@ from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores, is_local
 
 OPEN_PLAN = "open_plan"
-"""An expiration plan holds the file: it waits for its handoff, its commit, its grace or its deletion."""
+"""An open expiration plan needs the file: it waits for its handoff, commit, grace or deletion."""
 
 ATTEMPT = "commit_attempt"
-"""A metadata file written on top of the pointer, which may be the next commit or a lost one, reaches the file."""
+"""The file is reached by a metadata file on top of the pointer, which may be the next commit or a lost one."""
 
 OPEN_SCAN = "open_scan"
-"""Another scan of the table is being deleted, and names the file."""
+"""Another scan of the table lists the file and is being deleted."""
 
 UNDELETED = "undeleted"
-"""The file was brought back from quarantine, and the undelete is not closed."""
+"""The file was restored from quarantine, and the undelete is not closed."""
 
 PREFIX_MISMATCH = "prefix_mismatch"
 """A reachable file has the same path under another scheme or authority."""
 
 COPY_MISSING = "copy_missing"
-"""The file is the last copy: its archived one is promised, and not in the cold tier now."""
+"""The file is the last copy: its required archived copy is missing from the cold tier."""
 
 TOO_YOUNG = "too_young"
-"""Younger than `min_age`, or a metadata file outside the log younger than the retention window."""
+"""Younger than `min_age`; or a metadata file outside the log, younger than the retention window."""
 
 UNKNOWN_AGE = "unknown_age"
-"""The listing does not tell when the file was last modified."""
+"""The listing does not have the file's modification time."""
 
 WAITING = frozenset({IN_FLIGHT, HELD, OPEN_PLAN, OPEN_SCAN, COPY_MISSING})
-"""Reasons that end by themselves, or by an action of another: an expired file that stays for one of them is tried
+"""Reasons that end by themselves or by a person's action. An expired file that is kept for one of them is tried
 again."""
 
 _FULL_LOOKS = 4
 
 Considered = Callable[[], "Iterable[pa.Array]"]
-"""Gives the paths of all files of a deletion, anew at each call."""
+"""Returns the paths of all files of a deletion, read again at each call."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class Ages:
 
 @dataclass(frozen=True)
 class ProtectedFiles:
-    """The answer as of one read of all sources, for the files that were considered. Picklable.
+    """The answer from one read of all sources, for the considered files. Picklable.
 
-    `known` are reasons with the sorted location hashes of the files that stay for them, the strongest first; `twins`
-    the hashes of those with a reachable twin under another scheme or authority.
+    `known` has reasons with the sorted location hashes of the files that they keep, strongest first. `twins` are the
+    hashes of files with a reachable twin under another scheme or authority.
     """
 
     known: tuple[tuple[str, NDArray[np.uint64]], ...]
@@ -121,8 +121,8 @@ class ProtectedFiles:
     ages: Ages | None = None
 
     def reasons(self, files: pa.Table | pa.RecordBatch) -> dict[int, str]:
-        """The rows of `files` (path; with `ages` also kind and last_modified) that stay, each with its reason. Of
-        several reasons the first in the order of docs/protection.md is given."""
+        """Return the rows of `files` (path; with `ages` also kind and last_modified) that are kept, each with its
+        reason. If there are several reasons, the first in the order of docs/protection.md counts."""
         column = files.column("path")
         paths = column.combine_chunks() if hasattr(column, "combine_chunks") else column
         hashed = hash_column(subject_array(paths), self.places.rules)
@@ -160,7 +160,7 @@ def _young(files: pa.Table | pa.RecordBatch, ages: Ages) -> Iterator[tuple[int, 
 
 
 class Protection:
-    """The sources of one deletion, read, and read again before each of its pieces."""
+    """The sources of one deletion, read once, and again before each piece."""
 
     def __init__(self, context: DeletionContext, deletion: Deletion) -> None:
         self._context = context
@@ -178,18 +178,20 @@ class Protection:
         self._heartbeats: Sequence[Heartbeat] = ()
         self._own_roots: tuple[str, ...] = ()
         self._former: tuple[str, ...] = ()
-        # Hashes, sorted: of all files considered, and of those that a table reached at the last full look, by its name.
+        # Sorted hashes of all considered files, and of those that a table reached at the last full check, by table
+        # name.
         self._hashes: NDArray[np.uint64] | None = None
         self._reached: dict[str, NDArray[np.uint64]] = {}
-        # Those that sealed lists name, by where these stand: what is sealed never changes.
+        # Hashes from sealed lists, by location of the list: sealed lists never change.
         self._frames: dict[str, NDArray[np.uint64]] = {}
         self._foreign: tuple[str, ...] = ()
         self._attempts: list[IndexView] = []
-        # By plans and metadata files as of then: what waits for its handoff and no metadata reaches any more.
+        # By plans and metadata files of that time: files that wait for their handoff, and that no metadata reaches any
+        # more.
         self._unarchived: tuple[object, list[IndexView]] | None = None
         self._former_roots: tuple[str, ...] = ()
         self._known_files: list[Known] | None = None
-        # Of the considered files, on this machine: their folders; and, row by row, the hashes of those that have other
+        # For considered files on this machine: their folders; and, row by row, the hashes of files that have other
         # names among the reachable ones, with the hashes of these names.
         self._folders: set[str] = set()
         self._second: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
@@ -204,18 +206,18 @@ class Protection:
 
     @property
     def own_view(self) -> IndexView | None:
-        """The index over all that the table reaches; None of a dropped table."""
+        """The index of everything that the table reaches; None for a dropped table."""
         return self._own.view(self.metadata)
 
     @property
     def views(self) -> list[tuple[str, IndexView]]:
-        """Every table here with the reason for which its files stay."""
+        """Return every table here with the reason for which its files are kept."""
         states = (self._own, *self._others.values())
         found = ((state.reason, state.view(state.metadata)) for state in states if state.metadata is not None)
         return [(reason, view) for reason, view in found if view is not None]
 
     def look_around(self) -> None:
-        """See which tables read here from elsewhere, before the table's lock is taken: it may take its time."""
+        """Find which tables read here from elsewhere. It may be slow, so it runs before the table's lock is taken."""
         self.neighbors.look_around()
         if self._context.dropped is not None:
             self._context.dropped.require()
@@ -237,15 +239,16 @@ class Protection:
             state.walked(state.read())
 
     def consider(self, paths: Iterable[pa.Array]) -> None:
-        """Hold files, which come in Arrow arrays, against all that the tables reach. The driver has eight bytes for
-        each, and no path. Call `read` first. Raises UnreadableMetadata."""
+        """Compare files, given as Arrow arrays, with everything that the tables reach. The driver holds eight bytes per
+        file, and no paths. Call `read` first. Raises UnreadableMetadata."""
         rules = self._context.rules
         self._frames.clear()
         self._unarchived = None
         self._known_files = None
         self._folders = set()
         reached = [view for _, view in self.views] + self._unarchived_views()
-        # An expiration names its files as the table does, and costs what they cost; others were listed.
+        # An expiration has its files from the table's metadata, so their spelling is the table's; other files were
+        # listed.
         links = self._deletion.kind not in ("expiration", "deep_archive")
         aliases = Aliases(Folders(rules), self._reachable_folders(reached), links=links) if self._is_local else None
         hashes = [np.empty(0, np.uint64)]
@@ -267,7 +270,7 @@ class Protection:
             state.other_names = self._names_here
 
     def _reached_by(self, reached_of: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]) -> NDArray[np.uint64]:
-        """The considered files that are reached, under any of their names."""
+        """Return the considered files that are reached under any of their names."""
         assert self._hashes is not None and self._second is not None
         reached = self._hashes[reached_of(self._hashes)]
         first, second = self._second
@@ -283,19 +286,19 @@ class Protection:
         self.consider(considered())
 
     def refresh(self, considered: Considered) -> None:
-        """Read the sources again; hold all files against them again where more came than the driver reads, or a new
-        neighbor.
+        """Read the sources again. Compare all files again if there is a new neighbor, or more changes than the driver
+        reads.
 
-        Raises Busy when the table keeps changing by more than the driver reads in the meantime.
+        Raises Busy if the table keeps changing by more than the driver reads in the meantime.
         """
         self._read_heartbeats()
         for _ in range(_FULL_LOOKS):
             if self._refreshed():
                 return
-            # It took its time: what came meanwhile is still to be looked at.
+            # That took time, so check for changes in the meantime.
             self.full(considered)
         raise Busy(
-            "The table changes faster than it can be looked at",
+            "The table changes faster than it can be checked",
             table=self._deletion.table,
             untouched="all files of the job that were not deleted before",
             hint="delete again at a quieter time",
@@ -308,16 +311,16 @@ class Protection:
         return {other.table for other in self._found if other.is_readable} == set(self._others) and enough
 
     def _read_heartbeats(self) -> None:
-        # Only handoffs and restores write in the cold tier: what a heartbeat says is of the live one.
+        # Only handoffs and restores write in the cold tier; heartbeats are about the live tier.
         self._heartbeats = self._context.operations.heartbeats.live(None) if self._context.cold is None else ()
 
     def _require_collectable(self, metadata: TableMetadata) -> None:
-        # A cold table has the properties of the live one, of which this one is about live's own files.
+        # A cold table has the live one's properties; this one is about the live table's own files.
         if self._context.cold is None:
             require_collectable(metadata, self._deletion.table)
 
     def require_no_hold(self) -> None:
-        """Raise Held, naming it, when a hold covers the table or one of the job's snapshots."""
+        """Raise Refused with the hold's id if a hold covers the table or one of the job's snapshots."""
         deletion = self._deletion
         for hold in self._context.operations.holds.active(deletion.table_uuid):
             if self._is_held(hold):
@@ -330,9 +333,9 @@ class Protection:
                 )
 
     def _is_held(self, hold: Hold) -> bool:
-        """Whether a hold stops this deletion. One on snapshots stops what deletes their files: an expiration of them;
-        and where no record names files any more, all else, unless these snapshots are archived or still reach
-        theirs."""
+        """Return True if a hold stops this deletion. A hold on snapshots stops a deletion of their files: an expiration
+        of them, and all deletions of unreferenced files, unless these snapshots are archived or still reach their
+        files."""
         held = set(hold.snapshot_ids)
         if not held or held & set(self._deletion.snapshot_ids):
             return True
@@ -347,8 +350,8 @@ class Protection:
     # --- the answer -------------------------------------------------------------------------------------------------
 
     def kept(self, files: pa.Table, considered: Considered) -> dict[int, str]:
-        """The rows of `files` (column path) that stay, each with its reason, as of now. `considered` gives all files
-        of the deletion, should they have to be held against everything again.
+        """Return the rows of `files` (column path) that are kept now, each with its reason. `considered` yields all
+        files of the deletion, if all must be compared again.
 
         Raises Held for a hold, StalePlan for a table that is gone, UnreadableMetadata for anything unreadable.
         """
@@ -364,7 +367,8 @@ class Protection:
         return reasons
 
     def names(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Which of these files, whatever they are beside, a table names as its own, as of the last read."""
+        """Return which of these files a table references directly, as of the last read, whichever file they belong
+        to."""
         hashes = hash_column(paths, self._context.rules)
         named = np.zeros(len(hashes), np.bool_)
         for state in (self._own, *self._others.values()):
@@ -375,7 +379,7 @@ class Protection:
         return named
 
     def protected(self, ages: Ages | None = None, twins: NDArray[np.uint64] | None = None) -> ProtectedFiles:
-        """What protects the considered files, as of the last read; plans, scans and undeletes are read now."""
+        """Return what protects the considered files, as of the last read. Plans, scans and undeletes are read now."""
         states = (self._own, *self._others.values())
         known = [(state.reason, self._reached[state.table]) for state in states]
         known += [later for state in states for later in state.later()]
@@ -383,19 +387,18 @@ class Protection:
         return ProtectedFiles(tuple(known), self._places(), twins, ages)
 
     def protect(self, locations: Iterable[str], attempts: Iterable[TableMetadata] = ()) -> None:
-        """Keep everything in these locations too, where tables are that no catalog here knows, and all that these
-        metadata files reach: each may be the next commit, or one that the catalog has lost. Raises UnreadableMetadata.
-        """
+        """Also keep everything in these locations, which contain tables that no known catalog has, and everything that
+        these metadata files reach: each may be the next commit, or a lost one. Raises UnreadableMetadata."""
         self._foreign = tuple(locations)
         context = self._context
         self._attempts = [
-            # An index of its own: these snapshots may never be the table's.
+            # A separate index, because these snapshots may never belong to the table.
             indexed(context.spark, context.stores, metadata, context.rules, f"{context.root}/attempts")
             for metadata in attempts
         ]
 
     def twins(self, paths: Iterable[pa.Array]) -> NDArray[np.uint64]:
-        """The sorted hashes of the files that have a known twin under another scheme or authority."""
+        """Return the sorted hashes of the files that have a known twin under another scheme or authority."""
         found = [np.empty(0, np.uint64)]
         for array in paths:
             rows = sorted({row for row, _ in self.twin_pairs(array)})
@@ -403,7 +406,7 @@ class Protection:
         return distinct(np.concatenate(found))
 
     def twin_pairs(self, paths: pa.Array) -> Iterator[tuple[int, str]]:
-        """Rows with a known twin, and where that is."""
+        """Yield rows with a known twin, and the twin's location."""
         if self._known_files is None:
             context, rules = self._context, self._context.rules
             states = (self._own, *self._others.values())
@@ -415,7 +418,7 @@ class Protection:
         return twins(paths, self._known_files, self._context.rules)
 
     def _sealed(self) -> list[tuple[str, NDArray[np.uint64]]]:
-        """The considered files that open plans, scans and undeletes of the tables here name."""
+        """Return the considered files that are in open plans, scans and undeletes of the tables here."""
         found = [(reason, self._named(location)) for reason, location in self._sealed_lists()]
         found += [(OPEN_PLAN, self._reached_by(partial(reaches, view))) for view in self._unarchived_views()]
         for view in self._attempts:
@@ -431,13 +434,13 @@ class Protection:
     def _open_plans(self) -> list[PlanRecord]:
         deletion, holding = self._deletion, self._context.operations.plans.holding
         if self._context.cold is not None:
-            return []  # They name live files.
+            return []  # They list live files.
         plans = [plan for each in self._uuids for plan in holding(each) if plan.plan_id != deletion.job_id]
         # A dropped table's own plans end with its deletion.
         return [plan for plan in plans if deletion.kind != "dropped" or plan.table_uuid != deletion.table_uuid]
 
     def _unarchived_views(self) -> list[IndexView]:
-        """Indexes over what open plans of the tables here still have to archive, and another tool expired."""
+        """Return indexes of what open plans of the tables here still have to archive, but another tool expired."""
         context = self._context
         states = {state.table_uuid: state for state in (self._own, *self._others.values())}
         plans = [plan for plan in self._open_plans() if plan.status is PlanStatus.OPEN and plan.expired_snapshots]
@@ -449,18 +452,19 @@ class Protection:
                 metadata = states[plan.table_uuid].metadata if plan.table_uuid in states else None
                 left = None if metadata is None else context.overtaken(plan, metadata)
                 if left is not None:
-                    # An index of its own: it is of other snapshots of the same table.
+                    # A separate index, because it has other snapshots of the same table.
                     root = f"{context.root}/unarchived"
                     views.append(indexed(context.spark, context.stores, left, context.rules, root))
             self._unarchived = (key, views)
         return self._unarchived[1]
 
     def _bases(self) -> set[str]:
-        """A handoff still reads the base of its plan; who asks what a plan was made of finds it too."""
+        """Return the base metadata files of plans: a handoff still reads them, and they show what a plan was based
+        on."""
         return {normalize(plan.base_metadata_location, self._context.rules) for plan in self._open_plans()}
 
     def _sealed_lists(self) -> list[tuple[str, str]]:
-        """Why files stay that sealed lists name, and where these lists are."""
+        """Return the reasons of sealed lists, and the locations of these lists."""
         operations, job_id = self._context.operations, self._deletion.job_id
         if self._context.cold is not None:
             return []
@@ -471,12 +475,12 @@ class Protection:
                     found.append((OPEN_SCAN, scan.files_location))
             for record in operations.quarantines.undeleted(table_uuid):
                 job = operations.journal.job(record.job_id)
-                assert job is not None  # the journal has a job before its first file goes
+                assert job is not None  # the journal has a job before its first file is deleted
                 found.append((UNDELETED, job.files_location))
         return found
 
     def _named(self, files_location: str) -> NDArray[np.uint64]:
-        """The considered files that a sealed list names."""
+        """Return the considered files that are in a sealed list."""
         assert self._hashes is not None
         if files_location not in self._frames:
             hashes = [np.empty(0, np.uint64)]
@@ -498,16 +502,16 @@ class Protection:
             assert state.metadata is not None
             live = [heartbeat for heartbeat in self._heartbeats if heartbeat.table_uuid == state.table_uuid]
             had = context.operations.table_locations.of_table(state.table_uuid) if live else ()
-            # A writer of a table that reads from here may have a file of here at hand.
+            # A writer of a table that reads from here may be using a file from here.
             former = (*had, *(self._own_roots if state is self._own else reads.get(state.table, ())))
             in_flight += covered(live, state.metadata, rules, context.stores, former)
         on_hold = {hold.table_uuid for hold in context.operations.holds.active()} if self._found else set()
         for other in self._found:
             if other.table_uuid in on_hold:
                 held += (*other.locations, *self.neighbors.reads(other))
-        # What a plan names was the table's own, also inside another's location; at a former location it may not be.
+        # A plan's files belonged to the table, even inside another table's location; at a former location they may not.
         roots = self._former_roots if is_expiration else self._own_roots
-        # The other tiers may lie in a folder that the table calls its own.
+        # The other tiers may be in a folder that the table owns.
         reserved = (normalize(each, rules) for each in (context.root, *context.reserved))
         nested = (*nested_locations(self._found, roots, folders), *reserved, *self._foreign)
         kept_names = context.hidden == "keep" and not is_expiration and self._deletion.kind != "purge"
@@ -525,7 +529,8 @@ class Protection:
     # --- tables around this one -------------------------------------------------------------------------------------
 
     def _settle_roots(self, metadata: TableMetadata) -> None:
-        """The locations that the table owns: its own now, and those that it had, unless another table is there now."""
+        """Determine the locations that the table owns: its current ones, and former ones unless another table is there
+        now."""
         rules, folders = self._context.rules, Folders(self._context.rules)
         if self._context.own is not None:
             self._own_roots = tuple(normalize(each, rules) for each in self._context.own)
@@ -577,7 +582,8 @@ class Protection:
                 yield from (normalize(f"{folder}/x", self._context.rules)[: -len("/x")] for folder in part)
 
     def _by_folder(self, paths: pa.Array) -> Iterator[tuple[str, str, int, int]]:
-        """Folders of `paths`, in normal form and as spelled, with their first row and the one behind their last."""
+        """Yield the folders of `paths`, in normal form and as spelled, with their first row and the row after their
+        last."""
         files = ByFolder.of(paths)
         for low, high in pairwise([*files.starts.tolist(), len(paths)]):
             spelled = files.folder(low)
@@ -585,7 +591,7 @@ class Protection:
                 yield normalize(f"{spelled}/x", self._context.rules)[: -len("/x")], spelled, low, high
 
     def _other_names(self, paths: pa.Array, aliases: Aliases) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-        """Rows of `paths` with the location hashes that their files have under other names of their folders."""
+        """Yield rows of `paths` with the location hashes that their files have under other names of their folders."""
         for folder, spelled, low, high in self._by_folder(paths):
             others, linked = aliases.of(folder), aliases.linked(folder)
             if not others and not linked:
@@ -602,7 +608,7 @@ class Protection:
             yield rows, hash_column(pa.array([other for _, other in found], pa.string()), self._context.rules)
 
     def _names_here(self, paths: pa.Array) -> list[NDArray[np.uint64]]:
-        """The hashes of the other names that these files have in the considered files' folders."""
+        """Return the hashes of the other names that these files have in the considered files' folders."""
         if not self._folders:
             return []
         aliases = Aliases(Folders(self._context.rules), self._folders)
@@ -610,8 +616,8 @@ class Protection:
 
 
 def sidecar_hashes(paths: pa.Array, rules: LocationRules) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    """The rows with the name of a checksum file, and the hashes of these files' own locations: a table may name one as
-    a file of its own, and not the file that it is beside."""
+    """Return the rows with the name of a checksum file, and the hashes of these files' own locations: a table may
+    reference a checksum file without the file next to it."""
     rows = np.flatnonzero(np.asarray(pc.ends_with(paths, ".crc")))
     return rows, hash_column(paths.take(rows), rules) if len(rows) else np.empty(0, np.uint64)
 
@@ -623,13 +629,14 @@ def covered(
     stores: Stores,
     former: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The locations that live heartbeats cover: all the table's own, or a writer's prefix and the metadata folders. A
-    writer that declares where its data goes still writes manifests, lists and a metadata file where the table says.
+    """Return the locations that live heartbeats cover: all of the table's own, or a writer's prefix and the metadata
+    folders. A writer that declares where its data goes still writes manifests, lists and a metadata file in the table's
+    places.
 
-    A prefix that says nothing (`prefix_locations`), or where no file is yet, may be mistyped, and covers the whole
+    An uninterpretable prefix (`prefix_locations`), or one without any files yet, may be a typo, and covers the whole
     table.
     """
-    # Also where it was: a writer may give a file from there to the table again.
+    # Include former locations: a writer may add a file from there to the table again.
     own = tuple(dict.fromkeys((*own_locations(metadata, rules), *former)))
     roots: list[str] = []
     for heartbeat in heartbeats:

@@ -1,4 +1,5 @@
-"""What one table reaches, as of its pointer: everything once, by its manifest index, then only what is new."""
+"""What one table reaches according to its pointer: everything once, through its manifest index; later only what is
+new."""
 
 from __future__ import annotations
 
@@ -28,26 +29,27 @@ from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.location_hash import among, distinct, hash_column
 
 REACHABLE = "reachable"
-"""A snapshot of the table's current metadata reaches the file. Of another table: `reachable from <table>`."""
+"""A snapshot of the table's current metadata reaches the file. For another table: `reachable from <table>`."""
 
 CURRENT_METADATA = "current_metadata"
-"""The file is the table's metadata file, one of its metadata log, its version hint or a registered statistics file."""
+"""The file is the table's metadata file, in its metadata log, its version hint or a registered statistics file."""
 
 _FROM = " from "
 
 _log = escaping.logger(__name__)
 
-_MANIFESTS_ON_DRIVER = 200  # More new manifests than this, and everything is looked at again.
+_MANIFESTS_ON_DRIVER = 200  # With more new manifests than this, everything is checked again.
 
 
 def reaching_table(reason: str) -> str | None:
-    """The other table that reaches a file, by the reason for which it stays."""
+    """Return the other table that reaches a file, from the reason for which it is kept."""
     other = reason.removeprefix(f"{REACHABLE}{_FROM}")
     return None if other == reason else other
 
 
 def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
-    """Locations of what a metadata file needs beside its snapshots: itself, its log, version hints, statistics."""
+    """Return the locations that a metadata file needs in addition to its snapshots: itself, its log, version hints,
+    statistics."""
     paths = [metadata.metadata_location]
     paths += [entry.metadata_file for entry in metadata.metadata_log]
     paths += [file.path for file in metadata.statistics]
@@ -56,15 +58,15 @@ def metadata_files(metadata: TableMetadata, rules: LocationRules) -> set[str]:
 
 
 def present_index(context: DeletionContext, metadata: TableMetadata) -> IndexView:
-    """The table's index as of `metadata`. Raises UnreadableMetadata when any list or manifest is not there."""
+    """Return the table's index as of `metadata`. Raises UnreadableMetadata if any list or manifest is missing."""
     view = indexed(context.spark, context.stores, metadata, context.rules, context.root, files=context.root_stores)
-    # What the index knows was not opened again; a lost manifest has to stop a deletion all the same.
+    # Files that the index knows were not opened again, but a missing manifest must stop a deletion all the same.
     require_present(view)
     return view
 
 
 class TableState:
-    """What a table reaches. `other_names` gives the hashes of the other names that new files have on this machine."""
+    """What a table reaches. `other_names` returns the hashes of the other names that new files have on this machine."""
 
     def __init__(
         self,
@@ -95,9 +97,9 @@ class TableState:
         return REACHABLE if own else f"{REACHABLE}{_FROM}{self.table}"
 
     def read(self) -> TableMetadata:
-        """The table's metadata by its catalog's pointer, read now.
+        """Read the table's metadata through its current catalog pointer.
 
-        Raises StalePlan when the table is gone or another took its name: that does not mean that it has no files.
+        Raises StalePlan if the table is gone or another has its name: that does not mean that it has no files.
         """
         try:
             entry = self._current()
@@ -113,7 +115,7 @@ class TableState:
         return metadata
 
     def view(self, metadata: TableMetadata) -> IndexView | None:
-        """The index over all that `metadata` reaches; None of a table that reaches nothing.
+        """Return the index of everything that `metadata` reaches; None for a table that reaches nothing.
 
         Raises UnreadableMetadata.
         """
@@ -122,13 +124,13 @@ class TableState:
         return self._view
 
     def reaches(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of these location hashes the table reaches, as of the last read. Raises UnreadableMetadata."""
+        """Return which of these location hashes the table reaches, as of the last read. Raises UnreadableMetadata."""
         assert self.metadata is not None
         view = self.view(self.metadata)
         return np.zeros(len(hashes), np.bool_) if view is None else reaches(view, hashes)
 
     def walked(self, metadata: TableMetadata) -> None:
-        """Every snapshot of `metadata` was walked: only others are new from here on."""
+        """Record that every snapshot of `metadata` was walked: only others are new from now on."""
         self.metadata = metadata
         self._seen = {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
         self._seen_manifests, self._loaded, self._new = set(), set(), set()
@@ -136,9 +138,9 @@ class TableState:
         self._later = None
 
     def refresh(self) -> bool:
-        """Read what the pointer brought since the last look; False when that is more than the driver should read.
+        """Read what the pointer added since the last check; return False if that is more than the driver should read.
 
-        Raises UnreadableMetadata when any of it cannot be read: then nothing may be deleted.
+        Raises UnreadableMetadata if any of it cannot be read: then nothing may be deleted.
         """
         metadata = self.read()
         if metadata is self.metadata:
@@ -163,7 +165,7 @@ class TableState:
         for entry in unread.values():
             paths = live_entries(stores, entry).column("file_path").to_pylist()
             found.update(normalize(path, rules) for path in paths)
-        # Only now, when all of it was read, does the new metadata count as looked at.
+        # The new metadata counts as checked only now, after all of it was read.
         self._new |= found
         self._seen_manifests |= set(unread)
         self._seen |= {(snapshot.snapshot_id, snapshot.manifest_list) for snapshot in metadata.snapshots}
@@ -174,17 +176,17 @@ class TableState:
 
     @property
     def new(self) -> set[str]:
-        """Locations of what came after everything was walked."""
+        """The locations of files that were added after the walk."""
         return self._new
 
     @property
     def needed(self) -> set[str]:
-        """Locations of what the metadata itself needs, beside its snapshots."""
+        """The locations that the metadata needs in addition to its snapshots."""
         return self._needed
 
     def later(self) -> Sequence[tuple[str, NDArray[np.uint64]]]:
-        """Reasons with the sorted hashes of the files that stay for them: what came after the full look, and what the
-        metadata itself needs."""
+        """Return reasons with the sorted hashes of the files that they keep: files added after the full check, and
+        files that the metadata needs."""
         if self._later is None:
             rules = self._context.rules
             reason = CURRENT_METADATA if self.reason == REACHABLE else self.reason
@@ -195,7 +197,7 @@ class TableState:
         return self._later
 
     def _load_parent(self, metadata: TableMetadata, parent: int | None) -> None:
-        # A snapshot differs from its parent by few manifests, and the parent's were walked in the full look.
+        # A snapshot differs from its parent by few manifests, and the parent's were walked in the full check.
         snapshot = None if parent is None else metadata.snapshot(parent)
         if snapshot is None or snapshot.snapshot_id in self._loaded:
             return
@@ -216,8 +218,7 @@ class TableState:
 
 
 class DroppedTableState(TableState):
-    """Of a table that was dropped: it reaches nothing, as long as the catalog does not have it again and no one has
-    decided that its files stay."""
+    """A dropped table. It reaches nothing, unless the catalog has it again or a person decided to keep its files."""
 
     def __init__(self, context: DeletionContext, deletion: Deletion, dropped: Absence) -> None:
         super().__init__(
@@ -226,8 +227,8 @@ class DroppedTableState(TableState):
         self._dropped = dropped
 
     def read(self) -> TableMetadata:
-        """The last that is known of it. Raises StalePlan when it is in the catalog, Refused when a person decided that
-        its files stay, UnreadableMetadata where that cannot be told."""
+        """Return its last known metadata. Raises StalePlan if it is in the catalog, Refused if a person decided to keep
+        its files, and UnreadableMetadata if that is unknown."""
         self._dropped.require()
         known = self._context.operations.known_tables.get(self._context.catalog_name, self.table_uuid)
         if known.kept_at is not None and known.gone_at is None:
@@ -251,7 +252,7 @@ class DroppedTableState(TableState):
 
 
 class ColdTableState(TableState):
-    """Of the cold tables of a live table, which are one table here: without the snapshots whose files go."""
+    """The cold tables of a live table, treated as one table, without the snapshots whose files are moved."""
 
     def __init__(self, context: DeletionContext, deletion: Deletion, cold: ColdTables) -> None:
         super().__init__(context, deletion, context.table, deletion.table_uuid, context.entry)
@@ -283,18 +284,18 @@ class ColdTableState(TableState):
         return reached
 
     def refresh(self) -> bool:
-        # Nothing but a handoff changes them, and it takes the lease that whoever asks here has.
+        # Only a handoff changes them, and it needs the lease that the caller here holds.
         return self.read() is self.metadata
 
 
 class LostNeighborState(TableState):
-    """Of another table that was dropped: what it reached stays, as far as its manifests are still there."""
+    """Another table that was dropped: what it reached is kept, as far as its manifests still exist."""
 
     def view(self, metadata: TableMetadata) -> IndexView | None:
         try:
             return super().view(metadata)
         except (UnreadableMetadata, MissingFile) as error:
-            _log.warning("What %s reached is not known any more; its place stays: %s", self.table, error.what)
+            _log.warning("What %s reached is no longer known; files in its place are kept: %s", self.table, error.what)
             return None
 
 
@@ -303,7 +304,7 @@ def hash_texts(
     rules: LocationRules,
     other_names: Callable[[pa.Array], Sequence[NDArray[np.uint64]]] = lambda locations: (),
 ) -> NDArray[np.uint64]:
-    """The sorted location hashes of these paths or locations, and of their other names."""
-    # What is not text can be no path of a job either.
+    """Return the sorted location hashes of these paths or locations, and of their other names."""
+    # What is not text cannot be a job's path either.
     texts = pa.array(sorted(each for each in locations if each.isascii() or is_text(each)), pa.string())
     return distinct(np.concatenate([hash_column(texts, rules), *other_names(texts)]))

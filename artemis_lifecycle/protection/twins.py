@@ -1,8 +1,8 @@
-"""Twins: files with one path under two schemes or authorities. Belongs here: finding, by hashes alone, which files have
-a known file as their twin. Twins made every live file an orphan where two names stood for one store (iceberg 4194).
+"""Twins: files with the same path under two schemes or authorities. Belongs here: finding, by hashes alone, which files
+have a known file as a twin. Where two names meant one store, twins made every live file an orphan (iceberg 4194).
 
-What follows the authority of a file is put behind each scheme and authority that the known files have, and looked up by
-hash. Two locations of one hash count as one: that only keeps a file.
+The text after a file's authority is appended to each scheme and authority of the known files, and looked up by hash.
+Two locations with one hash count as one, which can only keep a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
 
 _SPELLINGS = 1_000
-"""Paths that begin in more ways than this are not compared: each way takes a pass over them."""
+"""Paths that begin in more ways than this are not compared: each way needs a pass over them."""
 
 _PREFIX = re.compile(r"\A[A-Za-z][A-Za-z0-9+.\-]*://[^/]*")
 """Scheme and authority of a location."""
@@ -40,15 +40,15 @@ _PREFIX = re.compile(r"\A[A-Za-z][A-Za-z0-9+.\-]*://[^/]*")
 
 @dataclass(frozen=True)
 class Known:
-    """Known files as hashes: `has` says which location hashes are among them, `prefixes` are the schemes and
-    authorities that their locations have."""
+    """Known files as hashes: `has` says which location hashes are among them; `prefixes` are the schemes and
+    authorities of their locations."""
 
     has: Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
     prefixes: frozenset[str]
 
     @classmethod
     def reached_by(cls, view: IndexView) -> Known:
-        """All that any snapshot reaches."""
+        """Everything that any snapshot reaches."""
         prefixes = _Prefixes(view.index.rules)
         ids = [snapshot.snapshot_id for snapshot in view.metadata.snapshots]
         above = reachable(view, ids, entries=False).column("location").to_pylist()
@@ -83,7 +83,7 @@ class Known:
 
 
 def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iterator[tuple[int, str]]:
-    """The rows of `paths` that have a known twin, with its location; a row once for each."""
+    """Yield the rows of `paths` that have a known twin, with its location; one result for each twin."""
     prefixes, keys = (pa.array(each, pa.string()) for each in split_paths(paths, rules))
     for each in known:
         for prefix in sorted(each.prefixes):
@@ -94,14 +94,15 @@ def twins(paths: pa.Array, known: Sequence[Known], rules: LocationRules) -> Iter
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """(scheme and authority, what follows) of a location."""
+    """Return (scheme and authority, the rest) of a location."""
     match = _PREFIX.match(location)
     prefix = match[0] if match else ""
     return prefix, location[len(prefix) :]
 
 
 def split_paths(paths: pa.Array, rules: LocationRules) -> tuple[list[str], list[str]]:
-    """`split_location` of the location that each path of an Arrow array is about: the first parts, and the second."""
+    """`split_location` for the location to which each path of an Arrow array belongs: the first parts, and the
+    second."""
     files, texts = ByFolder.of(paths), paths.to_pylist()
     prefixes: list[str] = []
     keys: list[str] = []
@@ -131,10 +132,10 @@ def _add_entries(view: IndexView, prefixes: _Prefixes) -> None:
 
 
 class _Prefixes:
-    """Collects the schemes and authorities (normal form) of many paths, comparing how these begin as they are spelled.
+    """Collects the schemes and authorities (normal form) of many paths, by comparing their beginnings as spelled.
 
-    A path without a scheme begins with its slash; one with `//` names its authority up to the next slash. Of `file:/x`
-    the byte after the slash shows that it names none.
+    A path without a scheme begins with its slash; one with `//` has its authority up to the next slash. For `file:/x`,
+    the byte after the slash shows that there is no authority.
     """
 
     def __init__(self, rules: LocationRules) -> None:
@@ -147,7 +148,7 @@ class _Prefixes:
         self.found.update(split_location(location)[0] for location in locations)
 
     def add_paths(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
-        """Paths are the bytes of `data` between `offsets`."""
+        """Add paths. They are the bytes of `data` between `offsets`."""
         left = np.arange(len(offsets) - 1, dtype=np.int64)
         for spelled in self._spelled:
             left = _not_beginning(data, offsets, left, spelled)
@@ -155,10 +156,10 @@ class _Prefixes:
             self._steps += 1
             if self._steps > _SPELLINGS:
                 raise Refused(
-                    f"Paths begin in more than {_SPELLINGS} ways: whether they name one store cannot be told",
+                    f"Paths begin in more than {_SPELLINGS} ways: whether they refer to one store cannot be determined",
                     path=split_location(next(iter(self.found), ""))[0],
                     untouched="all files",
-                    hint="see which schemes and authorities the table's paths have, and name equal ones under "
+                    hint="check which schemes and authorities the table's paths have, and set equal ones in "
                     "orphans.equal_schemes and equal_authorities",
                 )
             row = int(left[0])
@@ -175,7 +176,7 @@ class _Prefixes:
 def _not_beginning(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], rows: NDArray[np.int64], spelled: bytes
 ) -> NDArray[np.int64]:
-    """Those of `rows` that do not begin with `spelled` as their scheme and authority."""
+    """Return those of `rows` that do not begin with `spelled` as their scheme and authority."""
     from artemis_lifecycle.protection.kernels import not_beginning
 
     wanted = np.frombuffer(spelled + b"/", np.uint8)
