@@ -1,13 +1,12 @@
-"""Tables that were dropped and left their files: found from the catalog's history, kept for a time, then deleted as
-orphans are. Belongs here: what the catalog has and had, and the scan of a dropped table's files. Does not belong: the
+"""Dropped tables that left their files: found from the catalog's history, kept for a retention, then deleted like
+orphans. Belongs here: what the catalog has and had, and the scan of a dropped table's files. Does not belong here: the
 deletion itself (`deletion/worker.py`).
 
-`DROP TABLE` without `PURGE` takes away a row, and every file stays forever: no orphan scan reads a location without a
-table.
-The danger is a table that only looks dropped. It may have been renamed, or registered under another name: its uuid is
-looked for behind every pointer. It may live in another catalog, which this deployment cannot read: an engine that
-commits there gives
-himself away by a metadata file newer than the drop; for readers alone, a person approves each deletion.
+`DROP TABLE` without `PURGE` removes only a row, and every file stays forever, because orphan scans check only existing
+tables. The risk is a table that only looks dropped. If it was renamed, or registered under another name, its uuid is
+found behind one of the catalog's pointers. It may also be in another catalog, which cannot be queried from here. If
+someone commits there, a metadata file newer than the drop shows it. If it is only read there, nothing shows it, so a
+person approves each deletion.
 """
 
 from __future__ import annotations
@@ -45,18 +44,17 @@ DROPPED = "dropped_table"
 
 _SHOWN = 3
 _SKEW = timedelta(minutes=1)
-"""What the store's clock may be ahead of that of Postgres."""
+"""How far the store's clock may be ahead of the Postgres clock."""
 
 State = Literal["waiting", "due", "kept", "gone", "purged"]
 
 
 @dataclass(frozen=True)
 class DroppedTable:
-    """A table that the catalog has no more. `missing_since` is when that was noticed, `due_at` when the policy's time
-    is over; `scan_id` its newest scan and `approved_by` who approved that. `state`: waiting, due, kept (somebody
-    decided so), gone (its files were deleted), purged (its metadata file is not there: whoever dropped it deleted files
-    too).
-    """
+    """A table that the catalog no longer has. `missing_since` is when that was noticed; `due_at` is the end of its
+    retention. `scan_id` is its newest scan; `approved_by` approved that scan. `state`: waiting, due, kept (a person
+    decided so), gone (its files were deleted), purged (its metadata file is missing, because the drop also deleted
+    files)."""
 
     table: str
     table_uuid: str
@@ -73,8 +71,8 @@ class DroppedTable:
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was done about one dropped table. `files` were found by `scan_id`; `problem` is what it waits for, or what
-    stands against it."""
+    """What was done about one dropped table. `files` were found by `scan_id`. `problem` is what it waits for, or the
+    error."""
 
     dropped: DroppedTable
     scan_id: str | None = None
@@ -86,11 +84,11 @@ class Cleared:
 def observe(
     catalog: TablesOfCatalog, stores: Stores, operations: Operations, name: str, most: int | None = None
 ) -> tuple[list[KnownTable], dict[str, str]]:
-    """Record which tables the catalog called `name` has now: (what is missing, why tables were unreadable).
+    """Check the current contents of the catalog `name`, and record them. Return (missing tables, why tables were
+    unreadable).
 
-    Metadata files are read of tables that are new or have changed, at most `most` of them; the next call reads more. A
-    table that is not read, or cannot be, counts as the one that was known under its name; where none was, it may be
-    any, and nothing becomes missing until it is read.
+    Reads the metadata files of new and changed tables. A table that cannot be read counts as the one known under its
+    name. If none is known, it may be any table, so no table counts as missing until it can be read.
     """
     before = operations.known_tables.of_catalog(name)
     uuids = {known.metadata_location: known.table_uuid for known in before}
@@ -116,10 +114,10 @@ def observe(
 
 
 def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata:
-    """The metadata that the table had when it was last seen. It is put by before it is used, so that a deletion that
-    was interrupted goes on after the file itself went.
+    """Return the metadata of the table when it was last seen. It is saved before it is used, so that an interrupted
+    deletion can continue after the file itself is deleted.
 
-    Raises MissingFile when there is none: after a purge, leftovers and files to keep look the same. Raises
+    Raises MissingFile if it does not exist: after a purge, leftovers cannot be told apart from other files. Raises
     UnreadableMetadata.
     """
     copy = saved_metadata(root, known)
@@ -130,7 +128,7 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
                 table=known.table,
                 path=known.metadata_location,
                 untouched="what is left of the table's files",
-                hint="see what is left, and delete it by hand",
+                hint="check what is left, and delete it by hand",
             )
         _require_same(read_table_metadata(stores, known.metadata_location), known)
         with around("dropped.save_metadata"), suppress(ExistingFile):
@@ -141,25 +139,26 @@ def last_metadata(stores: Stores, root: str, known: KnownTable) -> TableMetadata
 
 
 def has_metadata(stores: Stores, root: str, known: KnownTable) -> bool:
-    """Whether the table's last metadata file is there, or a copy of it that was put by."""
+    """Return True if the table's last metadata file, or a saved copy of it, exists."""
     return any(stores.head(path) is not None for path in (known.metadata_location, saved_metadata(root, known)))
 
 
 def _require_same(metadata: TableMetadata, known: KnownTable) -> None:
     if metadata.table_uuid != known.table_uuid:
         raise UnreadableMetadata(
-            f"The metadata file is of table {metadata.table_uuid}, not {known.table_uuid}",
+            f"The metadata file belongs to table {metadata.table_uuid}, not {known.table_uuid}",
             table=known.table,
             path=known.metadata_location,
             untouched="all files",
-            hint="find out who replaced it; nothing is deleted meanwhile",
+            hint="find out who replaced it; nothing is deleted in the meantime",
         )
 
 
 def absence_of(
     operations: Operations, catalog: TablesOfCatalog, stores: Stores, known: KnownTable, metadata: TableMetadata
 ) -> Absence:
-    """Looks for the dropped table in the catalog. What is known of others saves reading them."""
+    """Return an `Absence` that searches the catalog for the dropped table. Known uuids of other tables need no
+    reading."""
     others = operations.known_tables.of_catalog(known.catalog)
     uuids = {each.metadata_location: each.table_uuid for each in others if each.table_uuid != known.table_uuid}
     return Absence(catalog, stores, metadata, known.table, uuids)
@@ -175,9 +174,9 @@ def scan_dropped(
 ) -> OrphanScanResult:
     """Find what is left of a dropped table (`context.dropped`) in `listing`, and seal it. Changes nothing.
 
-    Raises Refused when the table is held, when a metadata file is newer than the drop (then it lives, in another
-    catalog), and when any file is younger than `min_age`.
-    Raises StalePlan when it is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
+    Raises Refused if the table has a hold, if a metadata file is newer than the drop (the table is in use in another
+    catalog), or if any file is younger than `min_age`. Raises StalePlan if it is in this catalog,
+    GarbageCollectionDisabled, UnreadableMetadata, StorageError.
     """
     assert known.missing_since is not None and context.dropped is not None
     asking = Asking(f"scan-{uuid.uuid4().hex}", "dropped", known.table, known.table_uuid)
@@ -188,7 +187,7 @@ def scan_dropped(
     require_after(listing, read_at, known.table)
     protection.read()
     parts = listed_hashes(listing.files_location, context.stores, context.rules)
-    # Of a table that is no more everything is unreached.
+    # For a dropped table, all files are unreached.
     reached = [np.zeros(len(part), np.bool_) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
         found = evidence(context.stores, protection.metadata, unreached.metadata_files(), context.rules, None)
@@ -200,7 +199,8 @@ def scan_dropped(
             protection,
             listing,
             unreached,
-            # Whoever commits writes a metadata file; data files alone are what a writer left whose table was dropped.
+            # Every commit writes a metadata file. Data files alone may be leftovers of a writer whose table was
+            # dropped.
             Ages(cutoff, min(cutoff, known.missing_since + _SKEW)),
             Origins(None, DROPPED, f"its table was dropped; missed since {known.missing_since:%Y-%m-%d %H:%M} UTC"),
             read_at=read_at,
@@ -224,7 +224,7 @@ def _refuse_young(scan: OrphanScanResult, known: KnownTable, min_age: timedelta)
             f"e.g. {named}: it lives elsewhere",
             table=known.table,
             untouched="all files",
-            hint=f"find out who commits there; artemis keep-dropped {known.table_uuid} ends its being asked about",
+            hint=f"find out who commits there; artemis keep-dropped {known.table_uuid} ends these requests",
         )
     raise Refused(
         f"{scan.summary.too_young:,} files are younger than orphans.min_age ({format_duration(min_age)}): a writer may "

@@ -1,8 +1,8 @@
-"""External listings: an S3 Inventory (`inventory`), Parquet files or a DataFrame, sealed as a listing of ours. Belongs
-here: what such a listing has to be, which of its rows are the table's, and each path once.
+"""External listings: an S3 Inventory (`inventory`), Parquet files or a DataFrame, sealed as a listing of this project.
+Belongs here: the requirements on such a listing, which of its rows belong to the table, and removing duplicate paths.
 
-Files are read by pyarrow through `Stores`: no row of theirs passes through the JVM, and Spark needs no connector for
-the place where they are.
+pyarrow reads the files through `Stores`: their rows do not pass through the JVM, and Spark needs no connector for their
+store.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _UNKNOWN_SIZE = 1 << 30
-"""What a file of unknown size counts as."""
+"""The assumed size of a file of unknown size."""
 
 
 @dataclass(frozen=True)
 class ListingFile:
-    """One of the files of a listing; `md5` (hex) where the manifest of an inventory records it. An unknown size is
-    None."""
+    """A file of a listing; `md5` (hex) is its required checksum, if known. An unknown size is None."""
 
     path: str
     size_in_bytes: int | None
@@ -48,11 +47,11 @@ class ListingFile:
 
 
 FileReader = Callable[[ListingFile], Iterator["pa.RecordBatch"]]
-"""Rows as LISTED of one file. Picklable. Raises StorageError, BadInput."""
+"""Returns the rows of one file as LISTED. Picklable. Raises StorageError, BadInput."""
 
 
 class ListingInFiles(Protocol):
-    """A listing that stands in `files`. No object can be in it that was made after `begun_at`."""
+    """A listing in `files`. It cannot have objects that were created after `begun_at`."""
 
     @property
     def begun_at(self) -> datetime: ...
@@ -61,7 +60,7 @@ class ListingInFiles(Protocol):
     def files(self) -> Sequence[ListingFile]: ...
 
     def reader(self, stores: Stores, scheme: str) -> FileReader:
-        """`scheme` is what paths begin with where the listing has only buckets and keys."""
+        """`scheme` is the scheme of paths if the listing has only buckets and keys."""
         ...
 
 
@@ -77,12 +76,12 @@ def given_listing(
     rules: LocationRules,
     scheme: str = "s3",
 ) -> Listing:
-    """Seal a listing that another tool made: DataFrame[path, last_modified, size_in_bytes], or one in files.
+    """Seal an external listing: DataFrame[path, last_modified, size_in_bytes], or one in files.
 
-    `taken_at` is when its making began; `scheme` as in `ListingInFiles.reader`. Rows outside `locations` are left out;
-    a path listed twice counts once, as its youngest. Files are read here, or by executors where they are large.
+    `taken_at` is when its creation began; `scheme` as in `ListingInFiles.reader`. Rows outside `locations` are ignored.
+    A path listed twice counts once, with the most recent time. Files are read here, or by executors if they are large.
 
-    Raises BadInput for a missing or mistyped column, a path that is null or no UTF-8, or a `taken_at` in the future;
+    Raises BadInput for a missing or mistyped column, a path that is null or not UTF-8, or a `taken_at` in the future;
     StorageError for a file that cannot be read.
     """
     from pyspark.sql import DataFrame
@@ -95,8 +94,8 @@ def given_listing(
     now = clock()
     if taken_at > now:
         raise BadInput(
-            f"The listing was taken at {taken_at.isoformat()}, and it is {now.isoformat()}",
-            hint="pass the time at which the listing was begun, in UTC",
+            f"The listing was taken at {taken_at.isoformat()}, but it is {now.isoformat()}",
+            hint="pass the time at which the listing was started, in UTC",
         )
     folders = listing_folders(locations, rules)
     listing_id = f"listing-{uuid.uuid4().hex}"
@@ -117,11 +116,11 @@ def given_listing(
     finished_at = clock()
     noted = list(map_parts(f"{folder}/files", stores, _noted, ["path", "size_in_bytes"]))
     hashes = np.concatenate([np.empty(0, np.uint64), *(hashed for hashed, _ in noted)])
-    # Two paths of one hash count as one here, and are separated below.
+    # Two paths with one hash count as one here, and are distinguished below.
     if len(distinct(hashes)) == len(hashes):
         total = sum(size for _, size in noted)
         return Listing(listing_id, tuple(folders), started_at, finished_at, f"{folder}/files", sealed.rows, total)
-    # Rare, and dear: every path goes through a shuffle.
+    # Rare and expensive: every path goes through a shuffle.
     listed = read_frame(runner, f"{folder}/files", stores)
     once = runner.meet([listed], "path", _once, listed.schema, Cost(rows=sealed.rows))
     found = seal_listed(once, f"{folder}/once", stores, listing_id, folders, started_at, clock)
@@ -130,7 +129,7 @@ def given_listing(
 
 
 class _Files:
-    """What `kept` leaves of the rows of files, each read when its turn comes."""
+    """The rows of files that `kept` accepts. Each file is read when its turn comes."""
 
     def __init__(self, read: FileReader, kept: Below) -> None:
         self.read = read
@@ -143,7 +142,7 @@ class _Files:
 
 
 def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
-    """A hash of each path as it is spelled, and the files' bytes."""
+    """Return a hash of each path in its original spelling, and the files' total bytes."""
     hashes, size = [np.empty(0, np.uint64)], 0
     for batch in batches:
         hashes.append(row_hashes(batch.select(["path"]), 1))
@@ -152,7 +151,8 @@ def _noted(batches: Iterator[pa.RecordBatch]) -> tuple[NDArray[np.uint64], int]:
 
 
 def _once(files: pa.Table) -> pa.Table:
-    """One row per path, the youngest. One row without a time makes the time unknown: unknown means kept."""
+    """Return one row per path, with the most recent time. One row without a time makes the time unknown, so the file is
+    kept."""
     rows = files.append_column("untimed", pc.is_null(files.column("last_modified")))
     kept = rows.group_by("path").aggregate([("last_modified", "max"), ("size_in_bytes", "max"), ("untimed", "any")])
     times = kept.column("last_modified_max")
@@ -171,13 +171,13 @@ def _require_frame_columns(listing: DataFrame) -> None:
             found = types[name].simpleString() if name in types else "nothing"
             raise BadInput(
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is {found}",
-                hint="name and cast the columns so",
+                hint="rename and cast the columns accordingly",
             )
 
 
 class Below:
-    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path, or with one that
-    is not text."""
+    """Keeps the rows whose path is below one of the folders. Raises BadInput for a row without a path, or with a path
+    that is not text."""
 
     def __init__(self, folders: Sequence[str], rules: LocationRules) -> None:
         self.folders = tuple(folders)
@@ -201,16 +201,17 @@ class Below:
         return batch if below.all() else batch.filter(pa.array(below))
 
     def _plainly(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Where a path begins as a folder is spelled, and goes on without a dot or slash that could lead elsewhere."""
+        """Return which paths begin with a folder as spelled, and continue without a dot or slash that could lead
+        elsewhere."""
         below = np.zeros(len(paths), np.bool_)
         for folder in self.folders:
             begun = pc.and_(pc.starts_with(paths, f"{folder}/"), pc.not_equal(paths, f"{folder}/"))
             if begun.true_count == 0:
                 continue
             if begun.true_count == len(paths) and _turns(paths) == len(paths) * _turns(pa.array([folder])):
-                # No path has fewer than the folder that it begins with, so none has more.
+                # No path has fewer than the folder with which it begins, so none has more.
                 return np.ones(len(paths), np.bool_)
-            # A folder ends without a slash: what it has of these by itself is what a plain path below it has.
+            # A folder has no trailing slash: a plain path below it has exactly the folder's own occurrences.
             for odd in ("//", "/."):
                 begun = pc.and_(begun, pc.equal(pc.count_substring(paths, odd), folder.count(odd)))
             below |= begun.to_numpy(zero_copy_only=False)
@@ -218,7 +219,7 @@ class Below:
 
 
 def _turns(paths: pa.Array) -> int:
-    """How often a slash stands before a slash or a dot in any of the paths, or at their seams."""
+    """Return how often a slash precedes a slash or a dot in the paths, or where they meet."""
     starts, data = text_buffers(paths)
     text = data[starts[0] : starts[-1]]
     behind = text[np.flatnonzero(text[:-1] == ord("/")) + 1]
@@ -227,8 +228,8 @@ def _turns(paths: pa.Array) -> int:
 
 @dataclass(frozen=True)
 class ParquetListing:
-    """Parquet files with the columns of LISTED among theirs. Timestamps without a zone are in UTC, as Spark writes
-    them. `begun_at` is when the first of the files was written."""
+    """Parquet files whose columns include those of LISTED. Timestamps without a zone are in UTC, as Spark writes them.
+    `begun_at` is when the first of the files was written."""
 
     location: str
     begun_at: datetime
@@ -239,8 +240,8 @@ class ParquetListing:
 
 
 def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
-    """The listing in the Parquet file `location`, or in the Parquet files below that folder, hidden ones (`_SUCCESS`,
-    `.crc`) left out. Raises BadInput where there is none, or something else beside them; StorageError."""
+    """Return the listing in the Parquet file `location`, or in the Parquet files below that folder, without hidden ones
+    (`_SUCCESS`, `.crc`). Raises BadInput if there are none, or other files among them; StorageError."""
     location = location.rstrip("/")
     one = stores.head(location)
     below = [one] if one is not None else [file for file in stores.list(location) if _shown(file.path, location)]
@@ -249,12 +250,12 @@ def read_parquet_listing(stores: Stores, location: str) -> ParquetListing:
         raise BadInput(
             f"This is not a listing in Parquet files: {'something else is among them' if other else 'there are none'}",
             path=other[0] if other else location,
-            hint="name a Parquet file, or a folder of Parquet files and nothing else",
+            hint="use a Parquet file, or a folder that has only Parquet files",
         )
     times = [file.last_modified for file in below if file.last_modified is not None]
     if not times:
         raise BadInput(
-            "The store does not tell when this listing was written",
+            "The store does not report when this listing was written",
             path=location,
             hint="read it as a DataFrame, and pass that with listed_at",
         )
@@ -267,7 +268,7 @@ def _shown(path: str, folder: str) -> bool:
 
 
 class _Reader:
-    """Reads Parquet files of a listing, some row groups at a time."""
+    """Reads Parquet files of a listing, a few row groups at a time."""
 
     def __init__(self, stores: Stores) -> None:
         self.stores = stores
@@ -283,7 +284,7 @@ class _Reader:
             raise StorageError(
                 f"A file of the listing cannot be read: {error}",
                 path=file.path,
-                hint="take another listing, or leave it to this project to list the table",
+                hint="use another listing, or let this project list the table",
             ) from error
 
 
@@ -301,7 +302,7 @@ def _require_columns(schema: pa.Schema, path: str) -> None:
                 f"A listing needs path string, last_modified timestamp, size_in_bytes bigint; {name} is "
                 f"{'not one column' if found is None else found}",
                 path=path,
-                hint="name and cast the columns so",
+                hint="rename and cast the columns accordingly",
             )
 
 
@@ -310,7 +311,7 @@ def _as_listed(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [
             pc.cast(batch.column("path"), pa.string()),
-            # What is below a microsecond is cut off, which makes a file older by less than that; no more is lost.
+            # Precision below a microsecond is cut off, which makes a file look that much older.
             pc.cast(times, pa.timestamp("us", "UTC"), safe=times.type.unit != "ns"),
             pc.cast(batch.column("size_in_bytes"), pa.int64()),
         ],
@@ -319,5 +320,5 @@ def _as_listed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def in_utc(times: Any) -> Any:
-    """Times that do not name their zone are in UTC: so Spark and S3 write them."""
+    """Interpret times without a zone as UTC, as Spark and S3 write them."""
     return times if times.type.tz is not None else pc.assume_timezone(times, "UTC")

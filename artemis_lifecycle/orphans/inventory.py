@@ -1,7 +1,7 @@
-"""An Amazon S3 Inventory as a listing: what the bucket itself wrote down, instead of asking it page by page.
+"""An Amazon S3 Inventory as a listing: a report that the bucket itself writes, instead of paged list requests.
 
-Source: the S3 user guide, "Amazon S3 Inventory" (manifest.json; CSV, ORC and Parquet reports). Each report file is held
-against its checksum in the manifest: a part that is gone or damaged is an error, and no shorter listing.
+Source: the S3 user guide, "Amazon S3 Inventory" (manifest.json; CSV, ORC and Parquet reports). Each report file is
+verified against its checksum in the manifest: a missing or damaged part is an error, not a shorter listing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.orc import read_orc
 from artemis_lifecycle.storage.stores import Stores
 
-# The CSV report names its columns in the manifest, the others in their own schema.
+# The CSV report has its column names in the manifest, the others in their own schema.
 _COLUMNS = {
     "Bucket": "bucket",
     "Key": "key",
@@ -40,8 +40,8 @@ _NEEDED = ("bucket", "key", "size", "last_modified_date")
 
 @dataclass(frozen=True)
 class Inventory:
-    """One report of a bucket. `begun_at` is when S3 began to write it: no later object can be in it, and metadata read
-    since then is read after it."""
+    """One report of a bucket. `begun_at` is when S3 began to write it: it cannot have later objects, and metadata that
+    is read later is read after the listing."""
 
     location: str
     bucket: str
@@ -51,12 +51,13 @@ class Inventory:
     files: tuple[ListingFile, ...]
 
     def reader(self, stores: Stores, scheme: str) -> FileReader:
-        """Reads the objects that are there: of a bucket with versions the latest, without delete markers."""
+        """Reads the existing objects: in a bucket with versions, the latest ones without delete markers."""
         return _Reader(stores, self.file_format, self.columns, scheme)
 
 
 def read_inventory(stores: Stores, manifest: str) -> Inventory:
-    """The inventory of a `manifest.json`. Raises BadInput for what is none, StorageError where it cannot be read."""
+    """Return the inventory of a `manifest.json`. Raises BadInput if it is not one, and StorageError if it cannot be
+    read."""
     data = stores.read(manifest)
     try:
         content: dict[str, Any] = json.loads(data)
@@ -64,7 +65,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         destination = str(content["destinationBucket"]).removeprefix("arn:aws:s3:::")
         columns = tuple(_COLUMNS.get(name.strip(), name.strip()) for name in str(content["fileSchema"]).split(","))
         scheme = split(manifest).scheme
-        # Beside the manifest's own bucket nothing is known of where the destination is; on a disk it is a folder.
+        # The manifest gives only the destination's bucket; on a local disk, the destination is a folder.
         root = f"{scheme}://{destination}" if scheme.startswith("s3") else manifest.rpartition("/")[0]
         files = tuple(
             ListingFile(f"{root}/{file['key']}", _size(file.get("size")), str(file["MD5checksum"]))
@@ -75,7 +76,7 @@ def read_inventory(stores: Stores, manifest: str) -> Inventory:
         raise BadInput(
             f"This is not a manifest of an S3 inventory: {type(error).__name__} {error}",
             path=manifest,
-            hint="name the manifest.json of an inventory, in the folder of its date",
+            hint="use the manifest.json of an inventory, in the folder of its date",
         ) from error
     if found.file_format not in ("CSV", "ORC", "Parquet"):
         raise _unusable(f"its format {found.file_format!r} is not among CSV, ORC and Parquet", manifest)
@@ -98,7 +99,7 @@ def _unusable(why: str, path: str) -> BadInput:
 
 
 class _Reader:
-    """Reads a report file, held against its checksum before a row of it counts."""
+    """Reads a report file after verifying its checksum."""
 
     def __init__(self, stores: Stores, file_format: str, columns: tuple[str, ...], scheme: str) -> None:
         self.stores = stores
@@ -112,7 +113,7 @@ class _Reader:
             raise StorageError(
                 "A file of the S3 inventory differs from its checksum",
                 path=file.path,
-                hint="take another inventory, or list the table",
+                hint="use another inventory, or list the table",
             )
         try:
             for found in self._batches(data, file.path):
@@ -121,7 +122,7 @@ class _Reader:
             raise StorageError(
                 f"A file of the S3 inventory cannot be read: {error}",
                 path=file.path,
-                hint="take another inventory, or list the table",
+                hint="use another inventory, or list the table",
             ) from error
 
     def _batches(self, data: bytes, path: str) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
-"""Listings: what a store shows under a table's locations, sealed, with the times between which it was taken.
+"""Listings: the files that a store lists under a table's locations, sealed, with start and end time.
 
-A listing comes before the metadata that it is compared with. Taken the other way round, a commit in between makes its
-files look like orphans.
+A listing is taken before the metadata with which it is compared. In the opposite order, files of a commit in between
+would look like orphans.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
-"""The columns of a listing. `last_modified` is null where the store does not report it."""
+"""The columns of a listing. last_modified is null if the store does not report it."""
 
 _SPAN_FILES = f"{LISTED}, is_rest boolean"
-"""Files, and of a span that was not listed to its end the rest as JSON, in `path`."""
+"""Files, and for a partly listed span the rest as JSON in `path`."""
 
 _ROUNDS = 8
 _FILES_OF_A_SPAN = 50_000
-"""What is listed of a span in the first round; in each round twice as many."""
+"""Files listed per span in the first round; each round doubles it."""
 
 _SPANS_PER_CORE = 4
 _SPLITTERS = 8
@@ -50,10 +50,10 @@ _ROWS = 10_000
 
 @dataclass(frozen=True)
 class Listing:
-    """A sealed listing. Times are Postgres' clock, before the first and after the last request to the store.
+    """A sealed listing. Times are from the Postgres clock, before the first and after the last request to the store.
 
-    `files_location` is the folder of a sealed frame: path, last_modified (null where the store does not tell),
-    size_in_bytes. `locations` are what was listed, as the table's metadata spells them.
+    `files_location` is the folder of a sealed frame: path, last_modified (null if the store does not report it),
+    size_in_bytes. `locations` are the listed locations in the spelling of the table's metadata.
     """
 
     listing_id: str
@@ -65,7 +65,7 @@ class Listing:
     bytes: int
 
     def record(self, table_uuid: str, table: str) -> ListingRecord:
-        """What `operations.scans.store_listing` stores."""
+        """Return the record that `operations.scans.store_listing` stores."""
         return ListingRecord(
             listing_id=self.listing_id,
             table_uuid=table_uuid,
@@ -103,15 +103,15 @@ def list_table(
     sealed_by: Stores | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Listing:
-    """List everything below `locations` and seal it under `root`, which `sealed_by` reach where `stores` do not.
+    """List everything below `locations` and seal it under `root`, which `sealed_by` can access if `stores` cannot.
 
-    `locations` are folders in the spelling that the listed paths shall have; nested ones are listed once. This process
-    lists its own disk, however much there is. Elsewhere the first round lists so many files of each folder; where there
-    are more, further rounds list spans of keys, and divide anew what is left of each: also one flat prefix keeps all
-    executors busy. `clock` is Postgres' (`operations.clock.now`); `check` is asked again and again, and may raise.
+    `locations` are folders in the spelling that listed paths shall have; nested ones are listed once. This process
+    lists its own disk completely. On other stores, the first round lists a limited number of files per folder. If there
+    are more, further rounds list spans of keys and split the rest of each again, so that even one flat prefix uses all
+    executors. `clock` is the Postgres clock (`operations.clock.now`); `check` is called repeatedly, and may raise.
 
-    Raises StorageError, sealing nothing, when any prefix cannot be listed: a listing with holes is worse than none;
-    LocationConflict for a location that is a whole file system or bucket.
+    Raises StorageError and seals nothing if any prefix cannot be listed: an incomplete listing is worse than none.
+    Raises LocationConflict for a location that is a whole file system or bucket.
     """
     records = stores if sealed_by is None else sealed_by
     folders = listing_folders(locations, rules)
@@ -126,7 +126,7 @@ def list_table(
         for spans, most in _rounds(runner, stores, folders, listed):
             check()
             rows = _listed(runner, stores, spans, most)
-            # Of the last round only the files are asked for, once.
+            # The last round has only files, so its rows are read once.
             listed.append(rows if most is None else keep(rows))
         files = runner.concat(*listed).between("is_rest", False, False).select(*arrow_schema(LISTED).names)
         return seal_listed(files, f"{folder}/files", records, listing_id, folders, started_at, clock)
@@ -163,8 +163,8 @@ def _listed_on_disk(
 def _rounds(
     runner: Runner, stores: Stores, folders: Sequence[str], listed: Sequence[Rows]
 ) -> Iterator[tuple[Sequence[Span], int | None]]:
-    """The spans to list next, and the most files to list of each (None: all). `listed` gets what was found before the
-    next round is asked for."""
+    """Yield the spans to list next, and the maximum files to list of each (None: all). The caller appends results to
+    `listed` before it requests the next round."""
     spans: Sequence[Span] = [Span(each) for each in folders]
     for turn in range(_ROUNDS):
         ordered = True
@@ -173,7 +173,7 @@ def _rounds(
             if not rests:
                 return
             spans = [Span(**json.loads(rest)) for rest in rests]
-            # Without an order there are no spans: the server may leave out what lies between two.
+            # Without key order there are no spans: the server might omit keys between two.
             ordered = all(span.after is not None for span in spans)
             if ordered:
                 spans = _divided(stores, spans, int(runner.session.sparkContext.defaultParallelism) * _SPANS_PER_CORE)
@@ -198,7 +198,7 @@ def _listed(runner: Runner, stores: Stores, spans: Sequence[Span], most: int | N
 
 
 class _Lister:
-    """Lists spans, `most` files of each (None: all); what is left of one is a row of its own."""
+    """Lists spans, at most `most` files of each (None: all). The rest of a span is a separate row."""
 
     def __init__(self, stores: Stores, most: int | None) -> None:
         self.stores = stores
@@ -236,7 +236,7 @@ class _Lister:
 
 
 def _batches(files: Iterable[StoredFile]) -> Iterator[pa.RecordBatch]:
-    """Columns as `_SPAN_FILES`."""
+    """Columns as in `_SPAN_FILES`."""
     files = iter(files)
     while rows := [(file.path, file.last_modified, file.size_in_bytes, False) for file in islice(files, _ROWS)]:
         yield _batch(rows)
@@ -261,8 +261,8 @@ def seal_listed(
     started_at: datetime,
     clock: Callable[[], datetime],
 ) -> Listing:
-    """Seal `files` as a listing that was begun at `started_at` and ends once they are written: they are read from their
-    source only now."""
+    """Seal `files` as a listing that was started at `started_at` and ends once they are written, because they are read
+    from their source only now."""
     with around("orphans.seal_listing"):
         sealed = write_frame(files, location, stores)
     finished_at = clock()
@@ -271,20 +271,20 @@ def seal_listed(
 
 
 def listing_folders(locations: Sequence[str], rules: LocationRules) -> list[str]:
-    """The outermost of `locations`, each in its first spelling, without a closing slash."""
+    """Return the outermost of `locations`, each in its first spelling, without a trailing slash."""
     spelled: dict[str, str] = {}
     for location in locations:
         trimmed = location.rstrip("/")
         normal = normalize(trimmed, rules)
         if not trimmed or is_root(normal):
             raise LocationConflict(
-                "A whole file system or bucket cannot be a table's location: all in it would be taken for the table's",
+                "A whole file system or bucket cannot be a table's location: all in it would count as the table's",
                 path=location,
-                hint="name the table's own folder",
+                hint="use the table's own folder",
             )
         spelled.setdefault(normal, trimmed)
     if not spelled:
-        raise BadInput("There is no location to list", hint="name the table's location")
+        raise BadInput("There is no location to list", hint="specify the table's location")
     return [spelled[normal] for normal in outermost(spelled)]
 
 

@@ -1,4 +1,4 @@
-"""The folders of a table that are listed. Belongs here: which they are, each once. Does not belong: listing them."""
+"""The folders of a table to list. Belongs here: which folders, each once. Does not belong here: listing them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def folders_to_list(
     rules: LocationRules,
     collected_roots: Sequence[str],
 ) -> list[str]:
-    """The folders to list: the table's `current` and `earlier` locations, or `location`, which is one of them or a
-    folder in one. Of the earlier ones, those that overlap a root where orphans may be collected."""
+    """Return the folders to list: the table's `current` and `earlier` locations, or `location`, which is one of them or
+    a folder in one. Of the earlier ones, only those that overlap a root where orphans may be collected."""
     now = {normalize(own, rules) for own in current}
     former = [each for each in dict.fromkeys(earlier) if each not in now]
     folders = Folders(rules)
     if location is None:
-        # Where no scan may collect there is nothing to find.
+        # Where no scan may collect, there is nothing to find.
         collected = [each for each in former if any(folders.overlap(each, root) for root in collected_roots)]
         return _each_once([*current, *collected], folders)
     if not is_root(normalize(location, rules)):
@@ -35,13 +35,13 @@ def folders_to_list(
             f"{location} is not one of the table's locations, nor a folder in one ({', '.join(own)})",
             table=table,
             untouched="all files",
-            hint="name one of them, or a folder in it",
+            hint="use one of them, or a folder in it",
         )
     return [location]
 
 
 def _each_once(locations: Sequence[str], folders: Folders) -> list[str]:
-    """Without those that are another one, or in it, under a second name: a file is listed once."""
+    """Remove folders that are equal to, or inside, another one under a second name, so that a file is listed once."""
     found: list[str] = []
     for each in locations:
         if not any(folders.is_in(each, other) for other in found):

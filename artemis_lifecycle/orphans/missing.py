@@ -1,8 +1,9 @@
-"""Files that snapshots reach and a whole listing does not have. Belongs here: finding them, and stopping a scan.
+"""Files that snapshots reach and that are missing from a complete listing. Belongs here: finding them, and stopping a
+scan.
 
-Such a file was lost, or its name in the metadata is not what was written: Avro has no checksum, and a flipped bit that
-still decodes names another path. Then the file itself is in the listing, reached by nothing: it looks like an orphan,
-and is alive. A listing that lies, or leaves out, shows itself in the same way.
+Such a file was lost, or its path in the metadata is damaged: Avro has no checksum, and a flipped bit may still decode
+to another path. Then the real file is in the listing, unreached: it looks like an orphan, but is live. An incorrect or
+incomplete listing shows in the same way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 LOOKED_UP = 10_000
-"""So many files that are not listed are looked up one by one; of more, these."""
+"""Maximum number of unlisted files that are looked up individually."""
 
 _HEADS = 16
 _SHOWN = 5
@@ -36,8 +37,8 @@ def require_nothing_missing(
     rules: LocationRules,
     table: str,
 ) -> None:
-    """Look up each file that a snapshot from before `listing` reaches below its locations and that it does not have
-    (by `hashes`, its location hashes). Raises MissingFile when the store does not have one either."""
+    """Look up each file that a snapshot older than `listing` reaches below its locations and that the listing lacks (by
+    `hashes`, its location hashes). Raises MissingFile if the store does not have one either."""
     began = listing.started_at.timestamp() * 1000
     before = [snapshot.snapshot_id for snapshot in view.metadata.snapshots if snapshot.timestamp_ms < began]
     listed = distinct(np.concatenate([np.empty(0, np.uint64), *hashes]))
@@ -47,7 +48,7 @@ def require_nothing_missing(
         for path in outside(view, before, listed, at_most=LOOKED_UP)
         if any(is_under(normalize(path, rules), root, rules) for root in roots)
     ]
-    # Written after the listing, by a writer whose clock is behind, it is there.
+    # A file exists if it was written after the listing, by a writer whose clock is behind.
     found = threaded(stores.head, unlisted, stores.readers(listing.locations[0], _HEADS))
     missing = [path for path, file in zip(unlisted, found, strict=True) if file is None]
     if missing:
@@ -57,6 +58,6 @@ def require_nothing_missing(
             table=table,
             path=missing[0],
             untouched="all files",
-            hint="see which snapshots reach them (artemis explain TABLE PATH) and fix or expire those; "
+            hint="check which snapshots reach them (artemis explain TABLE PATH) and fix or expire those; "
             "orphans.missing_files: ignore lets scans go on without",
         )

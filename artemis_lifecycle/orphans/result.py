@@ -1,4 +1,4 @@
-"""The result of an orphan scan: what it counted, and where its files are sealed."""
+"""The result of an orphan scan: its counts, and the location of its sealed files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OrphanSummary:
-    """Counts of a scan, in files; sizes in bytes. By reason: why listed files stay, or `orphan`."""
+    """Counts of a scan, in files; sizes in bytes. By reason: why listed files are kept, or `orphan`."""
 
     listed_files: int
     listed_bytes: int
@@ -46,7 +46,7 @@ class OrphanSummary:
 
     @property
     def orphan_share(self) -> float:
-        """Orphans among the listed files, from 0 to 1."""
+        """The share of orphans among the listed files, from 0 to 1."""
         return self.orphan_files / self.listed_files if self.listed_files else 0.0
 
 
@@ -54,8 +54,8 @@ class OrphanSummary:
 class OrphanScanResult:
     """A sealed scan. Nothing was changed.
 
-    `skipped_in_flight` counts unreferenced files that a writer may still be writing: too young, or a live writer's; the
-    summary shows which.
+    `skipped_in_flight` counts unreferenced files that a writer may still be writing: files that are too young or belong
+    to a live writer. The summary distinguishes the two.
     """
 
     scan_id: str
@@ -72,36 +72,37 @@ class OrphanScanResult:
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind, size_in_bytes, last_modified, reason, origin], one row per orphan. `kind` and `origin`
-        are guesses by name."""
+        """Return DataFrame[path, kind, size_in_bytes, last_modified, reason, origin], one row per orphan. `kind` and
+        `origin` are guesses from the name."""
         return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
 
     def unreferenced(self) -> DataFrame:
-        """DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not reach, with
-        `orphan` or why it stays."""
+        """Return DataFrame[path, size_in_bytes, last_modified, verdict]: every listed file that the table does not
+        reach, with `orphan` or the reason why it is kept."""
         folder = f"{self.files_location.removesuffix('/files')}/unreferenced"
         return read_frame(Runner(self._spark), folder, self._stores).frame()
 
     @property
     def orphan_data_files(self) -> DataFrame:
-        """DataFrame[path] of data files and delete files."""
+        """Return DataFrame[path] of data files and delete files."""
         files = self.files()
         return files.where(files.kind.isin(*sorted(kinds.CONTENT_KINDS))).select("path")
 
     @property
     def orphan_manifests(self) -> DataFrame:
-        """DataFrame[path] of manifests and manifest lists."""
+        """Return DataFrame[path] of manifests and manifest lists."""
         files = self.files()
         return files.where(files.kind.isin(kinds.MANIFEST, kinds.MANIFEST_LIST)).select("path")
 
 
 def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
-    """The stored scan of that id, from any process. Raises NoSuchPlan; StorageError when its seal is missing."""
+    """Return the stored scan with that id; works from any process. Raises NoSuchPlan; StorageError if its seal is
+    missing."""
     record = operations.scans.get(scan_id)
     sealed = describe_frame(record.files_location, stores)
     if sealed is None or sealed.rows != record.files:
         raise StorageError(
-            f"The sealed files of scan {scan_id} are missing, or not the {record.files:,} that its record names",
+            f"The sealed files of scan {scan_id} are missing, or not the {record.files:,} in its record",
             table=record.table,
             path=record.files_location,
             untouched="all files",
@@ -128,7 +129,7 @@ def result_of(record: ScanRecord, spark: SparkSession, stores: Stores) -> Orphan
 
 
 class ScanCounts:
-    """Files and bytes of the rows that pass through, by columns."""
+    """Counts files and bytes of the rows that pass through, by columns."""
 
     def __init__(self) -> None:
         self.files: dict[str, Counter[str]] = defaultdict(Counter)
@@ -145,9 +146,9 @@ class ScanCounts:
             yield batch
 
     def summary(self, listing: Listing) -> OrphanSummary:
-        """What the scan found in `listing`."""
+        """Return the summary of the scan of `listing`."""
         files, sizes = (dict(sorted(counter["verdict"].items())) for counter in (self.files, self.sizes))
-        # Some are reached under another name than the listed one.
+        # Some are reached under a different name than the listed one.
         files.pop(REACHABLE, None)
         sizes.pop(REACHABLE, None)
         reached, reached_bytes = listing.files - sum(files.values()), listing.bytes - sum(sizes.values())

@@ -1,13 +1,13 @@
-"""The orphan scan: from a listing of the table's locations to a sealed list of files that nothing has.
+"""The orphan scan: from a listing of the table's locations to a sealed list of unreferenced files.
 
-1. `listing` (or `external_listing`) lists the files, and ends.
-2. `scan_orphans` reads the table's metadata anew, and what protects its files. A writer that stops in between has
-   committed before the pointer is read, or is seen by its heartbeat.
-3. `candidates` are the listed files that no snapshot reaches. `missing` stops the scan where the listing lacks files.
-4. `seal_scan` asks protection about each candidate. It seals the verdicts, and the orphans with a guess of their origin
-   (`origins`), for another process to explain (`result`) or delete (`delete`).
+1. `listing` (or `external_listing`) lists the files, and ends. 2. `scan_orphans` reads the table's metadata again, and
+what protects its files. A writer that stops in between has
+  committed before the pointer is read, or is seen by its heartbeat.
+3. `candidates` are the listed files that no snapshot reaches. `missing` stops the scan if the listing lacks files. 4.
+`seal_scan` asks protection about each candidate. It seals the verdicts, and the orphans with a guess of their origin
+  (`origins`), so that another process can explain (`result`) or delete (`delete`) them.
 
-`dropped` scans the files of a table that the catalog has no more, `cold` those of a cold table; `trend` compares scans.
+`dropped` scans the files of a dropped table, `cold` those of a cold table; `trend` compares scans.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _PAIRS_SHOWN = 10
 
 @dataclass(frozen=True)
 class ScanSettings:
-    """The policy of a scan. `min_age` counts back from the listing's start; `older_than` replaces it.
+    """The policy of a scan. `min_age` is relative to the listing's start; `older_than` replaces it.
 
-    `metadata_min_age` (the retention window) holds for metadata files outside the metadata log. `prefix_mismatch` is
-    error, ignore or delete. `missing_files`: what a file means that snapshots reach and a whole listing does not have.
-    `is_whole`: the listing has every file below the table's locations.
+    `metadata_min_age` (the retention window) applies to metadata files outside the metadata log. `prefix_mismatch` is
+    error, ignore or delete. `missing_files` says how to treat files that snapshots reach and a complete listing lacks.
+    `is_whole` means that the listing has every file below the table's locations.
     """
 
     min_age: timedelta
@@ -81,13 +81,14 @@ def scan_orphans(
     history_read_at: datetime | None = None,
     failed_compactions: Sequence[tuple[datetime, datetime]] = (),
 ) -> OrphanScanResult:
-    """Find the orphans in `listing` and seal them. Reads the table's metadata anew, after the listing; changes nothing.
+    """Find the orphans in `listing` and seal them. Reads the table's metadata again after the listing; changes nothing.
 
-    `history_read_at` is when the caller read what it shows beside the scan; it too must come after the listing.
+    `history_read_at` is when the caller read the history that it shows with the scan; it must also be after the
+    listing.
 
     Raises StaleMetadata for metadata read before the listing ended, and for metadata files newer than the catalog's
-    pointer; PrefixMismatch naming pairs; BadInput for an `older_than` inside the floor; NoSuchTable when the table is
-    gone or another; UnreadableMetadata and StorageError for whatever cannot be read: then there is no scan.
+    pointer; PrefixMismatch with pairs of paths; BadInput for an `older_than` inside the floor; NoSuchTable if the table
+    is gone or replaced; UnreadableMetadata and StorageError for anything unreadable: then there is no scan.
     """
     table = context.table
     if history_read_at is not None:
@@ -111,7 +112,7 @@ def scan_orphans(
         require_nothing_missing(context.stores, view, listing, parts, context.rules, table)
     reached = [reaches(view, part) for part in parts]
     with candidates(context.spark, listing, context.stores, reached) as unreached:
-        # Without those of a listing that need not have them all.
+        # Exclude those of a listing that need not be complete.
         named = dict.fromkeys([*unreached.metadata_files(), *unlisted])
         found = evidence(context.stores, metadata, named, context.rules, context.operations.table_locations)
         remember(found.newer, context.stores, context.operations.table_locations, table_uuid, read_at)
@@ -133,14 +134,14 @@ def scan_orphans(
 
 
 def _metadata_files(context: DeletionContext, table_uuid: str, listed: Sequence[str]) -> list[str]:
-    """The metadata files in all folders where the table's are or were, and around what was `listed`. Before its pointer
-    is read: one that is committed in between is not a later commit."""
+    """Return the metadata files in all current and former folders of the table, and around what was `listed`. This runs
+    before the pointer is read: a file that is committed in between is not a later commit."""
     metadata = read_table_metadata(context.stores, context.entry().metadata_location)
     had = context.operations.table_locations
     places = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     folders = {parent(normalize(place, context.rules)) for place in (*places, *had.pointers(table_uuid))}
     folders |= {f"{location}/metadata" for location in had.of_table(table_uuid)}
-    # And around what was listed, where a table may be that no catalog here knows.
+    # Include folders around the listed locations, which may have a table that no known catalog has.
     for location in (normalize(each.rstrip("/"), context.rules) for each in listed):
         around = location
         while any(is_under(around, own, context.rules) for own in own_locations(metadata, context.rules)):
@@ -162,7 +163,7 @@ def seal_scan(
     read_at: datetime,
     mismatches: str,
 ) -> OrphanScanResult:
-    """Ask for each candidate whether it may go, and seal the verdicts and the orphans among them."""
+    """Ask protection for each candidate whether it may be deleted. Seal the verdicts and the orphans among them."""
     spark, stores = context.spark, context.stores
     folder = f"{context.root}/scans/{asking.job_id}"
     protection.consider(unreached.paths())
@@ -201,7 +202,7 @@ def seal_scan(
 
 
 def _judged(protected: ProtectedFiles, unreached: Candidates) -> Iterator[pa.RecordBatch]:
-    """Each candidate with its verdict (columns: `JUDGED`)."""
+    """Yield each candidate with its verdict (columns: `JUDGED`)."""
     for batch in unreached.batches():
         verdicts = np.full(batch.num_rows, ORPHAN, object)
         for row, why in protected.reasons(batch).items():
@@ -221,13 +222,14 @@ def _mismatch(context: DeletionContext, protection: Protection, judged: str, cou
         f"{count:,} listed files have a reachable twin under another scheme or authority: {named}",
         table=context.table,
         untouched="all files",
-        hint="if both are one place, say so under orphans.equal_schemes or equal_authorities; "
+        hint="if both are the same place, set it in orphans.equal_schemes or equal_authorities; "
         "if not, set orphans.prefix_mismatch: ignore (or delete)",
     )
 
 
 def require_after(listing: Listing, read_at: datetime, table: str) -> None:
-    """Raise StaleMetadata when metadata was read before the listing ended: a commit in between would be all orphans."""
+    """Raise StaleMetadata if metadata was read before the listing ended: all files of a commit in between would be
+    orphans."""
     if read_at < listing.finished_at:
         raise StaleMetadata(
             f"The metadata was read at {read_at.isoformat()}, before the listing ended at "
@@ -239,10 +241,10 @@ def require_after(listing: Listing, read_at: datetime, table: str) -> None:
 
 
 def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
-    """From when on files are too young.
+    """Return the times from which on files are too young.
 
-    Ages count from the listing's start, or from `now` where that is earlier: a file seen then may have been finished
-    since.
+    Ages are relative to the listing's start, or to `now` if that is earlier: a listed file may have been finished since
+    then.
     """
     for name, value in (("now", settings.now), ("older_than", settings.older_than)):
         if value is not None and (value.tzinfo is None or value.utcoffset() is None):
@@ -257,10 +259,10 @@ def cutoffs(listing: Listing, settings: ScanSettings, table: str) -> Ages:
     if settings.older_than is not None and settings.older_than > newest:
         raise BadInput(
             f"older_than {settings.older_than.isoformat()} is later than {newest.isoformat()}, which is min_age_floor "
-            f"({settings.min_age_floor}) before the listing: files of commits in flight would be taken for orphans",
+            f"({settings.min_age_floor}) before the listing: files of commits in flight would count as orphans",
             table=table,
             untouched="all files",
-            hint="name an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
+            hint="use an earlier instant, or lower orphans.min_age_floor in lifecycle.yaml",
         )
     by_age = base - max(settings.min_age, settings.min_age_floor)
     cutoff = by_age if settings.older_than is None else settings.older_than
