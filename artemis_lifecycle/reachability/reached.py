@@ -1,10 +1,10 @@
-"""Where the files stand that each table of a catalog reads, in a few folders: by that a deletion sees which tables read
-files from outside their own locations (add_files, clones), without opening every table's index.
+"""The folders of the files that each table of a catalog reads, reduced to a few per table. With them, a deletion sees
+which tables read files outside their own locations (add_files, clones), without opening every table's index.
 
     <root>/reached/tables.json     what is known of each table, by name, with a checksum
 
-It is a cache of what metadata files say, and they never change. A table's folders only become more until it is read
-from nothing again: one folder too many costs a read of that table, one too few would cost a file.
+It is a cache of metadata files, which never change. A table's folders only grow until it is read from scratch: an extra
+folder costs one check of that table, but a missing folder could cost a file.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MOST_FOLDERS = 64
-"""Of a table in more folders than this, those above them are kept."""
+"""For a table with more folders than this, their parent folders are stored."""
 
-_AT_ONCE = 100_000  # Folders in memory before they are brought down to few.
+_AT_ONCE = 100_000  # Folders in memory before they are reduced to a few.
 _READERS = 4
-# Each deletion goes by equalities of its own; what is stored goes by none.
+# Each deletion has its own equalities; stored folders use none.
 _PLAIN = LocationRules({}, {})
 
 _log = escaping.logger(__name__)
 
 
 class Pointer(Protocol):
-    """A table's entry in its catalog, as far as anything here reads it; a `CatalogEntry` is one."""
+    """A table's catalog entry, as far as it is used here; for example a `CatalogEntry`."""
 
     @property
     def metadata_location(self) -> str: ...
@@ -54,7 +54,8 @@ class Pointer(Protocol):
 
 @dataclass(frozen=True)
 class Reached:
-    """Folders that cover all that any snapshot of a metadata file reaches. `segments` of the index were read for it."""
+    """Folders that cover everything that any snapshot of a metadata file reaches. The index's `segments` were read for
+    it."""
 
     table_uuid: str
     metadata_location: str
@@ -63,10 +64,10 @@ class Reached:
 
 
 def covering(folders: Iterable[str], most: int = MOST_FOLDERS) -> tuple[str, ...]:
-    """At most so many folders (one per store, if there are more stores) in which all of `folders` are or lie.
+    """Return at most `most` folders (one per store, if there are more stores) that contain or equal all of `folders`.
 
-    Cut at the greatest depth at which they are few, so that the many partitions of one place become that place, and a
-    place far from it stays apart.
+    They are cut at the greatest depth at which there are few enough, so that the partitions of one place become that
+    place, and a distant place stays separate.
     """
     parts = {_components(folder) for folder in folders}
     depth = max((len(part) for part in parts), default=0)
@@ -77,7 +78,7 @@ def covering(folders: Iterable[str], most: int = MOST_FOLDERS) -> tuple[str, ...
 
 
 def _components(folder: str) -> tuple[str, ...]:
-    # Scheme and authority are one part: above it there is nothing.
+    # Scheme and authority are one component: nothing is above them.
     place = split(folder)
     first = folder[: len(folder) - len(place.path)]
     rest = place.path.strip("/")
@@ -85,8 +86,8 @@ def _components(folder: str) -> tuple[str, ...]:
 
 
 class ReachedFolders:
-    """What is known of the tables of one catalog. `rules_of` are a table's own, by name: its index is kept by them.
-    `files` reach `root` where `stores`, which reach the tables, do not."""
+    """What is known of the tables of one catalog. `rules_of` returns a table's own rules, by name, because its index
+    uses them. `files` can access `root` if `stores`, which access the tables, cannot."""
 
     def __init__(
         self,
@@ -108,10 +109,9 @@ class ReachedFolders:
     def look(
         self, tables: Mapping[str, Pointer], there: Collection[str] = (), lists: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Bring what is known of `tables` up to their pointers; returns why, for those that cannot be read: of these
-        stays what was known. Reads nothing of a table whose pointer has not moved, also when it could not be read the
-        last time. Others that are `there` are left as they are known; what is neither is forgotten. `lists` are sealed
-        lists of files by a name of their own, each read once."""
+        """Update what is known of `tables` to their pointers. Return the error of each table that cannot be read; what
+        was known of it stays. Skips tables whose pointer has not moved, even if they were unreadable. Tables in `there`
+        stay unchanged; all others are removed. `lists` are sealed lists of files by a unique name, each read once."""
         known = self._load()
         moved = {
             name: pointer
@@ -141,13 +141,13 @@ class ReachedFolders:
         return {name: problem for name, (_, problem) in read.items() if problem is not None}
 
     def of(self, table: str) -> tuple[str, ...]:
-        """The folders of a table that was looked at; none for one of which nothing is known."""
+        """Return the folders of a known table; nothing for an unknown one."""
         known = self._load().get(table)
         return () if known is None else known.folders
 
     def knows(self, table: str, pointer: Pointer | None) -> bool:
-        """Whether the table could be read, now or before. A pointer that has none before it, or is in another folder,
-        may be of another table that took the name."""
+        """Return True if the table was readable, now or earlier. A pointer without a predecessor, or in another folder,
+        may belong to another table that took the name."""
         known = self._load().get(table)
         if known is None or pointer is None:
             return known is not None
@@ -157,14 +157,15 @@ class ReachedFolders:
         return beside and pointer.previous_metadata_location is not None
 
     def _read(self, name: str, pointer: Pointer) -> tuple[Reached | None, str | None]:
-        """What a table reaches, or why that is unknown: its earlier metadata file does not show what came since."""
+        """Return what a table reaches, or why that is unknown: its previous metadata file does not show what was added
+        since."""
         try:
             return self._reached(name, read_table_metadata(self._stores, pointer.metadata_location)), None
         except (UnreadableMetadata, EncryptedTable, StorageError) as error:
             return None, error.what
 
     def _read_list(self, location: str) -> tuple[Reached | None, str | None]:
-        """The folders of a sealed list's paths, or why it cannot be read."""
+        """Return the folders of a sealed list's paths, or why it cannot be read."""
         found: set[str] = set()
         try:
             for batch in frame_batches(location, self._files):
@@ -176,7 +177,7 @@ class ReachedFolders:
         return Reached("", location, covering(found), ()), None
 
     def _reached(self, name: str, metadata: TableMetadata) -> Reached:
-        # By its uuid: it may have been renamed, or dropped.
+        # By its uuid, because it may have been renamed or dropped.
         before = next((each for each in self._load().values() if each.table_uuid == metadata.table_uuid), None)
         rules = self._rules_of(name)
         view = indexed(self._spark, self._stores, metadata, rules, self._root, files=self._files)
@@ -203,7 +204,7 @@ class ReachedFolders:
             stored = json.loads(self._files.read(self._path))
             content = stored["tables"]
             if stored["format"] != FORMAT or stored["sha256"] != _checksum(content):
-                raise ValueError("its checksum does not hold")
+                raise ValueError("its checksum does not match")
             return {
                 name: Reached(
                     each["table_uuid"], each["metadata_location"], tuple(each["folders"]), tuple(each["segments"])
@@ -211,17 +212,17 @@ class ReachedFolders:
                 for name, each in content.items()
             }
         except (StorageError, ValueError, KeyError, TypeError) as error:
-            _log.warning("What is known of where tables read is read anew: %s: %s", self._path, error)
+            _log.warning("The folders that tables read are determined again: %s: %s", self._path, error)
             return {}
 
     def _store(self, known: Mapping[str, Reached]) -> None:
         content = {name: asdict(each) for name, each in sorted(known.items())}
         data = json.dumps({"format": FORMAT, "sha256": _checksum(content), "tables": content})
         try:
-            # Of two that write at once the last one stays: what it lacks is read again.
+            # Of two concurrent writers, the last one wins: missing entries are read again.
             self._files.write(self._path, data.encode(), overwrite=True)
         except StorageError as error:
-            _log.info("What is known of where tables read was not stored: %s", error.what)
+            _log.info("The folders that tables read were not stored: %s", error.what)
 
 
 def _checksum(content: object) -> str:

@@ -1,9 +1,9 @@
 """The index's files: named arrays in one file, each with a checksum. Belongs here: writing and reading them, and
-noticing that one is not what was written. Does not belong: what the arrays mean.
+detecting damage. Does not belong here: what the arrays mean.
 
 Layout: 8 bytes of magic, the header's length (4 bytes, little endian), the header (JSON), its xxh3-64 checksum (8
-bytes), then the sections back to back. The header names its sections (dtype, place, length, checksum) and what the file
-belongs to; a reader that expects another header takes the file for none of its own.
+bytes), then consecutive sections. The header lists its sections (dtype, offset, length, checksum) and what the file
+belongs to. A reader rejects a file with another identity.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MAGIC = b"ARTINDX1"
 
 
 class DamagedIndex(Exception):  # noqa: N818  (handled inside this package)
-    """A file of the index is missing, damaged or another's: rebuild it. Never leaves this package."""
+    """A file of the index is missing, damaged or belongs to another one: rebuild it. Never leaves this package."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Where an array stands in its file (offset from the file's start, bytes), its dtype, and its xxh3-64 checksum."""
+    """Where an array is in its file (offset from the file's start, bytes), its dtype, and its xxh3-64 checksum."""
 
     dtype: str
     offset: int
@@ -37,7 +37,7 @@ class Section:
 
 
 def encode(identity: Mapping[str, object], arrays: Mapping[str, Any]) -> tuple[bytes, Mapping[str, Section]]:
-    """One file of `arrays` (numpy arrays of one dimension, or bytes), and where each stands in it."""
+    """Return one file of `arrays` (one-dimensional numpy arrays, or bytes), and the section of each."""
     views: dict[str, Any] = {}
     places: dict[str, tuple[str, int, int, int]] = {}
     end = 0
@@ -58,15 +58,15 @@ def encode(identity: Mapping[str, object], arrays: Mapping[str, Any]) -> tuple[b
 
 
 def decode(data: bytes, identity: Mapping[str, object]) -> dict[str, Any]:
-    """The arrays of a whole file. Raises DamagedIndex when it is damaged or its identity is another."""
+    """Return the arrays of a complete file. Raises DamagedIndex if it is damaged or has another identity."""
     sections, end = _header(data, identity)
     if end != len(data):
-        raise DamagedIndex(f"the file has {len(data)} bytes, and its header says {end}")
+        raise DamagedIndex(f"the file has {len(data)} bytes, but its header says {end}")
     return {name: checked(data[part.offset : part.offset + part.length], part) for name, part in sections.items()}
 
 
 def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dict[str, Any]:
-    """All arrays of the file at `path`. Raises DamagedIndex."""
+    """Return all arrays of the file at `path`. Raises DamagedIndex."""
     try:
         return decode(stores.read(path), identity)
     except StorageError as error:
@@ -76,14 +76,14 @@ def read_whole(stores: Stores, path: str, identity: Mapping[str, object]) -> dic
 def _header(data: bytes, identity: Mapping[str, object]) -> tuple[dict[str, Section], int]:
     at = len(MAGIC) + 4
     if data[: len(MAGIC)] != MAGIC or len(data) < at:
-        raise DamagedIndex("the file does not begin as one of the index")
+        raise DamagedIndex("the file is not an index file")
     size = int.from_bytes(data[len(MAGIC) : at], "little")
     header, checksum = data[at : at + size], data[at + size : at + size + 8]
     if len(checksum) != 8 or xxhash.xxh3_64_intdigest(header) != int.from_bytes(checksum, "little"):
         raise DamagedIndex("the header is damaged")
     content = json.loads(header)
     if content["identity"] != json.loads(json.dumps(dict(identity))):
-        raise DamagedIndex("the file is another table's, or made under other rules")
+        raise DamagedIndex("the file belongs to another table, or was built under other rules")
     start = at + size + 8
     sections = {
         name: Section(dtype, start + offset, length, checksum)
@@ -93,7 +93,7 @@ def _header(data: bytes, identity: Mapping[str, object]) -> tuple[dict[str, Sect
 
 
 def checked(data: bytes, section: Section) -> Any:
-    """A section's bytes as its array. Raises DamagedIndex when they are not what was written."""
+    """Return a section's bytes as its array. Raises DamagedIndex if they have changed."""
     if len(data) != section.length or xxhash.xxh3_64_intdigest(data) != section.checksum:
-        raise DamagedIndex("a section does not have its checksum")
+        raise DamagedIndex("a section differs from its checksum")
     return data if section.dtype == "bytes" else np.frombuffer(data, np.dtype(section.dtype))

@@ -1,8 +1,8 @@
-"""Keeping the index's segments few and alive. Belongs here: joining small segments and leaving out rows of manifests
-that no snapshot lists any more. Does not belong: the metadata; everything comes from the segments themselves.
+"""Keeps the index's segments few and current. Belongs here: merging small segments and dropping rows of manifests that
+no snapshot lists any more. Does not belong here: the metadata; everything comes from the segments themselves.
 
-Every refresh appends a segment. Small ones are joined once there are eight of them, so that a row is written again only
-a logarithmic number of times; a segment is rewritten when half of it is dead, so that the index grows with the table.
+Every refresh appends a segment. Small ones are merged once there are eight of them, so that a row is rewritten only a
+logarithmic number of times. A segment is rewritten once half of it is dead, so that the index grows with the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEAD_SHARE = 0.5
 
 
 def compacted(index: ManifestIndex, state: IndexState) -> int:
-    """Rewrite the segments that need it, in `state`; returns how many were replaced. Raises DamagedIndex.
+    """Rewrite the segments that need it, in `state`. Return how many were replaced. Raises DamagedIndex.
 
     Memory: one new segment's rows. The files of replaced segments stay until the index sweeps them.
     """
@@ -57,21 +57,21 @@ def _worth_rewriting(state: IndexState) -> NDArray[np.int64]:
 
 
 def _members(index: ManifestIndex, state: IndexState, number: int) -> Iterator[ReadManifest]:
-    """The manifests of a segment that are still listed, as they were read."""
+    """Yield the manifests of a segment that are still listed, as they were read."""
     members = np.flatnonzero(state.segment_of == number)
     if not len(members):
         return
     segment = state.segments[number]
     hashes, owners = columns_of(index, state, number)
     sizes = sizes_of(index, state, number)
-    # Sorted by owner and, being stable, within it by hash.
+    # Sorted by owner; the sort is stable, so each owner's rows stay sorted by hash.
     order = np.argsort(owners, kind="stable")
     ends = np.searchsorted(owners[order], np.arange(segment.manifests + 1))
     for manifest in members[np.argsort(state.block_offsets[members])].tolist():
         place = int(state.place_of[manifest])
         block = index.read_part(segment.name, int(state.block_offsets[manifest]), int(state.block_lengths[manifest]))
         if checksum_of(block) != int(state.block_checksums[manifest]):
-            raise DamagedIndex("a block does not have its checksum")
+            raise DamagedIndex("a block differs from its checksum")
         counts = (
             int(state.manifests.existing[manifest]),
             int(state.manifests.added[manifest]),

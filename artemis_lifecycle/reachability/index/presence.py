@@ -1,6 +1,5 @@
-"""Whether the metadata that the index knows is still in the store. Belongs here: looking up presence and length. Does
-not belong: opening any of it.
-"""
+"""Whether the metadata that the index knows is still in the store. Belongs here: checking existence and length. Does
+not belong here: opening any of it."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from artemis_lifecycle.reachability.index.view import IndexView
 from artemis_lifecycle.storage.location import parent
 
 _ONE_BY_ONE = 256
-"""Of more files in a folder than this, the folder is listed: a thousand names for the price of one question."""
+"""With more files in a folder than this, the folder is listed: one request returns a thousand names."""
 
 
 def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
-    """Look files up by path and length (-1: none is recorded). Raises UnreadableMetadata for the first that differs."""
+    """Check files by path and length (-1: not recorded). Raises UnreadableMetadata for the first that differs."""
     stores = index.stores
     by_folder: dict[str, dict[str, int]] = {}
     for path, length in files.items():
@@ -28,7 +27,7 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
             one_by_one += those.items()
             continue
         try:
-            # By name: a store may spell the folder otherwise than the metadata does.
+            # By name, because a store may spell the folder differently than the metadata.
             found = {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in stores.children(folder)[1]}
         except StorageError as error:
             raise _absent(folder, f"cannot be listed: {error.what}") from error
@@ -49,16 +48,16 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
 
 
 def require_present(view: IndexView) -> None:
-    """Look up that every list and manifest of the metadata is in the store, with the length that is recorded.
+    """Check that every list and manifest of the metadata is in the store with its recorded length.
 
-    What the index knows is not opened again; before something is deleted on its word, it has to be there still.
+    Files that the index knows are not opened again. Before a deletion relies on the index, they must still exist.
     Raises UnreadableMetadata.
     """
     require_files(view.index, _known_files(view))
 
 
 def _known_files(view: IndexView) -> dict[str, int]:
-    """Path -> recorded length (-1: none is recorded) of every list and manifest of the metadata."""
+    """Return path -> recorded length (-1: not recorded) of every list and manifest of the metadata."""
     state = view.state
     known = {state.manifests.path(row): int(length) for row, length in enumerate(state.manifests.lengths)}
     sizes = dict(zip(state.snapshot_ids.tolist(), state.list_sizes.tolist(), strict=True))
@@ -72,7 +71,7 @@ def _compare(path: str, length: int, found: int | None) -> None:
     if found is None:
         raise _absent(path, "is not in the store any more")
     if length >= 0 and found != length:
-        raise _absent(path, f"has {found} bytes, and {length} are recorded")
+        raise _absent(path, f"has {found} bytes, but {length} are recorded")
 
 
 def _absent(path: str, what: str) -> UnreadableMetadata:
@@ -80,5 +79,5 @@ def _absent(path: str, what: str) -> UnreadableMetadata:
         f"A metadata file that the table needs {what}",
         path=path,
         untouched="the table and all its files",
-        hint="restore the file; nothing of this table is planned or deleted until it is there",
+        hint="restore the file; nothing of this table is planned or deleted until it exists",
     )

@@ -1,6 +1,5 @@
-"""Rows and columns of segments, as a state of the index names them. Belongs here: reading them, and checking them
-against the state. Does not belong: what follows from them (`files.py`, `lookups.py` …).
-"""
+"""Rows and columns of segments, as referenced by a state of the index. Belongs here: reading them, and verifying them
+against the state. Does not belong here: queries (`files.py`, `lookups.py` …)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _GAP_BYTES, _RUN_BYTES = 64 << 10, 32 << 20
 
 
 def rows_of(index: ManifestIndex, state: IndexState, manifests: NDArray[np.int64]) -> Iterator[tuple[int, Rows]]:
-    """The entries of the given manifests, one after the other, by number. Raises DamagedIndex."""
+    """Yield the entries of the given manifests one by one, by number. Raises DamagedIndex."""
     held = manifests[state.segment_of[manifests] >= 0]
     order = np.lexsort((state.block_offsets[held], state.segment_of[held]))
     for run in _runs(state, held[order]):
@@ -33,12 +32,13 @@ def rows_of(index: ManifestIndex, state: IndexState, manifests: NDArray[np.int64
             rows = read_block(block, int(state.block_checksums[number]))
             expected = int(state.manifests.existing[number] + state.manifests.added[number])
             if len(rows) != expected:
-                raise DamagedIndex(f"a block has {len(rows)} rows, and the manifest {expected}")
+                raise DamagedIndex(f"a block has {len(rows)} rows, but the manifest has {expected}")
             yield number, rows
 
 
 def columns_of(index: ManifestIndex, state: IndexState, number: int) -> tuple[Any, Any]:
-    """A segment's (hashes, owners): each has its checksum, and each manifest the rows that its list counts.
+    """Return a segment's (hashes, owners). Both match their checksums, and each manifest has as many rows as its list
+    counts.
 
     Raises DamagedIndex.
     """
@@ -47,7 +47,7 @@ def columns_of(index: ManifestIndex, state: IndexState, number: int) -> tuple[An
     segment = state.segments[number]
     hashes, owners = (_column(index, segment, part) for part in (segment.hashes, segment.owners))
     if not len(hashes) == len(owners) == segment.rows:
-        raise DamagedIndex(f"{segment.name} has {len(hashes)} hashes and {len(owners)} owners, and {segment.rows} rows")
+        raise DamagedIndex(f"{segment.name} has {len(hashes)} hashes and {len(owners)} owners, but {segment.rows} rows")
     held = np.zeros(segment.manifests, np.int64)
     members = np.flatnonzero(state.segment_of == number)
     expected = state.manifests.existing[members] + state.manifests.added[members]
@@ -57,7 +57,7 @@ def columns_of(index: ManifestIndex, state: IndexState, number: int) -> tuple[An
 
 
 def sizes_of(index: ManifestIndex, state: IndexState, number: int) -> NDArray[np.int64]:
-    """The sizes in bytes of a segment's files, in the order of its hashes. Raises DamagedIndex."""
+    """Return the sizes in bytes of a segment's files, in the order of its hashes. Raises DamagedIndex."""
     segment = state.segments[number]
     sizes: NDArray[np.int64] = _column(index, segment, segment.sizes)
     return sizes
@@ -68,7 +68,7 @@ def _column(index: ManifestIndex, segment: Segment, section: Section) -> Any:
 
 
 def _runs(state: IndexState, numbers: NDArray[np.int64]) -> Iterator[list[int]]:
-    """Runs of manifests whose blocks stand close to each other in one segment: each is one read of bounded size."""
+    """Yield runs of manifests whose blocks are close together in one segment: each is one read of bounded size."""
     run: list[int] = []
     start = end = 0
     segment = -1

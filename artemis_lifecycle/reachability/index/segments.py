@@ -1,9 +1,9 @@
-"""Segments: the live entries of manifests, read once. Belongs here: reading manifests into segments, and segments back.
-Does not belong: which manifest is in which segment (`state.py`).
+"""Segments: the live entries of manifests, read once. Belongs here: reading manifests into segments, and reading
+segments. Does not belong here: which manifest is in which segment (`state.py`).
 
-A segment is one file of the index with the live entries of some manifests: for each manifest a block of paths, sizes
-and kinds, and for all of them together the hashes of locations, sorted, each with its manifest's place in the segment.
-Sorted runs merge: any two segments, and any set of wanted hashes, are compared in one pass.
+A segment is one file of the index with the live entries of some manifests. Each manifest has a block of paths, sizes
+and kinds. All together have the sorted hashes of locations, each with its manifest's place in the segment. Sorted runs
+can be merged: any two segments, and any set of wanted hashes, are compared in one pass.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 SEGMENT_ROWS = 500_000
-"""A segment is closed at so many rows: what one writer holds in memory, about 70 MB."""
+"""A segment is closed at this many rows. A writer then uses about 70 MB of memory."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment's file, by its name in the index's folder; its rows and manifests, and where its columns stand.
+    """A segment's file, by its name in the index's folder, with its rows and manifests, and where its columns are.
 
     All columns are in the order of the hashes: `owners` are places of manifests, `sizes` bytes.
     """
@@ -55,7 +55,7 @@ COLUMNS = ("<u8", "<u4", "<i8")
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the rows of each manifest stand in a segment's file, with the block's xxh3-64 checksum.
+    """Where the rows of each manifest are in a segment's file, with the block's xxh3-64 checksum.
 
     `numbers` are the index's numbers of the manifests, in the order of their places in the segment.
     """
@@ -65,7 +65,7 @@ class Blocks:
     lengths: NDArray[np.int64]
     checksums: NDArray[np.uint64]
     counts: NDArray[np.int64]
-    """(manifests, 3): existing, added and deleted entries, as they were found."""
+    """(manifests, 3): existing, added and deleted entries, as found."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Rows:
 
 @dataclass(frozen=True)
 class ReadManifest:
-    """One manifest, read: its block, its hashes, sorted, with the sizes of their files, its counts by status (existing,
-    added, deleted)."""
+    """A manifest that was read: its block, its sorted hashes with the sizes of their files, its counts by status
+    (existing, added, deleted)."""
 
     number: int
     block: bytes
@@ -93,16 +93,16 @@ class ReadManifest:
 
 
 def read_manifest(stores: Stores, number: int, entry: ManifestListEntry, rules: LocationRules) -> ReadManifest:
-    """Read one manifest, held against its entry in the list. Raises UnreadableMetadata, EncryptedTable."""
+    """Read one manifest, and verify it against its entry in the list. Raises UnreadableMetadata, EncryptedTable."""
     live = live_files(stores, entry)
     hashes = hash_column(live.paths, rules)
     order = np.argsort(hashes)
     return ReadManifest(number, _block(live), hashes[order], live.sizes[order], live.counts)
 
 
-# Half the time of zstd for a third more bytes, and every plan waits for it once per new entry.
+# Half the time of zstd for a third more bytes; every plan waits for it once per new entry.
 _CODEC = "lz4_raw"
-_LZ4_RATIO = 256  # Of its raw format: a byte says at most 255.
+_LZ4_RATIO = 256  # Of its raw format: a byte expands to at most 255.
 
 
 def _block(live: LiveFiles) -> bytes:
@@ -122,20 +122,20 @@ def _block(live: LiveFiles) -> bytes:
 
 
 def checksum_of(block: bytes) -> int:
-    """xxh3-64 of a block."""
+    """Return the xxh3-64 of a block."""
     checksum: int = xxhash.xxh3_64_intdigest(block)
     return checksum
 
 
 def read_block(block: bytes, checksum: int) -> Rows:
-    """The rows of one manifest. Raises DamagedIndex."""
+    """Return the rows of one manifest. Raises DamagedIndex."""
     if not block:
         return Rows(pa.array([], pa.large_string()), np.empty(0, np.int64), np.empty(0, np.int8))
     if checksum_of(block) != checksum:
-        raise DamagedIndex("a block does not have its checksum")
+        raise DamagedIndex("a block differs from its checksum")
     size = int.from_bytes(block[:8], "little")
     if size > _LZ4_RATIO * len(block):
-        raise DamagedIndex("a block claims more than its codec can give")
+        raise DamagedIndex("a block claims more than its codec can produce")
     try:
         raw = pa.Codec(_CODEC).decompress(block[8:], decompressed_size=size)
     except (OSError, pa.ArrowInvalid) as error:
@@ -148,17 +148,17 @@ def read_block(block: bytes, checksum: int) -> Rows:
     np.cumsum(lengths, out=offsets[1:])
     texts = raw.slice(4 + 13 * count)
     if int(offsets[-1]) != len(texts):
-        raise DamagedIndex(f"a block has {len(texts)} bytes of paths, and they take {offsets[-1]}")
+        raise DamagedIndex(f"a block has {len(texts)} bytes of paths, but needs {offsets[-1]}")
     return Rows(large_texts(offsets, texts), sizes, kinds)
 
 
 def large_texts(offsets: NDArray[np.int64], data: pa.Buffer) -> pa.Array:
-    """UTF-8 texts that stand back to back in `data`, where they lie. `offsets` has one more than there are texts."""
+    """Return consecutive UTF-8 texts in `data`, without a copy. `offsets` has one more entry than there are texts."""
     return pa.Array.from_buffers(pa.large_string(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
 
 
 class SegmentWriter:
-    """Collects manifests and writes segments of about SEGMENT_ROWS rows in the index's folder."""
+    """Collects manifests and writes segments of about SEGMENT_ROWS rows to the index's folder."""
 
     def __init__(self, index: ManifestIndex) -> None:
         self._index = index
@@ -166,7 +166,7 @@ class SegmentWriter:
         self._rows = 0
 
     def add(self, manifest: ReadManifest) -> Iterator[tuple[Segment, Blocks]]:
-        """Take one manifest; yields a segment whenever one is full."""
+        """Add one manifest; yield a segment whenever one is full."""
         self._manifests.append(manifest)
         self._rows += len(manifest.hashes)
         if self._rows >= SEGMENT_ROWS:
@@ -180,7 +180,7 @@ class SegmentWriter:
         manifests, self._manifests, rows, self._rows = self._manifests, [], self._rows, 0
         hashes = np.concatenate([manifest.hashes for manifest in manifests])
         owners = np.repeat(np.arange(len(manifests), dtype=np.uint32), [len(manifest.hashes) for manifest in manifests])
-        # Stable, so that equal hashes keep their manifests' order: the same rows make the same file.
+        # Stable, so that equal hashes keep their manifests' order: the same rows produce the same file.
         order = np.argsort(hashes, kind="stable")
         lengths = np.array([len(manifest.block) for manifest in manifests], np.int64)
         data, sections = encode(
@@ -208,7 +208,7 @@ class SegmentWriter:
 def write_segments(
     index: ManifestIndex, manifests: Sequence[tuple[int, ManifestListEntry]], threads: int
 ) -> Iterator[tuple[Segment, Blocks]]:
-    """Read the numbered manifests into segments, in their order, so many at once."""
+    """Read the numbered manifests into segments, in their order, with `threads` threads."""
     writer = SegmentWriter(index)
     for manifest in threaded(
         lambda item: read_manifest(index.stores, item[0], item[1], index.rules), manifests, threads

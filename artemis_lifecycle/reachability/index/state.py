@@ -1,10 +1,10 @@
-"""What the index knows of a table: its manifests, and which snapshots list them. Belongs here: the arrays, and how they
-grow and shrink with the table's snapshots. Does not belong: reading metadata, files of the index.
+"""What the index knows about a table: its manifests, and which snapshots list them. Belongs here: the arrays, and how
+they change with the table's snapshots. Does not belong here: reading metadata, files of the index.
 
-A snapshot's manifests are kept as changes: snapshots stand in lanes, one behind the other, and a manifest is present
-over stretches of a lane. A new snapshot joins the lane whose last one it differs from least (nearly always its
-parent's), so the stretches grow with what commits change and not with snapshots times manifests; a branch that went its
-own way gets a lane of its own.
+A snapshot's manifests are stored as changes. Snapshots are arranged in lanes, one after another, and a manifest is
+present over stretches of a lane. A new snapshot joins the lane whose last snapshot differs least from it (nearly always
+its parent's). So the number of stretches depends on what commits change, not on snapshots times manifests. A branch
+that diverged gets a separate lane.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import hash_column, text_buffers
 
 OPEN = 2**31 - 1
-"""The end of a stretch that reaches to its lane's last snapshot."""
+"""The end of a stretch that extends to its lane's last snapshot."""
 
 UNREAD = -2
 _NO_ROWS = -1
@@ -39,10 +39,10 @@ _LANES_TRIED = 8
 class IndexState:
     """Arrays over manifests (by number), lists (one per snapshot) and stretches; `segments` by position.
 
-    `segment_of[n]` is the segment with manifest n's rows (UNREAD before it was read, -1 when it has none),
-    `place_of[n]` its place there. `locations` are the hashes of the manifests' own locations. A stretch says: manifest
-    `stretch_manifest` is listed by the snapshots of lane `stretch_lane` from position `stretch_start` up to, without,
-    `stretch_end`.
+    `segment_of[n]` is the segment with manifest n's rows (UNREAD before it is read, -1 if it has none), `place_of[n]`
+    its place there. `locations` are the hashes of the manifests' own locations. A stretch means: manifest
+    `stretch_manifest` is listed by the snapshots of lane `stretch_lane` from position `stretch_start` up to
+    `stretch_end`, exclusive.
     """
 
     manifests: Manifests
@@ -63,7 +63,7 @@ class IndexState:
     stretch_end: NDArray[np.int32]
     segments: list[Segment] = field(default_factory=list)
     as_of_ms: int = 0
-    """`last-updated-ms` of the metadata file that the state was brought up to."""
+    """`last-updated-ms` of the metadata file to which the state was updated."""
 
     @classmethod
     def empty(cls) -> IndexState:
@@ -76,9 +76,9 @@ class IndexState:
     # --- growing ----------------------------------------------------------------------------------------------------
 
     def number(self, found: Manifests, rules: LocationRules) -> NDArray[np.int64]:
-        """The numbers of these manifests; those not known yet get new ones, at the end, and stay UNREAD.
+        """Return the numbers of these manifests. Unknown ones get new numbers at the end, and stay UNREAD.
 
-        Raises UnreadableMetadata when a list says something else of a known manifest than was found in it.
+        Raises UnreadableMetadata if a list contradicts what was found in a known manifest.
         """
         known = pc.index_in(found.keys(), value_set=self.manifests.keys()).fill_null(-1)
         numbers: NDArray[np.int64] = known.to_numpy().astype(np.int64)
@@ -101,7 +101,7 @@ class IndexState:
         rows = rows[self.segment_of[numbers[rows]] != UNREAD]
         for name in ("existing", "added", "deleted"):
             recorded, held = getattr(found, name)[rows], getattr(self.manifests, name)[numbers[rows]]
-            # The counts that a manifest list leaves out are unknown until the manifest is read.
+            # If a manifest was never opened, a count that its list lacks is still unknown.
             wrong = np.flatnonzero((recorded >= 0) & (held >= 0) & (recorded != held))
             if len(wrong):
                 row = int(rows[wrong[0]])
@@ -114,7 +114,7 @@ class IndexState:
                 )
 
     def empty_unread(self) -> NDArray[np.int64]:
-        """Unread manifests that, as their lists record, have no live entry: deletions of an earlier commit.
+        """Return unread manifests without live entries according to their lists: deletions of an earlier commit.
 
         No engine opens them to plan a scan (Iceberg's ManifestGroup), so no supported read reaches a file through them.
         """
@@ -128,9 +128,9 @@ class IndexState:
         self.segment_of[numbers] = _NO_ROWS
 
     def add_rows(self, segment: Segment, blocks: Blocks) -> None:
-        """Take over a segment that was written for manifests known by number."""
+        """Add a segment that was written for manifests with known numbers."""
         for name in ("segment_of", "place_of", "block_offsets", "block_lengths", "block_checksums"):
-            # Arrays that came from a file cannot be written to.
+            # Arrays from a file are read-only.
             setattr(self, name, getattr(self, name).copy())
         self.segments.append(segment)
         numbers = blocks.numbers
@@ -147,7 +147,7 @@ class IndexState:
             self.manifests = replace(self.manifests, **{name: counts})
 
     def add_lists(self, found: Iterable[tuple[Sequence[Snapshot], ListChunk]], rules: LocationRules) -> None:
-        """Take over the lists of new snapshots, in the history's order. Raises as `number` does."""
+        """Add the lists of new snapshots, in the history's order. Raises as `number` does."""
         from artemis_lifecycle.reachability.index.kernels import sorted_once
 
         parts = list(found)
@@ -164,7 +164,7 @@ class IndexState:
     # --- shrinking --------------------------------------------------------------------------------------------------
 
     def keep_lists(self, rows: NDArray[np.bool_]) -> None:
-        """Forget the other snapshots, and with them every manifest that no snapshot lists any more."""
+        """Remove all other snapshots, and every manifest that no snapshot lists any more."""
         for name in _BY_LIST:
             setattr(self, name, getattr(self, name)[rows])
         alive = self.stretches_with(np.ones(len(self.snapshot_ids), np.bool_))
@@ -181,23 +181,23 @@ class IndexState:
             setattr(self, name, getattr(self, name)[numbers])
 
     def drop_segments(self, gone: NDArray[np.bool_]) -> None:
-        """Forget the given segments, which hold no manifest's rows any more."""
+        """Remove the given segments, which no longer have any manifest's rows."""
         renumbered = np.cumsum(~gone) - 1
         held = self.segment_of >= 0
         self.segment_of = np.where(held, renumbered[np.where(held, self.segment_of, 0)], self.segment_of)
         self.segments = [segment for segment, drop in zip(self.segments, gone.tolist(), strict=True) if not drop]
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- queries
+    # --------------------------------------------------------------------------------------------------------
 
     def coordinates(self) -> NDArray[np.int64]:
-        """A number per snapshot by which snapshots of one lane stand in their order, and lanes apart."""
+        """Return a number per snapshot that orders the snapshots of one lane, and keeps lanes apart."""
         coordinates: NDArray[np.int64] = (self.lanes.astype(np.int64) << 32) | self.positions
         return coordinates
 
     def _within(self, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The chosen snapshots' rows, sorted by coordinate; and of each stretch, the first and the one behind its
-        last.
-        """
+        """Return the chosen snapshots' rows, sorted by coordinate; and for each stretch, the first one and the one
+        after its last."""
         rows = np.flatnonzero(chosen)
         coordinates = self.coordinates()[rows]
         order = np.argsort(coordinates, kind="stable")
@@ -207,19 +207,20 @@ class IndexState:
         return rows[order], first, behind
 
     def stretches_with(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether each stretch covers any of the chosen snapshots (a mask over `snapshot_ids`)."""
+        """Return whether each stretch covers any of the chosen snapshots (a mask over `snapshot_ids`)."""
         _, first, behind = self._within(chosen)
         covered: NDArray[np.bool_] = behind > first
         return covered
 
     def listed_by(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether each manifest is listed by any of the chosen snapshots."""
+        """Return whether each manifest is listed by any of the chosen snapshots."""
         listed = np.zeros(len(self.manifests), np.bool_)
         listed[self.stretch_manifest[self.stretches_with(chosen)]] = True
         return listed
 
     def last_listed(self, chosen: NDArray[np.bool_], order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of each manifest, the highest `order` (one number per snapshot, rising in a lane) of the chosen; -1: none."""
+        """Return for each manifest the highest `order` of the chosen snapshots (one number per snapshot, ascending in a
+        lane); -1 if none."""
         rows, first, behind = self._within(chosen)
         covered = behind > first
         last = np.full(len(self.manifests), -1, np.int64)
@@ -227,7 +228,7 @@ class IndexState:
         return last
 
     def listing(self, manifest: int) -> NDArray[np.bool_]:
-        """Which snapshots list the manifest: a mask over `snapshot_ids`."""
+        """Return which snapshots list the manifest, as a mask over `snapshot_ids`."""
         mine = self.stretch_manifest == manifest
         found = np.zeros(len(self.snapshot_ids), np.bool_)
         for lane, start, end in zip(
@@ -237,10 +238,10 @@ class IndexState:
         return found
 
     def listing_any(self, manifests: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which snapshots list any of the manifests (a mask over them): a mask over `snapshot_ids`."""
+        """Return which snapshots list any of the manifests (a mask over them), as a mask over `snapshot_ids`."""
         rows, first, behind = self._within(np.ones(len(self.snapshot_ids), np.bool_))
         mine = manifests[self.stretch_manifest]
-        # Each stretch opens at its first snapshot and closes behind its last.
+        # Each stretch opens at its first snapshot and closes after its last.
         edges = np.zeros(len(rows) + 1, np.int64)
         np.add.at(edges, first[mine], 1)
         np.add.at(edges, behind[mine], -1)
@@ -249,7 +250,7 @@ class IndexState:
         return found
 
     def part(self, manifests: NDArray[np.int64]) -> IndexState:
-        """A state of these manifests alone, without snapshots: what it takes to read their rows."""
+        """Return a state with only these manifests, without snapshots: enough to read their rows."""
         found = IndexState.empty()
         found.manifests = self.manifests.take(manifests)
         for name in _BY_MANIFEST:
@@ -260,7 +261,7 @@ class IndexState:
     # --- storing ----------------------------------------------------------------------------------------------------
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as named arrays, for a file."""
+        """Return the state as named arrays, for a file."""
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)}
         found |= {f"manifest_{name}": getattr(self.manifests, name) for name in NUMBERS}
         offsets, data = text_buffers(self.manifests.paths)
@@ -282,9 +283,9 @@ class IndexState:
 
     @classmethod
     def of_arrays(cls, arrays: Mapping[str, Any]) -> IndexState:
-        """What `arrays` gave. Raises DamagedIndex when it does not fit together."""
+        """Return the state from the result of `arrays`. Raises DamagedIndex if it is inconsistent."""
         try:
-            # An older index is without this column; its manifests have been read, and count as they did.
+            # An older index lacks this column; its manifests were read, and their counts are valid.
             unknown = np.full(len(arrays["manifest_lengths"]), UNKNOWN_SNAPSHOT, np.int64)
             stored = {"manifest_added_by": unknown, **arrays}
             paths = _stored_paths(arrays["manifest_offsets"], arrays["manifest_data"])
@@ -313,7 +314,7 @@ class IndexState:
                 **{name: arrays[name] for name in (*_BY_MANIFEST, *_BY_LIST, *_STRETCHES)},
             )
         except (KeyError, ValueError, IndexError, UnicodeDecodeError) as error:
-            raise DamagedIndex(f"the state does not fit together: {error!r}") from error
+            raise DamagedIndex(f"the state is inconsistent: {error!r}") from error
         sound = (
             len({len(paths), *(len(getattr(manifests, name)) for name in NUMBERS)}) == 1
             and all(len(getattr(state, name)) == len(paths) for name in _BY_MANIFEST)
@@ -323,14 +324,14 @@ class IndexState:
             and (state.segment_of != UNREAD).all()
         )
         if not sound:
-            raise DamagedIndex("the state does not fit together")
+            raise DamagedIndex("the state is inconsistent")
         return state
 
 
 def _stored_paths(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> pa.Array:
-    """Raises ValueError when they are not texts back to back."""
+    """Raises ValueError if they are not consecutive texts."""
     if not len(offsets) or int(offsets[-1]) != len(data):
-        raise ValueError("the paths of manifests do not end where they should")
+        raise ValueError("the paths of manifests have the wrong length")
     paths = large_texts(offsets, pa.py_buffer(data))
     paths.validate(full=True)
     return paths
@@ -342,7 +343,7 @@ _STRETCHES = ("stretch_manifest", "stretch_lane", "stretch_start", "stretch_end"
 
 
 def list_key(snapshot: Snapshot) -> int:
-    """Stands for what a snapshot says of its manifests: the list's path, or v1's inline manifests."""
+    """Identifies a snapshot's manifests: the list's path, or v1's inline manifests."""
     named = snapshot.manifest_list
     if named is None:
         named = "\0".join(("", *snapshot.manifests))
@@ -388,7 +389,7 @@ class Lanes:
         self._placed: list[tuple[int, int, int, int, int]] = []
 
     def place(self, manifests: NDArray[np.int64], snapshot: Snapshot, list_size: int) -> None:
-        """Give a snapshot, which lists `manifests` (sorted, no doubles), its lane and its position there."""
+        """Assign a lane and a position to a snapshot that lists `manifests` (sorted, no duplicates)."""
         from artemis_lifecycle.reachability.index.kernels import difference
 
         best: tuple[int, int, Any, Any] | None = None
