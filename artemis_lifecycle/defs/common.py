@@ -1,4 +1,4 @@
-"""Declarations that all assets of the walk share."""
+"""What every asset of the walk is declared with, and how a step that waits ends."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -149,5 +149,8 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
 
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
-    """Return this run's `Lifecycle` and the table of its partition."""
-    return resource.get(), table_of(context.partition_key)
+    """This run's `Lifecycle`, and the table that is its partition. Raises NotGovernedError in a backfill."""
+    lifecycle, table = resource.get(), table_of(context.partition_key)
+    if BACKFILL_TAG in context.run.tags and lifecycle.config.entry(table) is None:
+        raise NotGovernedError
+    return lifecycle, table

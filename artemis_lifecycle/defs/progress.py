@@ -57,7 +57,7 @@ def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str
 
 def under_way(instance: DagsterInstance, job: str) -> set[str]:
     """Return the tables for which a run of `job` is queued or running."""
-    records = instance.get_run_records(RunsFilter(job_name=job, statuses=_NOT_FINISHED))
+    records = instance.get_run_records(RunsFilter(job_name=job, statuses=NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
@@ -123,8 +123,7 @@ def progress_of(
     cold_tier: bool,
     scans_approved_at: Sequence[datetime | None] = (),
 ) -> Progress:
-    """Return one table's position in one window, from its uncommitted plan (from any source), its step records and its
-    runs."""
+    """Where one table is in one window: by its uncommitted plan, its step records and its runs."""
     newest = {record.step: record.state for record in records}
     canceled: set[Step] = set()
     under_way: Step | None = None
@@ -176,9 +175,9 @@ class _Ended:
 
 def _runs(ended: Sequence[_Ended], approved_at: datetime | None) -> Runs:
     failures = 0
-    for at, succeeded in ended:
+    for run in ended:
         # A failure before a person approved the plan was due to the missing approval.
-        overcome = succeeded or (approved_at is not None and at <= approved_at)
+        overcome = run.succeeded or (approved_at is not None and run.at <= approved_at)
         failures = 0 if overcome else failures + 1
     last = ended[-1]
     approved = approved_at is not None and last.at <= approved_at

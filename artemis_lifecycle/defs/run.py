@@ -1,4 +1,5 @@
-"""Run the walk in this process: one run per table, on one Dagster instance and one Spark session, with events."""
+"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, reported as it
+goes."""
 
 import time
 import uuid
@@ -78,9 +79,9 @@ def materialize_walk(
     """Add a partition for each table and run `job` for one table after the other. A table's failure does not stop the
     rest.
 
-    With `instance` None, the instance of $DAGSTER_HOME is used. All runs share one Spark session: the given one, which
-    keeps running, or a new one, which is stopped at the end. Unless `dry_run`, destructive steps do their work. Runs
-    whose process was killed are ended first, so that they block no other run.
+    `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
+    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so. Runs whose
+    process was killed are ended first, so that they block no other run.
     """
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
@@ -126,7 +127,7 @@ def _walk(
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
 
 
-def told(table: str, entry: EventLogEntry) -> WalkEvent | None:
+def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:
     """Return what a log entry means for the walk; None for Dagster's internal entries."""
     event = entry.dagster_event
     if event is None or event.step_key is None:

@@ -43,18 +43,22 @@ AT_ONCE = 50
 """Maximum number of runs that one tick requests. The rest follow at the next tick."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
-"""How often the sensor records which tables exist. That reads the metadata files of changed tables."""
+"""How often it is recorded which tables there are: that reads the metadata files of those that have changed."""
+
+OBSERVED_AT_ONCE = 200
+"""Metadata files that one tick reads at most: Dagster ends a tick after 60 seconds."""
 
 
 @sensor(
     name="discovery",
-    description="Adds a partition for each new table of the live catalog, except in the project's own namespace.",
+    description="Makes a partition of each new table of the live catalog, without the project's own namespace, and "
+    "retires the partition of each table that the catalog no longer has.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Only adds. A dropped table keeps its partition and its history. The records that this sensor writes show when a
-    table was dropped."""
+    """Partitions first, in a tick of their own: reading the changed tables takes a tick as long as Dagster allows. The
+    history of a partition that is retired stays in the event log; a table of that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
     known, present = partitioned_tables(context.instance), opened.tables()
     new, gone = [table for table in present if table not in known], sorted(known - set(present))
@@ -79,14 +83,13 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         for table, problem in opened.observe_catalog(OBSERVED_AT_ONCE).items():
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
-    known = partitioned_tables(context.instance)
-    new = [table for table in opened.tables() if table not in known]
-    if not new:
-        return SkipReason(f"no new table; {len(known)} are known")
-    return SensorResult(
-        dynamic_partitions_requests=[tables.build_add_request(list(map(partition_key, new)))],
-        skip_reason=terminal(f"new tables: {', '.join(new)}"),
-    )
+    return SkipReason(f"no table beside the {len(known)} known")
+
+
+def _with_runs(instance: DagsterInstance) -> set[str]:
+    """The tables with a run that waits or runs."""
+    records = instance.get_run_records(RunsFilter(statuses=NOT_FINISHED))
+    return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
 
 @sensor(
@@ -100,12 +103,12 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     """The cursor holds only one short digest per existing table."""
     opened = lifecycle.get()
     seen: dict[str, str] = json.loads(context.cursor) if context.cursor else {}
-    catalog = CatalogReader(opened.config.catalogs.live)
-    try:
-        current = {table: _pointer(catalog, table) for table in governed_tables(opened, context.instance)}
-    finally:
-        catalog.close()
-    present = {table: digest for table, digest in current.items() if digest is not None}
+    pointers = opened.resources.live_catalog.pointers()
+    present = {
+        table: hashlib.sha256(pointers[table].metadata_location.encode()).hexdigest()[:16]
+        for table in governed_tables(opened, context.instance)
+        if table in pointers
+    }
     # A table under observation is checked again afterward: several commits in between cause one run, not many.
     busy = under_way(context.instance, jobs.observe.name)
     changed = [table for table, digest in present.items() if seen.get(table) != digest and table not in busy][:AT_ONCE]
@@ -134,8 +137,8 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     default_status=DefaultSensorStatus.RUNNING,
 )
 def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """Fails a run at once if its process is known to have ended. Otherwise it waits one tick, so that a worker that
-    lost its lease has time to end."""
+    """At once where the process has certainly ended. Otherwise after two checks: a worker between a lost lease and its
+    own end is given the time of one tick."""
     gone = end_runs_without_process(context.instance)
     lapsed = lifecycle.get().operations.leases.lapsed_runs()
     suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
@@ -244,8 +247,8 @@ def _listed(reasons: Mapping[str, str]) -> str:
 
 @sensor(
     name="thaws_under_way",
-    description="Follows thaws from the deep archive. Requests a run for a table when the first files are readable, "
-    "when the thaw's days are over, or when it was not approved in time.",
+    description="Follows thaws from the deep archive: requests a check of a table's thaws when their first files are "
+    "readable, when their days are over, or when their approval time is over.",
     job_name=jobs.thaws.name,
     minimum_interval_seconds=300,
     default_status=DefaultSensorStatus.RUNNING,

@@ -119,7 +119,13 @@ def query(catalog: str, name: str, where: str) -> MetadataValue:
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
-    """Return the totals of the deletions; `would_delete` in a dry run, which deletes nothing."""
+    """The numbers of deletions, summed. A dry run has `would_…` alone: a plot must not show its zeros."""
+    if any(report.dry_run for report in reports):
+        return {
+            "would_delete": sum(report.would_delete for report in reports),
+            "would_delete_bytes": sum(report.would_delete_bytes for report in reports),
+            "would_keep": sum(report.kept for report in reports),
+        }
     numbers: dict[str, int | str] = {
         "files_deleted": sum(report.deleted for report in reports),
         "bytes_deleted": sum(report.bytes for report in reports),

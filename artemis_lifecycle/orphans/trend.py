@@ -48,8 +48,8 @@ class ScanPoint:
 
 @dataclass(frozen=True)
 class ScanTrend:
-    """The scans of a table, oldest first. `leaked_per_day` is the number of unreferenced files that are created each
-    day and become old enough; None with fewer than two scans."""
+    """The scans of a table, oldest first. `leaked_per_day`: unreferenced files that appear each day
+    and grow old; None where two scans are not there yet."""
 
     table: str
     points: tuple[ScanPoint, ...]
@@ -160,11 +160,11 @@ class InFlight:
         )
         kinds = f"{self.too_young:,} are too young, {self.live_writers:,} belong to live writers"
         if not self.live_writers:
-            return f"{told}{kinds}. Writers leave more behind each day than becomes old enough: look at what crashes."
+            return f"{often}{kinds}. Writers leave more behind each day than grows old: look at what crashes."
         if self.endless:
             names = ", ".join(sorted({beat.writer_id for beat in self.endless}))
-            return f"{told}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."
-        return f"{told}{kinds}. Give long-running writers a prefix of their own, so that they protect only that folder."
+            return f"{often}{kinds}. Heartbeats that never end: {names}. Stop them, or give them a prefix of their own."
+        return f"{often}{kinds}. Give long writers a prefix of their own, so that they protect no more than that."
 
 
 def in_flight(

@@ -63,7 +63,7 @@ class FramePart:
 
 @dataclass(frozen=True)
 class SealedFrame:
-    """A frame as described by its seal. `schema` is a simple string in Spark's terms."""
+    """A frame as its seal describes it. `schema` is what Spark calls a simple string."""
 
     folder: str
     schema: str
@@ -118,7 +118,7 @@ def rows_digest(table: pa.Table) -> str:
 def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
     """Return Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned
     numbers."""
-    from artemis_lifecycle.storage.hash_kernels import chain_bytes, chain_longs
+    from artemis_lifecycle.storage.hash_kernels import hash_slices
 
     hashes = np.full(rows.num_rows, begun_with(seed), np.uint64)
     for array in rows.columns:

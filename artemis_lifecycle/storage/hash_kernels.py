@@ -93,26 +93,6 @@ def xxh64(data: Any, start: Any, size: Any, seed: Any) -> Any:
     return _avalanche(value)
 
 
-@njit(types.void(_BYTES, _LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
-def chain_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
-    """Add a string column to each row's hash, like Spark's `xxhash64`: the current hash is the next seed."""
-    for row in range(len(hashes)):
-        if valid[row]:
-            hashes[row] = xxh64(data, offsets[row], offsets[row + 1] - offsets[row], hashes[row])
-
-
-@njit(types.void(_LONGS, _FLAGS, _HASHES), cache=True, nogil=True)
-def chain_longs(values: Any, valid: Any, hashes: Any) -> None:
-    """Add a bigint column to each row's hash, like Spark's `xxhash64`."""
-    word = np.empty(8, np.uint8)
-    for row in range(len(hashes)):
-        if valid[row]:
-            value = np.uint64(values[row])
-            for byte in range(8):
-                word[byte] = np.uint8((value >> np.uint64(8 * byte)) & np.uint64(0xFF))
-            hashes[row] = xxh64(word, 0, 8, hashes[row])
-
-
 @njit(types.void(_BYTES, _LONGS, _LONGS, _SEEDS, _HASHES), cache=True, nogil=True)
 def hash_slices(data: Any, starts: Any, sizes: Any, seeds: Any, out: Any) -> None:
     """Compute the XXH64 of each slice of `data`, with a seed per row."""
