@@ -1,4 +1,4 @@
-"""Alerts to people: failed runs, plans and scans that wait for approval, red checks. Each is said once."""
+"""Alerts to people: failed runs, plans and scans that wait for approval, failed checks. Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 
 _RECENT = timedelta(hours=6)
-"""How far back a tick looks for failed runs: a webhook that was down for longer misses some."""
+"""How far back a tick checks for failed runs. A webhook that was down for longer misses some."""
 
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
@@ -32,12 +32,13 @@ _AT_ONCE = 20
 
 @sensor(
     name="alerts",
-    description="Posts to alerts.webhook (Slack's form): failed runs, waiting approvals, red checks, each once.",
+    description="Posts failed runs, waiting approvals and failed checks to alerts.webhook (Slack's format), each once.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
 def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """The cursor has what was said and is still so. A post that fails fails the tick, and is repeated by the next."""
+    """The cursor has the alerts that were sent and are still true. If a post fails, the tick fails, and the next one
+    repeats it."""
     opened = lifecycle.get()
     webhook = opened.config.alerts.webhook
     if webhook is None:
@@ -48,14 +49,14 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     for key, text in list(new.items())[:_AT_ONCE]:
         _post(webhook, text)
         said.add(key)
-        # What is said stays said, should the next one fail.
+        # Record sent alerts now, in case the next one fails.
         context.update_cursor(json.dumps(sorted(said & found.keys())))
     context.update_cursor(json.dumps(sorted(said & found.keys())))
     return SkipReason(f"{len(new)} alerts were sent" if new else "nothing new")
 
 
 def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, str]:
-    """What a person should know now, in one line each, by a key that stays the same for as long as it is so."""
+    """Return what a person should know now, in one line each, by a key that stays the same as long as it is true."""
     found: dict[str, str] = {}
     for wait in lifecycle.operations.waits.open():
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
@@ -81,7 +82,7 @@ def _post(webhook: str, text: str) -> None:
         with urlopen(request, timeout=_TIMEOUT_SECONDS):
             pass
     except (URLError, OSError, ValueError) as error:
-        # The address is a secret: whoever has it can post.
+        # The address is a secret: anyone who has it can post.
         reason = getattr(error, "code", None) or type(getattr(error, "reason", error)).__name__
         raise StorageError(
             f"alerts.webhook does not take an alert ({reason})", hint="check the address in lifecycle.yaml"

@@ -178,7 +178,7 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
 @op(retry_policy=RETRIES, tags={"kind": "iceberg"})
 @waiting_op
 def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
-    """Publish what is pending, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
+    """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""
     with as_dagster_failure() as watch:
         opened = lifecycle.get()
         published = 0 if config.dry_run else opened.publish_results()
@@ -235,6 +235,5 @@ def records() -> None:
 
 @job(tags={"artemis/job": "result_tables"})
 def result_tables() -> None:
-    """The upkeep of the tables that show plans, deletions and lineage to people. Only reports, unless its dry_run is
-    false."""
+    """Maintains the result tables for plans, deletions and lineage. Only reports, unless dry_run is false."""
     compact_result_tables()

@@ -1,4 +1,4 @@
-"""What every asset of the walk is declared with, and how a step that waits ends."""
+"""Declarations that all assets of the walk share, and how a waiting step ends."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -62,7 +62,7 @@ def delete_each(
 
 
 NIGHTLY_WALK = "nightly_walk"
-"""The job that does every due step of a table in one run."""
+"""The job that runs every due step of a table in one run."""
 
 NO_PERSON_NEEDED = "no_person_needed"
 
@@ -70,9 +70,10 @@ NO_PERSON_NEEDED = "no_person_needed"
 def walk_asset(
     group: str, kinds: set[str], deps: tuple[str, ...] = (), *, changes: bool = False
 ) -> Callable[[Callable[..., Materialized]], AssetsDefinition]:
-    """`@asset` for a step of the walk. Its result says its `outcome`. A step that waits ends green with `waiting`.
+    """`@asset` for a step of the walk. Its result has the step's `outcome`. A step that waits succeeds with `waiting`.
 
-    `changes`: the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a person.
+    `changes` means that the step changes the table or deletes. Its check `no_person_needed` warns while it waits for a
+    person.
     """
 
     def decorate(compute: Callable[..., Materialized]) -> AssetsDefinition:
@@ -104,7 +105,7 @@ def walk_asset(
 
 
 def waiting_op(compute: Callable[..., None]) -> Callable[..., None]:
-    """An op's function, which ends green with the outcome `waiting` where it waits."""
+    """Decorate an op's function: if it has to wait, it succeeds with the outcome `waiting`."""
 
     @wraps(compute)
     def step(context: OpExecutionContext, **arguments: Any) -> None:
@@ -149,7 +150,7 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
 
 
 def opened(context: AssetExecutionContext, resource: LifecycleResource) -> tuple[Lifecycle, str]:
-    """This run's `Lifecycle`, and the table that is its partition. Raises NotGovernedError in a backfill."""
+    """Return this run's `Lifecycle` and the table of its partition. Raises NotGovernedError in a backfill."""
     lifecycle, table = resource.get(), table_of(context.partition_key)
     if BACKFILL_TAG in context.run.tags and lifecycle.config.entry(table) is None:
         raise NotGovernedError

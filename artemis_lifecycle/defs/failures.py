@@ -32,7 +32,7 @@ _WAITING = (*FOR_A_PERSON, LeaseTaken, Paused)
 
 
 class Waiting(Exception):  # noqa: N818
-    """The step waits for what `error` says: a person, the table's lease, the end of a pause, the next window."""
+    """The step waits for what `error` says: a person, the table's lease, the end of a pause, or the next window."""
 
     def __init__(self, error: LifecycleError) -> None:
         super().__init__(str(error))
@@ -40,7 +40,7 @@ class Waiting(Exception):  # noqa: N818
 
 
 class NotGovernedError(Exception):
-    """A backfill met a table that no entry of lifecycle.yaml governs, and leaves it alone."""
+    """A backfill found a table that no entry of lifecycle.yaml governs, and skips it."""
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""The asset that shows all tables at a glance. Not partitioned: it is computed from Postgres, in one process."""
+"""The asset that shows all tables at a glance. It is not partitioned: one process computes it from Postgres."""
 
 from dagster import AssetExecutionContext, MaterializeResult, asset
 

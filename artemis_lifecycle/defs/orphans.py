@@ -113,8 +113,8 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
 
 
 def _scan_not_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> Materialized | None:
-    """The result where `nightly_walk` has no scan to make yet: an approved one waits to be deleted, or the rate at
-    which the table leaks calls for the next one later. None where a scan is due; other jobs scan in each run."""
+    """Return the result if `nightly_walk` has no scan due: an approved scan must be deleted first, or the table
+    accumulates orphans so slowly that the next scan is later. None if a scan is due. Other jobs scan in each run."""
     if context.job_name != NIGHTLY_WALK:
         return None
     if steps.approved_scan(table) is not None:

@@ -62,7 +62,7 @@ def under_way(instance: DagsterInstance, job: str) -> set[str]:
 
 
 def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[str]:
-    """Cancel runs of steps that still wait in the queue when their window is over; returns their ids."""
+    """Cancel runs of steps that still wait in the queue when their window is over. Return their ids."""
     canceled = []
     for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.QUEUED])):
         day = run.tags.get(WINDOW_TAG)
@@ -71,8 +71,10 @@ def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
         window = window_of(now, lifecycle.config.policy(table_of(run.tags.get(PARTITION_TAG, ""))).quiet_window)
         if window.day.isoformat() == day and now < window.closes:
             continue
-        # As the coordinator of the queue cancels what it holds.
-        instance.report_run_canceling(run, message="Its quiet window is over. The next one asks for what is left.")
+        # In the same way as the queue's coordinator cancels runs.
+        instance.report_run_canceling(
+            run, message="Its quiet window is over. The remaining steps run in the next window."
+        )
         instance.report_run_canceled(run)
         canceled.append(run.run_id)
     return canceled
@@ -123,7 +125,7 @@ def progress_of(
     cold_tier: bool,
     scans_approved_at: Sequence[datetime | None] = (),
 ) -> Progress:
-    """Where one table is in one window: by its uncommitted plan, its step records and its runs."""
+    """Return one table's position in one window, from its uncommitted plan, its step records and its runs."""
     newest = {record.step: record.state for record in records}
     canceled: set[Step] = set()
     under_way: Step | None = None

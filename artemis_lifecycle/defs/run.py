@@ -1,5 +1,4 @@
-"""Running the walk in this process: one run per table on one Dagster instance and one Spark session, reported as it
-goes."""
+"""Run the walk in this process: one run per table, on one Dagster instance and one Spark session, with events."""
 
 import time
 import uuid
@@ -79,9 +78,9 @@ def materialize_walk(
     """Add a partition for each table and run `job` for one table after the other. A table's failure does not stop the
     rest.
 
-    `instance` None is the one of $DAGSTER_HOME. All runs share the process' Spark session: the given one, which is left
-    running, or one that is started here and stopped at the end. Unless `dry_run`, what destroys does so. Runs whose
-    process was killed are ended first, so that they block no other run.
+    With `instance` None, the instance of $DAGSTER_HOME is used. All runs share one Spark session: the given one, which
+    keeps running, or a new one, which is stopped at the end. Unless `dry_run`, destructive steps do their work. Runs
+    whose process was killed are ended first, so that they block no other run.
     """
     definitions = build_definitions(config_path)
     with _instance(instance) as dagster, _session(config_path, spark):
@@ -94,7 +93,7 @@ def materialize_walk(
 
 
 def materialize_fleet(*, config_path: str | Path | None = None, instance: DagsterInstance | None = None) -> None:
-    """Make the page of the fleet in this process; `instance` as for `materialize_walk`."""
+    """Build the fleet page in this process; `instance` as for `materialize_walk`."""
     job = build_definitions(config_path).resolve_job_def("fleet_page")
     with _instance(instance) as dagster:
         job.execute_in_process(instance=dagster)

@@ -37,28 +37,29 @@ from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_s
 from artemis_lifecycle.storage.instants import elapsed
 
 IDLE_FOR = 20.0
-"""Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60."""
+"""Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60
+seconds."""
 
 AT_ONCE = 50
 """Maximum number of runs that one tick requests. The rest follow at the next tick."""
 
 OBSERVED_EVERY = timedelta(minutes=10)
-"""How often it is recorded which tables there are: that reads the metadata files of those that have changed."""
+"""How often the sensor records which tables exist. That reads the metadata files of changed tables."""
 
 OBSERVED_AT_ONCE = 200
-"""Metadata files that one tick reads at most: Dagster ends a tick after 60 seconds."""
+"""Maximum metadata files that one tick reads: Dagster ends a tick after 60 seconds."""
 
 
 @sensor(
     name="discovery",
-    description="Makes a partition of each new table of the live catalog, without the project's own namespace, and "
+    description="Adds a partition for each new table of the live catalog, except in the project's own namespace, and "
     "retires the partition of each table that the catalog no longer has.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.RUNNING,
 )
 def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
-    """Partitions first, in a tick of their own: reading the changed tables takes a tick as long as Dagster allows. The
-    history of a partition that is retired stays in the event log; a table of that name gets it back."""
+    """Changes partitions first, in a separate tick: reading the changed tables takes as long as Dagster allows for a
+    tick. The history of a retired partition stays in the event log; a table with that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
     known, present = partitioned_tables(context.instance), opened.tables()
     new, gone = [table for table in present if table not in known], sorted(known - set(present))
@@ -83,11 +84,11 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
         for table, problem in opened.observe_catalog(OBSERVED_AT_ONCE).items():
             context.log.warning(terminal(f"{table} cannot be read: {problem}"))
         context.update_cursor(now.isoformat())
-    return SkipReason(f"no table beside the {len(known)} known")
+    return SkipReason(f"no new table; {len(known)} are known")
 
 
 def _with_runs(instance: DagsterInstance) -> set[str]:
-    """The tables with a run that waits or runs."""
+    """Return the tables with a queued or running run."""
     records = instance.get_run_records(RunsFilter(statuses=NOT_FINISHED))
     return {table_of(record.dagster_run.tags.get(PARTITION_TAG, "")) for record in records}
 
@@ -137,8 +138,8 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
     default_status=DefaultSensorStatus.RUNNING,
 )
 def stuck_runs(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SkipReason:
-    """At once where the process has certainly ended. Otherwise after two checks: a worker between a lost lease and its
-    own end is given the time of one tick."""
+    """Fails a run at once if its process is known to have ended. Otherwise it waits one tick, so that a worker that
+    lost its lease has time to end."""
     gone = end_runs_without_process(context.instance)
     lapsed = lifecycle.get().operations.leases.lapsed_runs()
     suspected: Sequence[str] = json.loads(context.cursor) if context.cursor else ()
@@ -203,7 +204,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
                 reasons[table.table] = "read at the next tick"
                 continue
             if _is_idle(lifecycle, table.table):
-                # What its files need is asked for at the next tick.
+                # Steps for its files are requested at the next tick.
                 reasons[table.table] = "nothing of it has expired"
                 continue
         if verdict.step is None:
@@ -218,7 +219,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
 
 
 def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
-    """Whether the table needs no run for its plan. A run says what is wrong with a table that cannot be read."""
+    """Return True if the table needs no run for its plan. For an unreadable table, a run reports what is wrong."""
     try:
         return lifecycle.skip_if_idle(table)
     except LifecycleError:

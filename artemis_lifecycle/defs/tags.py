@@ -1,7 +1,7 @@
 """The tags of runs and materializations."""
 
 WINDOW_TAG = "artemis/window"
-"""Of runs that the sensor `maintenance_window` asked for: the day of the window."""
+"""On runs that the sensor `maintenance_window` requested: the day of the window."""
 
 JOB_TAG = "artemis/job"
 STEP_TAG = "artemis/step"
@@ -9,8 +9,8 @@ PARTITION_TAG = "dagster/partition"
 BACKFILL_TAG = "dagster/backfill"
 
 OUTCOME_TAG = "artemis/outcome"
-"""Of runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`. Only `done` says that the
-partition's step was done."""
+"""On runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`. Only `done` means that the
+step was completed for the partition."""
 
 WAITS_FOR_TAG = "artemis/waits-for"
-"""Of runs: the error class that names what a step waits for. See `failures.FOR_A_PERSON`."""
+"""On runs: the error class that says what a step waits for. See `failures.FOR_A_PERSON`."""

@@ -119,7 +119,7 @@ def query(catalog: str, name: str, where: str) -> MetadataValue:
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:
-    """The numbers of deletions, summed. A dry run has `would_…` alone: a plot must not show its zeros."""
+    """Return the totals of the deletions. A dry run has only `would_…`, because a plot must not show its zeros."""
     if any(report.dry_run for report in reports):
         return {
             "would_delete": sum(report.would_delete for report in reports),

@@ -59,7 +59,7 @@ class DeletionReport:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether any file has an outcome yet."""
+        """Return True if any file has an outcome."""
         return bool(self.deleted or self.already_absent or self.kept or self.failed)
 
     @classmethod

@@ -103,7 +103,7 @@ def delete_job(
     batch, and between its pieces of one second's work. If it returns a text, the run stops, and the next run continues
     there. A dry run makes the same checks for each file, and deletes none.
 
-    Raises StalePlan (the table is gone or was replaced), Refused (a hold), GarbageCollectionDisabled,
+    Raises StalePlan (the table is gone or was replaced), Held (a hold), GarbageCollectionDisabled,
     UnreadableMetadata, StorageError, LeaseLost. Earlier deletes are in the journal; the rest is untouched.
     """
     if dry_run:

@@ -37,7 +37,7 @@ def delete_orphans(
     """Delete the files of the scan, or continue deleting them. For a finished scan, return its report.
 
     The arguments are those of `delete_job`. Each file is checked again. It is kept if a snapshot now reaches it, if a
-    writer's heartbeat covers it, or if it differs from the listed file. Outcomes are also written to the Iceberg table
+    writer's heartbeat covers it, or if it differs from the listed file. The outcomes are queued for publication to
     `<results_catalog>.lifecycle.deletions`. Raises NoSuchPlan for an unknown scan, and what `delete_job` raises.
     """
     operations = context.operations

@@ -87,8 +87,9 @@ def observe(
     """Check the current contents of the catalog `name`, and record them. Return (missing tables, why tables were
     unreadable).
 
-    Reads the metadata files of new and changed tables. A table that cannot be read counts as the one known under its
-    name. If none is known, it may be any table, so no table counts as missing until it can be read.
+    Reads the metadata files of new and changed tables, at most `most` of them; the next call reads more. A table that
+    is not read, or cannot be, counts as the one known under its name. If none is known, it may be any table, so no
+    table counts as missing until it is read.
     """
     before = operations.known_tables.of_catalog(name)
     uuids = {known.metadata_location: known.table_uuid for known in before}

@@ -320,7 +320,7 @@ class Protection:
             require_collectable(metadata, self._deletion.table)
 
     def require_no_hold(self) -> None:
-        """Raise Refused with the hold's id if a hold covers the table or one of the job's snapshots."""
+        """Raise Held with the hold's id if a hold covers the table or one of the job's snapshots."""
         deletion = self._deletion
         for hold in self._context.operations.holds.active(deletion.table_uuid):
             if self._is_held(hold):

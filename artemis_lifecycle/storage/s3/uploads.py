@@ -1,4 +1,8 @@
-"""Writing objects: in one request, in parts, or by a server-side copy. Each object is verified by reading it back."""
+"""Writing objects: in one request, in parts, or by a server-side copy. Each object is verified by reading it back.
+
+boto3's managed transfers could move the bytes, but they return no ETag. The ETag is needed to remove a copy that reads
+back wrong without removing another writer's object. Their parts also ignore the store's budget.
+"""
 
 from __future__ import annotations
 
