@@ -1,4 +1,4 @@
-"""Two sealed plans side by side: what the second removes that the first does not, and the other way round."""
+"""The difference of two sealed plans: what only the second removes, and what only the first removes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SnapshotChange:
-    """A snapshot that only one of the plans expires. `why` are the reasons for which the other plan keeps it; empty
-    where its table did not have the snapshot, yet or any more."""
+    """A snapshot that only one of the plans expires. `why` are the other plan's reasons to keep it; empty if its table
+    did not have the snapshot."""
 
     snapshot_id: int
     change: Literal["added", "removed"]
@@ -39,7 +39,8 @@ class KindChange:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """From plan `before` to plan `after` of one table: what is added to the removal, and what is removed from it."""
+    """The change from plan `before` to plan `after` of one table: what is added to the removal, and what is dropped
+    from it."""
 
     table: str
     before: str
@@ -61,12 +62,12 @@ class PlanDifference:
         return tuple(change.snapshot_id for change in self.snapshots if change.change == "removed")
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind, size_in_bytes, change, reason], one row per file that only one of the plans deletes;
-        `change` is added or removed."""
+        """Return DataFrame[path, kind, size_in_bytes, change, reason], one row per file that only one of the plans
+        deletes; `change` is added or removed."""
         return self._frame
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per kind of file.
+        """Return one row per kind of file.
 
         Columns: kind object; added_files, added_bytes, removed_files, removed_bytes int64.
         """
@@ -80,14 +81,14 @@ class PlanDifference:
 
 
 def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: LocationRules) -> PlanDifference:
-    """Compare two plans of one table. Raises BadInput for plans of two tables."""
+    """Compare two plans of one table. Raises BadInput for plans of different tables."""
     from pyspark.sql import functions as F
 
     if before.table_uuid != after.table_uuid:
         raise BadInput(
-            f"Plan {before.plan_id} is of {before.table} and plan {after.plan_id} of {after.table}",
+            f"Plan {before.plan_id} belongs to {before.table} and plan {after.plan_id} to {after.table}",
             untouched="both plans",
-            hint="name two plans of one table: artemis plans TABLE",
+            hint="choose two plans of one table: artemis plans TABLE",
         )
     frames = [plan.files().withColumn("location", normalize_column(F.col("path"), rules)) for plan in (before, after)]
     columns = ("path", "kind", "size_in_bytes", F.lit("removed").alias("change"), "reason")

@@ -10,7 +10,7 @@ from artemis_lifecycle.expiration.plan import ExpirationPlan
 
 @dataclass(frozen=True)
 class Keeper:
-    """What keeps a file out of a plan: a snapshot of the plan's base, with every reason for which it stays, or (with no
+    """What keeps a file out of a plan: a snapshot of the plan's base, with every reason why it is kept, or (without an
     id) the metadata file itself."""
 
     snapshot_id: int | None
@@ -20,8 +20,8 @@ class Keeper:
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """A file and a plan. `in_plan`: it may be deleted after the plan's commit, for `reason`; else `kept_by` says what
-    keeps it, and nothing at all means that no snapshot of the plan's base reaches it."""
+    """A file and a plan. `in_plan` means that it may be deleted after the plan's commit, for `reason`. Otherwise
+    `kept_by` says what keeps it; if that is empty, no snapshot of the plan's base reaches it."""
 
     plan_id: str
     table: str
@@ -34,8 +34,8 @@ class PlanExplanation:
 
 
 def why_kept(plan: ExpirationPlan, path: str, holders: Sequence[tuple[int | None, str]]) -> PlanExplanation:
-    """The explanation of a file that is not in `plan`. `holders`: the snapshots of the plan's base that reach it, as
-    (id, text); (None, text) for the metadata file itself."""
+    """Return the explanation of a file that is not in `plan`. `holders` are the snapshots of the plan's base that reach
+    it, as (id, text); (None, text) for the metadata file itself."""
     keepers = tuple(
         Keeper(snapshot_id, text, plan.kept.get(snapshot_id, ()) if snapshot_id is not None else ())
         for snapshot_id, text in holders
@@ -46,6 +46,6 @@ def why_kept(plan: ExpirationPlan, path: str, holders: Sequence[tuple[int | None
     else:
         reason = (
             "no snapshot of the plan's base reaches it: it is of a newer commit, of a commit in flight, an orphan, or "
-            "deleted already; artemis explain tells which"
+            "already deleted; artemis explain shows which"
         )
     return PlanExplanation(plan.plan_id, plan.table, path, False, reason, kept_by=keepers)

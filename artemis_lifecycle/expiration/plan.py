@@ -1,7 +1,6 @@
-"""Sealed expiration plans. A plan is content: the table, the base metadata file, the snapshots and refs that go, the
-files that only they reach. Its id is the digest of that content, so that the same decision has the same id wherever and
-however often it is made.
-"""
+"""Sealed expiration plans. A plan consists of the table, the base metadata file, the snapshots and refs to remove,
+and the files that only they reach. Its id is the digest of that content, so that the same decision always has the
+same id."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _DROPS = "write.metadata.delete-after-commit.enabled"
-"""The property of tables whose writers delete the metadata files that fall out of the log, a plan's base among them."""
+"""The property of tables whose writers delete metadata files that drop out of the log, including a plan's base."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,10 @@ class PlanSummary:
 
 @dataclass(frozen=True)
 class ExpirationPlan:
-    """What one expiration removes, sealed. Nothing of the table has changed yet.
+    """What one expiration removes, sealed. The table has not changed yet.
 
-    `expired_snapshots` are ids in the order of the table's history; `kept` gives every reason of every kept snapshot;
-    `snapshot_log` is the table's whole log at the plan's base, by which later AS OF reads find their tier.
+    `expired_snapshots` are ids in the order of the table's history. `kept` has every reason of every kept snapshot.
+    `snapshot_log` is the table's complete log at the plan's base, from which later AS OF reads find their tier.
     """
 
     plan_id: str
@@ -85,29 +84,30 @@ class ExpirationPlan:
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the commit."""
+        """Return DataFrame[path, kind, size_in_bytes, reason], one row per file that may be deleted after the
+        commit."""
         return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
 
     @property
     def deletable_data_files(self) -> DataFrame:
-        """DataFrame[path] of data files, delete files and deletion vectors."""
+        """Return DataFrame[path] of data files, delete files and deletion vectors."""
         files = self.files()
         return files.filter(files.kind.isin(*CONTENT_KINDS)).select("path")
 
     @property
     def deletable_manifests(self) -> DataFrame:
-        """DataFrame[path] of manifests."""
+        """Return DataFrame[path] of manifests."""
         return self.files().filter("kind = 'manifest'").select("path")
 
     @property
     def deletable_manifest_lists(self) -> DataFrame:
-        """DataFrame[path] of manifest lists."""
+        """Return DataFrame[path] of manifest lists."""
         return self.files().filter("kind = 'manifest_list'").select("path")
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """All that a plan follows from; the same request on the same metadata is the same plan."""
+    """All inputs of a plan; the same request on the same metadata gives the same plan."""
 
     table: str
     metadata: TableMetadata
@@ -119,8 +119,8 @@ class PlanRequest:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python's cyclic garbage collector waits: it would look through all snapshots again for every few that are added
-    to a list, and there are no cycles here."""
+    """Pause Python's cyclic garbage collector: it would scan all snapshots again whenever a few are added to a list,
+    and there are no cycles here."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -143,12 +143,12 @@ def plan_expiration(
     stale: str | None = None,
     index: IndexSettings = DEFAULT_SETTINGS,
 ) -> ExpirationPlan:
-    """Decide, walk and seal. Reads the table's metadata only; writes under `root` and in Postgres.
+    """Decide, walk and seal. Reads only the table's metadata; writes under `root` and in Postgres.
 
-    Supersedes the table's other uncommitted plan, an approved one only if it is the `stale` one.
+    Supersedes the table's other uncommitted plan; an approved one only if it is the `stale` one.
 
-    Raises UnreadableMetadata, sealing nothing, when any metadata file on
-    the way cannot be read; what `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot go.
+    Raises UnreadableMetadata, without sealing anything, if any required metadata file cannot be read; what
+    `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot be removed.
     """
     metadata = request.metadata
     refuse_unexpirable(metadata, request.table)
@@ -194,7 +194,7 @@ def plan_expiration(
         _stores=stores,
     )
     if plan.expired_snapshots and metadata.properties.get(_DROPS, "").lower() == "true":
-        # Gone already: the step that needs it reports a stale plan.
+        # If it is already gone, the step that needs it reports a stale plan.
         with suppress(MissingFile):
             stores.copy(metadata.metadata_location, _base_copy(plan.files_location))
     stores.write(f"{folder}/plan.json", _to_json(plan), overwrite=True)
@@ -226,7 +226,7 @@ def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
     refuse_encrypted(metadata, table)
     if not metadata.gc_enabled:
         raise GarbageCollectionDisabled(
-            "The table says gc.enabled=false: its files may belong to other tables too",
+            "The table has gc.enabled=false: its files may also belong to other tables",
             table=table,
             path=metadata.metadata_location,
             untouched="its metadata and all files",
@@ -235,14 +235,15 @@ def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
 
 
 def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_id: str) -> ExpirationPlan:
-    """The sealed plan of that id, from any process. Raises NoSuchPlan, and StorageError when its seal is damaged."""
+    """Return the sealed plan with that id; works from any process. Raises NoSuchPlan, and StorageError if its seal is
+    damaged."""
     record = operations.plans.get(plan_id)
     path = f"{record.files_location.removesuffix('/files')}/plan.json"
     try:
         return _from_json(stores.read(path), record, spark, stores)
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
-            f"Plan {plan_id} cannot be read back: {error}",
+            f"Plan {plan_id} cannot be read: {error}",
             table=record.table,
             path=path,
             untouched="the table and all files of the plan",
@@ -251,7 +252,7 @@ def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_
 
 
 def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
-    """The metadata file that the plan was made of; its copy where the table has dropped it since. Raises StalePlan."""
+    """Return the base metadata file of the plan, or its copy if the table has deleted it since. Raises StalePlan."""
     try:
         return stores.read(plan.base_metadata_location)
     except MissingFile as missing:
@@ -259,7 +260,7 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
             return stores.read(_base_copy(plan.files_location))
         except MissingFile:
             raise StalePlan(
-                "The metadata file that the plan was made of is gone: the table drops old ones",
+                "The plan's base metadata file is gone: the table deletes old ones",
                 table=plan.table,
                 path=plan.base_metadata_location,
                 untouched="both tiers",
@@ -268,20 +269,21 @@ def read_base(stores: Stores, plan: ExpirationPlan) -> bytes:
 
 
 def base_metadata(stores: Stores, plan: ExpirationPlan) -> TableMetadata:
-    """What `read_base` reads, parsed."""
+    """Return the parsed result of `read_base`."""
     return parse_table_metadata(read_base(stores, plan), plan.base_metadata_location, stores.limits)
 
 
 def overtaken(plan: ExpirationPlan, current: TableMetadata) -> tuple[int, ...]:
-    """The plan's snapshots that the table no longer has."""
+    """Return the plan's snapshots that the table no longer has."""
     return tuple(snapshot for snapshot in plan.expired_snapshots if current.snapshot(snapshot) is None)
 
 
 def unarchived(stores: Stores, plan: ExpirationPlan, current: TableMetadata) -> TableMetadata | None:
-    """The base of an open plan with only the snapshots that another tool expired since; None if there are none.
+    """Return the base of an open plan, reduced to the snapshots that another tool has expired since; None if there are
+    none.
 
-    What they reach must stay until the handoff has copied it: no other metadata reaches it any more. A snapshot whose
-    manifest list is gone cannot be archived, and is left out. Raises StalePlan when the base is gone.
+    What they reach must stay until the handoff has copied it, because no other metadata reaches it any more. A snapshot
+    whose manifest list is gone cannot be archived, and is omitted. Raises StalePlan if the base is gone.
     """
     wanted = set(overtaken(plan, current))
     if not wanted:
@@ -307,7 +309,7 @@ def _base_copy(files_location: str) -> str:
 
 
 def _told(kept: Mapping[int, tuple[Reason, ...]]) -> dict[int, tuple[str, ...]]:
-    """The reasons in words. Snapshots with the same reasons share one tuple of them, and so one of words."""
+    """Return the reasons as texts. Snapshots with the same reasons share one tuple of reasons, and one of texts."""
     words = {id(reasons): tuple(map(str, reasons)) for reasons in {id(each): each for each in kept.values()}.values()}
     return {snapshot: words[id(reasons)] for snapshot, reasons in kept.items()}
 
@@ -328,7 +330,7 @@ def _content_id(metadata: TableMetadata, decision: Decision, files_digest: str) 
 
 
 def _to_json(plan: ExpirationPlan) -> bytes:
-    # Each set of reasons once: thousands of snapshots may have those of thousands of refs.
+    # Each set of reasons is stored once: thousands of snapshots may have the reasons of thousands of refs.
     sets = {id(reasons): reasons for reasons in plan.kept.values()}
     numbers = {key: number for number, key in enumerate(sets)}
     content = {
@@ -348,7 +350,7 @@ def _to_json(plan: ExpirationPlan) -> bytes:
 
 def _kept(kept: Sequence[Any], because: Sequence[Sequence[str]] | None) -> dict[int, tuple[str, ...]]:
     if because is None:
-        # A plan from before sets were stored once.
+        # An older plan, which stored every set repeatedly.
         return {snapshot: tuple(reasons) for snapshot, reasons in kept}
     sets = [tuple(reasons) for reasons in because]
     return {snapshot: sets[number] for snapshot, number in kept}

@@ -1,6 +1,5 @@
-"""What people promised about a table: its refs with their terms and their authors, and records as the rules see them.
-Belongs here: joining what the metadata says with what Postgres remembers of it.
-"""
+"""A table's refs with their terms and authors, and records of tags and holds in the form that the retention rules use.
+Belongs here: joining the metadata with the records in Postgres."""
 
 from __future__ import annotations
 
@@ -47,9 +46,9 @@ _UNITS: Mapping[str, Unit] = {
 
 @dataclass(frozen=True)
 class TableRef:
-    """A branch or tag, and what is known of it. `who`, `created_at` and `why` are None where no record speaks for it:
-    it was made, moved or altered by other means. `retention` says how long it stays and from when that counts;
-    `ends_at` is its last instant, None forever. `keeps` says what a branch keeps of its ancestors."""
+    """A branch or tag, and what is known about it. `who`, `created_at` and `why` are None if no record matches: it was
+    created, moved or changed by other means. `retention` says how long it is kept and from when that counts. `ends_at`
+    is its last instant; None means forever. `keeps` says which ancestors a branch keeps."""
 
     name: str
     type: Literal["branch", "tag"]
@@ -65,7 +64,7 @@ class TableRef:
 
 @dataclass(frozen=True)
 class TableRefs:
-    """A table's refs, by name, pinned to one metadata file; `removed` are records of tags that are no more."""
+    """A table's refs by name, pinned to one metadata file; `removed` are records of tags that no longer exist."""
 
     table: str
     metadata_location: str
@@ -73,10 +72,10 @@ class TableRefs:
     removed: tuple[TagRecord, ...] = ()
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per ref.
+        """Return one row per ref.
 
-        Columns: name, type object; snapshot_id int64; committed_at, created_at, ends_at datetime64[ms, UTC] (NaT where
-        unknown; an ends_at of NaT is forever); who, why, retention, keeps object (None where unknown).
+        Columns: name, type object; snapshot_id int64; committed_at, created_at, ends_at datetime64[ms, UTC] (NaT if
+        unknown; an ends_at of NaT means forever); who, why, retention, keeps object (None if unknown).
         """
         import pandas as pd
 
@@ -113,7 +112,7 @@ def table_refs(
     *,
     with_removed: bool = False,
 ) -> TableRefs:
-    """The refs of `metadata`, main first. `records` are all that there ever were of this table, oldest first."""
+    """Return the refs of `metadata`, main first. `records` are all records of this table, oldest first."""
     ends = ref_ends(view_of(metadata), settings, now_ms, tags=tag_views(records))
     by_name: dict[str, list[TagRecord]] = {}
     for record in records:
@@ -142,12 +141,12 @@ def table_refs(
 
 
 def record_of(ref: Ref, records: Iterable[TagRecord]) -> TagRecord | None:
-    """The record that speaks for `ref`: the newest under its name, while the ref is as it was made."""
+    """Return the record that matches `ref`: the newest under its name, if the ref has not been changed since."""
     if ref.is_branch:
         return None
     found = None
     for record in records:
-        # What replaced a record may never have been committed: then the older record is still right.
+        # The replacement of a record may never have been committed: then the older record is still valid.
         ended = record.removed_at is not None and record.removed_why not in (REPLACED, NOT_MADE)
         as_made = (record.snapshot_id, record.max_ref_age_ms) == (ref.snapshot_id, ref.max_ref_age_ms)
         if record.name == ref.name and as_made and not ended and record.created_at is not None:
@@ -156,7 +155,7 @@ def record_of(ref: Ref, records: Iterable[TagRecord]) -> TagRecord | None:
 
 
 def tag_views(records: Iterable[TagRecord]) -> tuple[TagView, ...]:
-    """Records in force, as the rules see them."""
+    """Return the active records in the rules' form."""
     return tuple(
         TagView(
             name=record.name,
@@ -171,7 +170,7 @@ def tag_views(records: Iterable[TagRecord]) -> tuple[TagView, ...]:
 
 
 def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
-    """Holds, as the rules see them."""
+    """Return holds in the rules' form."""
     return tuple(
         HoldView(
             hold_id=hold.hold_id,
@@ -186,21 +185,21 @@ def hold_views(holds: Iterable[Hold]) -> tuple[HoldView, ...]:
 
 
 def thaw_views(thaws: Iterable[ThawRecord]) -> tuple[HoldView, ...]:
-    """Thaws that have not ended, as holds: what they list must not grow while a person waits for it."""
+    """Return active thaws as holds: their file lists must not change while a person waits for them."""
     return tuple(
         HoldView(thaw.thaw_id, thaw.requester, f"a thaw for case {thaw.case_id}", thaw.snapshot_ids) for thaw in thaws
     )
 
 
 def thinning_tiers(tiers: Iterable[Thin]) -> tuple[ThinningTier, ...]:
-    """What lifecycle.yaml says of thinning, as the rules see it."""
+    """Return the thinning settings of lifecycle.yaml in the rules' form."""
     return tuple(
         ThinningTier(_UNITS[tier.keep], None if tier.lasting == "forever" else tier.lasting // _MS) for tier in tiers
     )
 
 
 def to_archive(plan_snapshots: Sequence[int], history: HistoryView, archive: str) -> tuple[int, ...]:
-    """Which of a plan's snapshots the policy wants in the cold tier; `history` is that of the plan's base."""
+    """Return which of a plan's snapshots the policy archives; `history` is that of the plan's base."""
     if archive == "every":
         return tuple(plan_snapshots)
     wanted = newest_of_each(history, _UNITS[archive])
@@ -208,8 +207,8 @@ def to_archive(plan_snapshots: Sequence[int], history: HistoryView, archive: str
 
 
 def max_ref_age_ms(retain: timedelta | None, created_at: datetime, committed_ms: int) -> int:
-    """What to write on a tag so that Iceberg, which counts from the snapshot's commit, lets it live `retain` from
-    `created_at`; None is forever."""
+    """Return the age to write on a tag so that Iceberg, which counts from the snapshot's commit, keeps it for `retain`
+    from `created_at`; None means forever."""
     if retain is None:
         return FOREVER_MS
     return min(max(milliseconds(created_at) - committed_ms + retain // _MS, 1), FOREVER_MS)
@@ -244,7 +243,7 @@ def _duration(age_ms: int) -> str:
 
 
 def _instant(at_ms: int | None) -> datetime | None:
-    """None forever, and for what is later than the calendar."""
+    """None for forever, and for times beyond the calendar."""
     if at_ms is None:
         return None
     try:
@@ -254,10 +253,10 @@ def _instant(at_ms: int | None) -> datetime | None:
 
 
 def no_such_snapshot(table: str, snapshot_id: int, untouched: str) -> NoSuchSnapshot:
-    """The error for a snapshot that the live table does not have."""
+    """Return the error for a snapshot that the live table does not have."""
     return NoSuchSnapshot(
         f"The live table has no snapshot {snapshot_id}",
         table=table,
         untouched=untouched,
-        hint=f"artemis history {quote(table)} lists the snapshots that it has",
+        hint=f"artemis history {quote(table)} lists its snapshots",
     )

@@ -1,4 +1,5 @@
-"""Checks of a sealed plan, by the table's refs and snapshot log alone. They share no code with the retention rule."""
+"""Checks of a sealed plan that use only the table's refs and snapshot log. They share no code with the retention
+rule."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: `offenders` break it; `figures` are counts and instants for a report."""
+    """The result of a check: `offenders` violate it; `figures` are counts and instants for a report."""
 
     check: str
     passed: bool
@@ -30,7 +31,7 @@ class Verdict:
 
 
 def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:
-    """Each of `refs` that `plan` does not expire points to a snapshot that `plan` does not remove."""
+    """Check that each of `refs` that `plan` does not expire points to a snapshot that `plan` does not remove."""
     doomed, expired = set(plan.expired_snapshots), set(plan.expired_refs)
     broken = sorted(
         f"{ref.type} {ref.name} at snapshot {ref.snapshot_id}"
@@ -51,12 +52,13 @@ def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:
 
 
 def judge_window_edge(plan: ExpirationPlan) -> Verdict:
-    """Each snapshot that was current at any instant of the window stays, the one at its edge included.
+    """Check that the plan keeps each snapshot that was current at any instant of the window, including the one at its
+    edge.
 
-    Rules `iceberg` and `paimon` promise no such thing; for them it says so and passes.
+    The rules `iceberg` and `paimon` do not guarantee this; for them the check passes and says so.
     """
     if plan.settings.rule != "as-of":
-        return Verdict(KEEPS_WINDOW_EDGE, True, f"Rule {plan.settings.rule} does not promise the window's edge.")
+        return Verdict(KEEPS_WINDOW_EDGE, True, f"Rule {plan.settings.rule} does not guarantee the window's edge.")
     limit = plan.settings.older_than_ms
     edge_ms = milliseconds(plan.decided_at) - plan.settings.window_ms if limit is None else limit
     log = sorted(plan.snapshot_log, key=lambda entry: entry.timestamp_ms)
@@ -80,7 +82,8 @@ def judge_window_edge(plan: ExpirationPlan) -> Verdict:
 
 
 def _instant(since_ms: int) -> datetime | str:
-    """The instant; as it is where no calendar has it, since a writer may put any number into metadata."""
+    """Return the instant, or the number itself if it is beyond the calendar: a writer may put any number into
+    metadata."""
     try:
         return of_milliseconds(since_ms)
     except OverflowError:
