@@ -1,4 +1,4 @@
-"""The door to Postgres: engines by purpose, migrations, and `Operations`, which holds all of this room together."""
+"""Access to Postgres: engines by purpose, migrations, and `Operations`, which combines all parts of this room."""
 
 from __future__ import annotations
 
@@ -44,21 +44,22 @@ from artemis_lifecycle.operations.waits import Waits
 
 Purpose = Literal["lifecycle", "ingest"]
 
-# Ingest commits are many and short; the lifecycle's are few, and its locks sit on a connection for a while.
+# Ingest commits are many and short. The lifecycle's are few, and its locks hold a connection for a while.
 _POOLS: dict[Purpose, tuple[int, int]] = {"lifecycle": (4, 12), "ingest": (8, 8)}
 
 
 def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
-    """An engine with a pool of its own, `application_name` artemis-<purpose>, that has answered once.
+    """Return an engine with its own pool and `application_name` artemis-<purpose>, after a first successful connection.
 
-    Raises OperationsUnavailable, without the password, when Postgres does not answer; the engine raises it too when the
-    connection breaks later. Raises ConfigError for an address that is none.
+    Raises OperationsUnavailable, without the password, if Postgres does not answer. The engine also raises it if the
+    connection breaks later. Raises ConfigError for an invalid address.
     """
     url = _url(uri)
     size, overflow = _POOLS[purpose]
     engine = create_engine(
         url,
-        # Locks are waited for, and what was committed meanwhile has to be seen; a server may have another default.
+        # Transactions wait for locks, and must then see what was committed in the meantime. A server may have another
+        # default.
         isolation_level="READ COMMITTED",
         pool_size=size,
         max_overflow=overflow,
@@ -75,17 +76,17 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
 
     @event.listens_for(engine, "handle_error")
     def _gone(context: ExceptionContext) -> None:
-        # Only what says that Postgres is not there; a failed statement stays what it is.
+        # Only for errors that mean that Postgres is unavailable; a failed statement keeps its error.
         broken = context.is_disconnect or (
             context.connection is None and isinstance(context.sqlalchemy_exception, OperationalError)
         )
         if broken:
             raise _unavailable(url, context.original_exception) from None
         if isinstance(context.original_exception, ValueError):
-            # The driver's, before anything is sent: NUL, or half a surrogate pair.
+            # Raised by the driver before anything is sent: NUL, or an unpaired surrogate.
             raise BadInput(
-                "A name or a text has a character that Postgres cannot hold",
-                untouched="what it was to be written to or looked up in",
+                "A name or a text has a character that Postgres cannot store",
+                untouched="the database",
                 hint="leave out NUL characters and unpaired surrogates",
             ) from None
 
@@ -103,7 +104,7 @@ def connect(uri: str, *, purpose: Purpose = "lifecycle") -> Engine:
 
 @contextmanager
 def connected(uri: str) -> Iterator[Engine]:
-    """The engine of `connect` for the length of a block, disposed at its end."""
+    """Yield the engine of `connect`, and dispose of it at the end of the block."""
     engine = connect(uri)
     try:
         yield engine
@@ -112,10 +113,10 @@ def connected(uri: str) -> Iterator[Engine]:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring schema `lifecycle` to this version, in one transaction; starters at the same time wait for each other.
+    """Migrate schema `lifecycle` to this version, in one transaction. Concurrent starters wait for each other.
 
-    A schema that is up to date is only looked at, so that a role without the right to create tables can open it.
-    Raises OperationsUnavailable when the schema is of a newer version than this package.
+    An up-to-date schema is only read, so that a role without the right to create tables can open it. Raises
+    OperationsUnavailable if the schema has a newer version than this package.
     """
     config, scripts = _migrations()
     head = scripts.get_current_head()
@@ -133,12 +134,13 @@ def migrate(engine: Engine) -> None:
                 f"Schema {SCHEMA} of {shown(engine.url)} is at revision {_revision(connection)}, which this "
                 "version does not know",
                 untouched="the database",
-                hint="use the version of artemis-lifecycle that made it, or a newer one",
+                hint="use the version of artemis-lifecycle that created it, or a newer one",
             ) from error
 
 
 def schema_state(engine: Engine) -> tuple[str | None, bool, str | None]:
-    """(Revision of schema `lifecycle` or None, whether this version knows it, the newest that it has). Only reads."""
+    """Return (revision of schema `lifecycle` or None, whether this version knows it, the newest revision). Only
+    reads."""
     _, scripts = _migrations()
     with engine.connect() as connection:
         found = _revision(connection)
@@ -188,7 +190,7 @@ class Operations:
     @classmethod
     def open(cls, uri: str) -> Self:
         """Connect and migrate. Raises OperationsUnavailable; Refused for a role without rights to the schema;
-        ConfigError for an address that is none."""
+        ConfigError for an invalid address."""
         engine = connect(uri)
         try:
             migrate(engine)
@@ -222,18 +224,19 @@ def _url(uri: str) -> URL:
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
             f"The address of Postgres cannot be used ({type(error).__name__})",
-            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"{shown(url)} is not a PostgreSQL address",
-            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     return url
 
 
 def shown(url: URL) -> str:
-    """An address as messages may have it: libpq takes a password in the query too, so that stays out as a whole."""
+    """Return an address in a form that is safe for messages: libpq accepts a password in the query, so the query is
+    omitted."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 

@@ -1,4 +1,4 @@
-"""What is in the deep archive, and what is being thawed from it: one row for each move, archived snapshot and thaw."""
+"""The contents of the deep archive and its thaws: one row for each move, archived snapshot and thaw."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class MoveRecord:
-    """Files of a cold table that were moved to the archive; `finished_at` None: not all of them yet."""
+    """Files of a cold table that were moved to the archive. `finished_at` None: not all of them yet."""
 
     move_id: Key
     table_uuid: str
@@ -70,7 +70,7 @@ class MoveRecord:
 
 deep_moves = table_of(MoveRecord, "deep_moves", Index("deep_moves_of_table", "table_uuid", "started_at"))
 
-# Cold snapshots of which at least one file is in the archive, or is on its way to it.
+# Cold snapshots that have at least one file in the archive, or on its way there.
 deep_snapshots = Table(
     "deep_snapshots",
     metadata,
@@ -90,11 +90,11 @@ class ThawState(StrEnum):
 
 @dataclass(frozen=True)
 class ThawRecord:
-    """A request to make archived snapshots readable, and what became of it. Sizes in bytes.
+    """A request to make archived snapshots readable, and its result. Sizes in bytes.
 
-    It lapses at `lapses_at` unless a second person approves it before. `requested_from` and `approved_from` are
-    the accounts (USER@HOST) that the two were at work under, as they say; `…_login` theirs of Postgres, as it says.
-    `ended_why`: refused, lapsed, or its days are over.
+    It lapses at `lapses_at` unless a second person approves it first. `requested_from` and `approved_from` are the two
+    persons' accounts (USER@HOST) as reported by the client; `…_login` are their Postgres logins, as reported by the
+    server. `ended_why`: refused, lapsed, or its days are over.
     """
 
     thaw_id: Key
@@ -140,7 +140,7 @@ thaws = table_of(
     "thaws",
     CheckConstraint("btrim(case_id) <> '' AND btrim(requester) <> '' AND btrim(reason) <> ''", name="thaws_said"),
     CheckConstraint("lower(btrim(approved_by)) <> lower(btrim(requester))", name="thaws_second_person"),
-    # One login of Postgres is two accounts only where the operating systems' users differ.
+    # One Postgres login counts as two accounts only if the operating system users differ.
     CheckConstraint(
         "approved_login IS NULL OR approved_from IS NOT NULL AND ("
         "approved_login <> coalesce(requested_login, approved_login) "
@@ -171,8 +171,8 @@ class DeepMoves:
         who: str,
         snapshot_ids: Collection[int],
     ) -> MoveRecord:
-        """Write down what is about to move, and the snapshots that will not be readable after it: before the first file
-        moves, so that no reader is ever sent to one that is gone."""
+        """Record what will be moved, and the snapshots that become unreadable, before the first file moves. So no
+        reader is ever directed to a snapshot that is gone."""
         with around("deep_moves.begin"), self._engine.begin() as connection:
             move = insert_record(
                 connection,
@@ -200,8 +200,8 @@ class DeepMoves:
     def settle(
         self, move_id: str, *, files_location: str, files: int, size_in_bytes: int, snapshot_ids: Collection[int]
     ) -> MoveRecord:
-        """Write what a move that stopped half-way did move: its files, and the snapshots that these take. The others
-        that it had marked are readable, and are said to be again."""
+        """Record what an interrupted move did move: its files, and the snapshots that need them. The other snapshots
+        that it had marked are readable, and are unmarked."""
         left_over = (deep_snapshots.c.move_id == move_id, deep_snapshots.c.snapshot_id.not_in(snapshot_ids))
         with around("deep_moves.settle"), self._engine.begin() as connection:
             connection.execute(delete(deep_snapshots).where(*left_over))
@@ -222,7 +222,7 @@ class DeepMoves:
         return list(records(self._engine, MoveRecord, deep_moves.c.table_uuid == table_uuid, order_by=newest))
 
     def snapshots(self, table_uuid: str, among: Collection[int] | None = None) -> frozenset[int]:
-        """The table's snapshots (`among` these) of which a file is in the archive, or on its way there."""
+        """Return the table's snapshots (of those in `among`) that have a file in the archive, or on its way there."""
         if among is not None and not among:
             return frozenset()
         query = select(deep_snapshots.c.snapshot_id).where(deep_snapshots.c.table_uuid == table_uuid)
@@ -252,7 +252,7 @@ class Thaws:
         size_in_bytes: int,
         approve_within: timedelta,
     ) -> ThawRecord:
-        """Record a request. It asks nothing of the store yet. Raises BadInput for a text that says nothing."""
+        """Record a request. Sends nothing to the store yet. Raises BadInput for a text without content."""
         require_said(table, case_id=case_id, requester=requester, reason=reason)
         with around("thaws.request"), self._engine.begin() as connection:
             thaw = insert_record(
@@ -276,12 +276,12 @@ class Thaws:
         return thaw
 
     def approve(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """Record a second person's approval, from another login of Postgres; for the schema's owner another user of
-        the operating system suffices.
+        """Record a second person's approval, from another Postgres login. For the schema's owner, another operating
+        system user is sufficient.
 
-        Raises Refused for a name that may be the requester's, for the account that asked, for a login that may not
-        approve, and for a thaw that has lapsed or ended; BadInput without a person; NoSuchPlan. Approving twice changes
-        nothing.
+        Raises Refused for a name that may be the requester's, for the requesting account, for a login that may not
+        approve, and for a thaw that has lapsed or ended; BadInput without a person; NoSuchPlan. A second approval
+        changes nothing.
         """
         thaw = self.get(thaw_id)
         require_said(thaw.table, who=who)
@@ -312,7 +312,7 @@ class Thaws:
                 f"{thaw.requested_login or 'unknown'} of Postgres) cannot approve it, whatever the name",
                 table=thaw.table,
                 untouched="the thaw, and all files",
-                hint="let a second person approve from an account of their own: CREATE ROLE … LOGIN PASSWORD '…' "
+                hint="let a second person approve from a separate account: CREATE ROLE … LOGIN PASSWORD '…' "
                 f"IN ROLE {LIFECYCLE}, {APPROVER}, and that login in their operations.uri (docs/security.md)",
             ) from None
         if done is not None:
@@ -324,22 +324,22 @@ class Thaws:
                 f"The thaw for case {thaw.case_id} has ended: {ended}",
                 table=thaw.table,
                 untouched="all files",
-                hint="ask for it anew: artemis thaw",
+                hint="request it again: artemis thaw",
             )
         return thaw
 
     def asked(self, thaw_id: str) -> ThawRecord:
-        """Write that the store was asked for every file."""
+        """Record that every file was requested from the store."""
         asked_at = func.coalesce(thaws.c.asked_at, func.clock_timestamp())
         return self._set(thaw_id, asked_at=asked_at) or self.get(thaw_id)
 
     def readable(self, thaw_id: str, until: datetime) -> ThawRecord:
-        """Write that every file is readable, and until when."""
+        """Record that every file is readable, and until when."""
         readable_at = func.coalesce(thaws.c.readable_at, func.clock_timestamp())
         return self._set(thaw_id, readable_at=readable_at, readable_until=until) or self.get(thaw_id)
 
     def end(self, thaw_id: str, who: str | None, why: str) -> ThawRecord:
-        """End a thaw. One that has ended stays as it was. Raises NoSuchPlan."""
+        """End a thaw. One that has already ended does not change. Raises NoSuchPlan."""
         ended = None if who is None else NewDecision("end-thaw", thaw_id, who, why)
         done = self._set(thaw_id, decision=ended, ended_at=func.clock_timestamp(), ended_by=who, ended_why=why)
         return done or self.get(thaw_id)
@@ -349,7 +349,7 @@ class Thaws:
         return _known(thaw_id, one(self._engine, ThawRecord, thaws.c.thaw_id == thaw_id))
 
     def list(self, table_uuid: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
-        """Those that have not ended (with `ended`, all), of one table or of every, newest first."""
+        """Return those that have not ended (with `ended`, all), of one table or of all, newest first."""
         where = (*if_given(thaws.c.table_uuid, table_uuid), *(() if ended else (thaws.c.ended_at.is_(None),)))
         return list(records(self._engine, ThawRecord, *where, order_by=(thaws.c.requested_at.desc(),)))
 
@@ -360,7 +360,7 @@ class Thaws:
         decision: NewDecision | None = None,
         **values: object,
     ) -> ThawRecord | None:
-        """None when it has ended, or a condition does not hold."""
+        """Return None if it has ended, or a condition is not met."""
         where = (thaws.c.thaw_id == thaw_id, thaws.c.ended_at.is_(None), *conditions)
         return change(self._engine, "thaws.record", ThawRecord, *where, decision=decision, **values)
 
@@ -370,7 +370,7 @@ def _known(wanted: str, found: Found | None) -> Found:
     if found is None:
         raise NoSuchPlan(
             f"No move or thaw {wanted} is stored",
-            hint="artemis thaws lists the thaws that there are",
+            hint="artemis thaws lists all thaws",
         )
     return found
 

@@ -1,7 +1,9 @@
-"""Heartbeats: a writer says that it is at work, so that nothing of its table, or of its prefix, is taken for an orphan.
+"""Heartbeats: a writer reports that it is active, so that no file of its table, or of its prefix, is treated as an
+orphan.
 
-A writer in another language needs two statements: insert (or update by primary key) into lifecycle.heartbeats with
-`expires_at` a while from clock_timestamp(), before its first file and again and again; delete the row at its end.
+A writer in another language needs two statements. Before its first file, and then repeatedly, it inserts into
+lifecycle.heartbeats (or updates by primary key) with `expires_at` some time after clock_timestamp(). At its end, it
+deletes the row.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ _HISTORY = timedelta(days=30)
 
 
 SHOWN = ("writer", "protects", "host", "pid", "at work since", "unless it beats, until")
-"""A heartbeat as people see it: the columns of `Heartbeat.shown`."""
+"""A heartbeat for display: the columns of `Heartbeat.shown`."""
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """One writer at work. `prefix` None protects the whole table; `host` and `pid` are unknown of foreign writers."""
+    """One active writer. `prefix` None protects the whole table; `host` and `pid` are unknown for foreign writers."""
 
     table_uuid: Key
     table: str
     writer_id: Key
-    # Two processes may write under one id: the end of one must not end the other's protection.
+    # Two processes may write under one id: when one ends, the other must stay protected.
     session: Annotated[Key, {"server_default": text("''")}]
     prefix: str | None
     host: str | None
@@ -55,7 +57,7 @@ class Heartbeat:
 
     @property
     def shown(self) -> tuple[object, ...]:
-        """Its row among others; SHOWN names the columns."""
+        """Return its display row; SHOWN has the column names."""
         protects = self.prefix or "the whole table"
         return self.writer_id, protects, self.host, self.pid, self.started_at, self.expires_at
 
@@ -63,9 +65,9 @@ class Heartbeat:
 heartbeats = table_of(
     Heartbeat,
     "heartbeats",
-    # Of Postgres; a trigger says whose, and only that login (and the lifecycle) ends or renews it.
+    # The Postgres login. A trigger sets it, and only that login (and the lifecycle) may end or renew the heartbeat.
     Column("login", Text),
-    # Beyond these years drivers cannot read a time, and one row would stop every step that reads it.
+    # Drivers cannot read times beyond these years, and one such row would stop every step that reads it.
     CheckConstraint(
         " AND ".join(
             f"{name} BETWEEN '1970-01-01 00:00:00+00' AND '9999-12-30 00:00:00+00'"
@@ -92,12 +94,12 @@ class Heartbeats:
         session: str | None = None,
         timeout: float = 30.0,
     ) -> Heartbeat:
-        """Begin or go on: protected until `ttl` from now. `session` distinguishes processes of one writer id (host and
-        pid when None).
+        """Start or renew a heartbeat: protected until `ttl` from now. `session` distinguishes processes with one writer
+        id (None: host and pid).
 
-        The first beat, and one after a lapse, takes the table's lock (by a trigger): no deletion batch is between its
-        last look and its deletes. Raises Busy when that lock is not free within `timeout` seconds; Refused if another
-        login of Postgres is writing under this id and session.
+        The first beat, and one after a lapse, takes the table's lock (by a trigger), so that no deletion batch is
+        between its last check and its deletes. Raises Busy if that lock is not free within `timeout` seconds; Refused
+        if another Postgres login is writing under this id and session.
         """
         key = session or _this_process()
         with self._engine.begin() as connection:
@@ -108,7 +110,7 @@ class Heartbeats:
                 heartbeats.c.writer_id == writer_id,
                 heartbeats.c.session == key,
                 heartbeats.c.expires_at > func.clock_timestamp(),
-                # Another prefix comes alive like another writer does.
+                # Another prefix starts like another writer.
                 heartbeats.c.prefix.is_not_distinct_from(prefix),
                 table=table,
                 last_beat_at=func.clock_timestamp(),
@@ -150,7 +152,7 @@ class Heartbeats:
         return to_record(Heartbeat, row)
 
     def stop(self, table_uuid: str, writer_id: str, *, session: str | None = None) -> None:
-        """End this session's protection; stopping what is not there changes nothing."""
+        """End this session's protection. Without such a session, nothing changes."""
         with around("heartbeats.stop"), self._engine.begin() as connection:
             connection.execute(
                 delete(heartbeats).where(
@@ -161,7 +163,7 @@ class Heartbeats:
             )
 
     def live(self, table_uuid: str | None = None) -> list[Heartbeat]:
-        """Writers at work by Postgres' clock, of one table or of all, longest at work first."""
+        """Return the active writers by the Postgres clock, of one table or of all, longest active first."""
         where = (heartbeats.c.expires_at > func.clock_timestamp(), *if_given(heartbeats.c.table_uuid, table_uuid))
         return list(records(self._engine, Heartbeat, *where, order_by=(heartbeats.c.started_at,)))
 
@@ -195,8 +197,8 @@ class Writing:
         self._deadline = float("inf")
 
     def check(self) -> None:
-        """Beat now. Raises LeaseLost when the protection had a gap since the block began: a file written before it may
-        have been taken for an orphan and deleted. Raises what `confirm` of `writing` raises."""
+        """Beat now. Raises LeaseLost if the protection had a gap since the block began: a file written earlier may have
+        been deleted as an orphan. Raises what `confirm` of `writing` raises."""
         self._beat()
         self._confirm()
         if self._gap is not None:
@@ -214,9 +216,9 @@ class Writing:
                 self._table_uuid, self.table, self.writer_id, self._prefix, self._ttl, session=self.session
             )
             if self._started_at is not None and beat.started_at != self._started_at:
-                self._gap = f"it lapsed and began again at {beat.started_at.isoformat()}"
+                self._gap = f"it lapsed and started again at {beat.started_at.isoformat()}"
             elif elapsed() > self._deadline:
-                # A renewal that was begun in time and committed late: in between it was invisible.
+                # The renewal started in time but was committed late: in between it was invisible.
                 self._gap = "it was renewed only after it had lapsed"
             self._started_at = beat.started_at
             self._deadline = asked_at + self._ttl.total_seconds()
@@ -235,7 +237,7 @@ class Writing:
     def _end(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
-        # Postgres gone: the heartbeat lapses by itself, and the error on the way out must stay the writer's own.
+        # If Postgres is gone, the heartbeat lapses by itself, and the caller must see the writer's own error.
         with suppress(OperationsUnavailable, DBAPIError):
             self._beats.stop(self._table_uuid, self.writer_id, session=self.session)
 
@@ -251,10 +253,10 @@ def writing(
     *,
     confirm: Callable[[], None] = lambda: None,
 ) -> Iterator[Writing]:
-    """Protect what is written inside the block; a thread beats every third of `ttl`.
+    """Protect what is written inside the block. A thread beats every third of `ttl`.
 
-    Entering takes the table's lock and raises Busy when it is not free within 30 s. Call `check()` before committing;
-    it calls `confirm` too, which raises when the heartbeat is not seen where it has to be.
+    Entering takes the table's lock, and raises Busy if it is not free within 30 s. Call `check()` before committing. It
+    also calls `confirm`, which raises if the heartbeat is not visible where it must be.
     """
     protection = Writing(beats, table_uuid, table, writer_id, prefix, ttl, confirm)
     protection._start()

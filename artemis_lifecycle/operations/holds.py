@@ -1,4 +1,4 @@
-"""Holds: named reasons to keep snapshots, or a whole table, whatever the retention rule says."""
+"""Holds: recorded reasons to keep snapshots, or a whole table, regardless of the retention rule."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ HoldKind = Literal["legal", "lease", "consumer"]
 
 @dataclass(frozen=True)
 class Hold:
-    """`snapshot_ids` () is the whole table; `until` None is until it is released.
+    """`snapshot_ids` () means the whole table; `until` None means until it is released.
 
-    A `legal` hold keeps its snapshots; so does a reader's `lease`, which ends unless it is renewed; a `consumer` has
+    A `legal` hold keeps its snapshots. So does a reader's `lease`, which ends unless it is renewed. A `consumer` has
     read up to its one snapshot, and keeps that and every later one.
     """
 
@@ -64,10 +64,10 @@ class Holds:
         ttl: timedelta | None = None,
         timeout: float = 30.0,
     ) -> Hold:
-        """Place a hold, under the table's lock (a trigger takes it): no deletion batch is between its last look and its
-        deletes.
+        """Place a hold under the table's lock (a trigger takes it), so that no deletion batch is between its last check
+        and its deletes.
 
-        `ttl` counts by Postgres' clock, and stands for `until`. Raises Busy when that lock is not free within `timeout`
+        `ttl` counts by the Postgres clock, and replaces `until`. Raises Busy if that lock is not free within `timeout`
         seconds; NaiveDatetime; BadInput for a past `until`, a lease without an end, a consumer without one position.
         """
         require_said(table, owner=owner, reason=reason)
@@ -76,7 +76,7 @@ class Holds:
             raise NaiveDatetime(
                 f"until={until.isoformat()} has no time zone",
                 table=table,
-                hint="pass an aware one",
+                hint="pass an aware datetime",
             )
         with (
             around("holds.place"),
@@ -101,12 +101,12 @@ class Holds:
                 raise BadInput(
                     f"The hold would end at {until.isoformat()}, before it begins ({hold.created_at.isoformat()})",
                     table=table,
-                    hint="name a later instant, or none",
+                    hint="use a later instant, or none",
                 )
         return hold
 
     def release(self, hold_id: str, who: str, why: str | None = None) -> Hold:
-        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput for a `who` that says nothing."""
+        """End a hold; releasing it again changes nothing. Raises NoSuchPlan; BadInput for a `who` without content."""
         hold = self.get(hold_id)
         require_said(hold.table, who=who)
         decision = NewDecision("release", hold_id, who, why) if hold.kind == "legal" else None
@@ -116,17 +116,17 @@ class Holds:
         return ended or self.get(hold_id)
 
     def renew(self, hold_id: str, ttl: timedelta) -> Hold:
-        """Let a reader's lease last until `ttl` from now, and never less long than it would.
+        """Extend a reader's lease until `ttl` from now; never shorten it.
 
-        Raises BadInput for another kind, Refused when it has ended: what it kept may be gone. Raises NoSuchPlan.
+        Raises BadInput for another kind, Refused if it has ended, because what it kept may be gone. Raises NoSuchPlan.
         """
         until = func.greatest(holds.c.until, func.clock_timestamp() + ttl)
         return self._alter(hold_id, "lease", {"until": until}, "a lease that has ended cannot be renewed")
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
-        """Move a consumer's position to `snapshot_id`, which it has yet to read; the caller sees that it is later.
+        """Move a consumer's position to `snapshot_id`, which it has not read yet. The caller checks that it is later.
 
-        Raises BadInput for another kind, Refused when it has ended, NoSuchPlan.
+        Raises BadInput for another kind, Refused if it has ended, NoSuchPlan.
         """
         return self._alter(hold_id, "consumer", {"snapshot_ids": [snapshot_id]}, "its position can no longer move")
 
@@ -141,7 +141,7 @@ class Holds:
                 f"Hold {hold_id} is of kind {hold.kind}, not {kind}",
                 table=hold.table,
                 untouched="the hold",
-                hint=f"see what there is with: artemis holds {quote(hold.table)}",
+                hint=f"list holds with: artemis holds {quote(hold.table)}",
             )
         raise Refused(
             f"Hold {hold_id} of {hold.owner} has ended: {refusal}",
@@ -158,13 +158,13 @@ class Holds:
         return found
 
     def of_table(self, table_uuid: str) -> tuple[Hold, ...]:
-        """All that there ever were of a table, oldest first."""
+        """Return all holds that a table ever had, oldest first."""
         return records(self._engine, Hold, holds.c.table_uuid == table_uuid, order_by=_OLDEST)
 
     def active(self, table_uuid: str | None = None, now: datetime | None = None) -> tuple[Hold, ...]:
-        """Holds in force, of one table or of all, oldest first.
+        """Return active holds, of one table or of all, oldest first.
 
-        `now` can only lengthen them: of it and Postgres' clock the older one counts.
+        `now` can only extend them: the earlier of it and the Postgres clock counts.
         """
         instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
         of_table = if_given(holds.c.table_uuid, table_uuid)
@@ -180,12 +180,12 @@ def _require_sense(
 ) -> None:
     problem = None
     if until is not None and ttl is not None:
-        problem = ("The hold has two ends, an instant and a time to live", "give one of them")
+        problem = ("The hold has two ends, an instant and a time to live", "use one of them")
     elif ttl is not None and ttl <= timedelta(0):
-        problem = ("A time to live of nothing holds nothing", "write it as 2h")
+        problem = ("A time to live of zero holds nothing", "use a duration such as 2h")
     elif kind == "lease" and until is None and ttl is None:
-        problem = ("A reader's lease must end by itself, when its reader dies", "give a time to live (--ttl 2h)")
+        problem = ("A reader's lease must end by itself, when its reader dies", "set a time to live (--ttl 2h)")
     elif kind == "consumer" and len(snapshot_ids) != 1:
-        problem = ("A consumer has one position", "name the one snapshot that it reads next")
+        problem = ("A consumer has one position", "choose the one snapshot that it reads next")
     if problem is not None:
         raise BadInput(problem[0], table=table, hint=problem[1])

@@ -1,4 +1,4 @@
-"""The write-ahead journal of deletions, and of a handoff's copies, by batch: begun, done, or left."""
+"""The write-ahead journal of deletions and of handoff copies, by batch: started, done, or remaining."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ class BatchState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     WAITING = "waiting"
-    """Files of it stay for now: a writer is at work, or another plan holds them."""
+    """Some of its files are kept for now: a writer is active, or another plan needs them."""
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One deletion: of an expiration plan, an orphan scan, or a scan of a dropped table. `job_id` is the plan's or the
-    scan's id. The sums from `deleted` on are set when the batches were `forgotten_at` their retention's end."""
+    """One deletion: of an expiration plan, an orphan scan, or a scan of a dropped table. `job_id` is the id of the plan
+    or scan. The totals from `deleted` on are set when the batches are deleted at the end of their retention
+    (`forgotten_at`)."""
 
     job_id: Key
     kind: JobKind
@@ -112,15 +113,15 @@ handoff_batches = table_of(HandoffBatchRecord, "handoff_batches", ForeignKeyCons
 
 
 class Journal:
-    """Deletion jobs. A batch is written here before its first file goes, and after its last."""
+    """Deletion jobs. A batch is recorded here before its first file is deleted, and after its last."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def begin(self, job: JobRecord, batch_sizes: Sequence[tuple[int, int]]) -> JobRecord:
-        """Write the job and its batches, given as (files, bytes). Beginning it again returns what is stored.
+        """Record the job and its batches, given as (files, bytes). A second call returns what is stored.
 
-        Raises PlanStateError when the stored batches are others: the sealed list is not the one that was begun.
+        Raises PlanStateError if the stored batches differ: the sealed list is not the one that was started.
         """
         with around("journal.begin"), self._engine.begin() as connection:
             connection.execute(
@@ -157,7 +158,7 @@ class Journal:
                 )
             elif [tuple(row) for row in known] != [tuple(size) for size in batch_sizes]:
                 raise PlanStateError(
-                    f"The journal knows {job.job_id} with other batches ({len(known)}, not {len(batch_sizes)})",
+                    f"The journal has {job.job_id} with other batches ({len(known)}, not {len(batch_sizes)})",
                     table=job.table,
                     path=job.files_location,
                     untouched="the journal and all files",
@@ -172,14 +173,14 @@ class Journal:
         return records(self._engine, BatchRecord, batches.c.job_id == job_id, order_by=(batches.c.batch,))
 
     def unfinished(self, job_id: str) -> tuple[BatchRecord, ...]:
-        """The batches that are not done: never begun, begun and interrupted, failed in part, or waiting."""
+        """Return the batches that are not done: not started, interrupted, failed in part, or waiting."""
         return tuple(batch for batch in self.batches(job_id) if batch.state is not BatchState.DONE)
 
     def start_batch(self, job_id: str, batch: int, fence: int) -> BatchRecord:
-        """Write that the batch's files are about to go, under the lease token `fence`.
+        """Record that the batch's files will now be deleted, under the lease token `fence`.
 
-        Raises LeaseLost when a newer token stands in the job's batches or on the table's lease; PlanStateError when the
-        batch is done; NoSuchPlan.
+        Raises LeaseLost if the job's batches or the table's lease have a newer token; PlanStateError if the batch is
+        done; NoSuchPlan.
         """
         with around("journal.start_batch"), self._engine.begin() as connection:
             job = self._fenced(connection, job_id, fence)
@@ -196,10 +197,10 @@ class Journal:
             )
             if started is None:
                 raise PlanStateError(
-                    f"Batch {batch} of {job_id} is done already, or was never begun",
+                    f"Batch {batch} of {job_id} is done already, or was never started",
                     table=job.table,
                     untouched="its files",
-                    hint="resume with the batches that the journal calls unfinished",
+                    hint="resume with the unfinished batches in the journal",
                 )
         return started
 
@@ -217,9 +218,9 @@ class Journal:
         *,
         waiting: bool = False,
     ) -> BatchRecord:
-        """Write what became of the batch's files: done; failed when any file failed or an `error` is given; or waiting.
+        """Record the results of the batch's files: done; failed if any file failed or an `error` is given; or waiting.
 
-        Raises LeaseLost when it is no longer this fence's batch.
+        Raises LeaseLost if the batch no longer belongs to this fence.
         """
         with around("journal.finish_batch"), self._engine.begin() as connection:
             finished = update_record(
@@ -247,7 +248,7 @@ class Journal:
         return finished
 
     def finish(self, job_id: str) -> JobRecord:
-        """Write that the job is over. Raises PlanStateError while a batch is not done; NoSuchPlan."""
+        """Record that the job is over. Raises PlanStateError while a batch is not done; NoSuchPlan."""
         with around("journal.finish"), self._engine.begin() as connection:
             job = _job(connection, job_id)
             left = connection.execute(
@@ -288,7 +289,7 @@ class Journal:
 def _job(connection: Connection, job_id: str) -> JobRecord:
     found = one(connection, JobRecord, jobs.c.job_id == job_id, for_update=True)
     if found is None:
-        raise NoSuchPlan(f"No deletion job {job_id} is in the journal", hint="begin it first")
+        raise NoSuchPlan(f"No deletion job {job_id} is in the journal", hint="start it first")
     return found
 
 
@@ -299,9 +300,10 @@ class HandoffBatches:
         self._engine = engine
 
     def begin(self, plan_id: str, batch_sizes: Sequence[tuple[int, int]]) -> tuple[HandoffBatchRecord, ...]:
-        """Write the batches, given as (files, bytes); beginning again returns what is stored.
+        """Record the batches, given as (files, bytes). A second call returns what is stored.
 
-        Batches of another division replace the stored ones, done ones included: copying again is harmless.
+        If the division into batches differs, the stored ones are replaced, including finished ones: copying again is
+        harmless.
         """
         with around("handoffs.begin"), self._engine.begin() as connection:
             known = connection.execute(
@@ -331,7 +333,7 @@ class HandoffBatches:
     def finish_batch(
         self, plan_id: str, batch: int, copied: int, skipped: int, error: str | None = None
     ) -> HandoffBatchRecord:
-        """Write that the batch is copied and verified, or failed with `error`. Raises NoSuchPlan."""
+        """Record that the batch is copied and verified, or failed with `error`. Raises NoSuchPlan."""
         with around("handoffs.finish_batch"), self._engine.begin() as connection:
             finished = update_record(
                 connection,
@@ -348,6 +350,6 @@ class HandoffBatches:
             if finished is None:
                 raise NoSuchPlan(
                     f"No batch {batch} of the handoff of plan {plan_id} is stored",
-                    hint="begin the handoff first",
+                    hint="start the handoff first",
                 )
         return finished

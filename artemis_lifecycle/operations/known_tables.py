@@ -1,6 +1,5 @@
-"""The history of the live catalog: which tables it has had, by their uuid, and since when it has one no more. A catalog
-forgets a table with its row; this remembers where the table's metadata was.
-"""
+"""The history of the live catalog: which tables it has had, by uuid, and since when it no longer has them. A catalog
+forgets a table with its row; this history keeps where the table's metadata was."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from artemis_lifecycle.operations.decisions import NewDecision, change
 from artemis_lifecycle.operations.tables import Filled, Key, one, records, table_of
 
 _SEEN_EVERY = timedelta(hours=1)
-"""A table that has not changed is written again after so long: `last_seen` is true to that."""
+"""How often an unchanged table is written again: the accuracy of `last_seen`."""
 
 
 @dataclass(frozen=True)
 class KnownTable:
-    """A table that the catalog has, or (`missing_since`) has no more. `kept_*`: who decided that its files stay.
+    """A table that the catalog has, or no longer has (`missing_since`). `kept_*`: who decided to keep its files.
     `gone_at`: its files were deleted."""
 
     catalog: Key
@@ -50,7 +49,7 @@ known_tables = table_of(
 
 @dataclass(frozen=True)
 class Seen:
-    """One table as the catalog names it now."""
+    """One table as the catalog currently has it."""
 
     table: str
     metadata_location: str
@@ -61,10 +60,10 @@ class KnownTables:
         self._engine = engine
 
     def observe(self, catalog: str, present: Mapping[str, Seen], *, complete: bool = True) -> list[KnownTable]:
-        """Write down the tables that `catalog` has, by uuid; those that it has no more count as missing from now on.
+        """Record the tables that `catalog` has, by uuid. Tables that it no longer has count as missing from now on.
 
-        What came back is missing no longer, and earlier decisions about it are forgotten. Without `complete` nothing
-        becomes missing: some table could not be read, and may be any. Returns what is missing.
+        A table that came back is no longer missing, and earlier decisions about it are cleared. Without `complete`, no
+        table becomes missing: an unreadable table may be any of them. Return the missing tables.
         """
         with around("known_tables.observe"), self._engine.begin() as connection:
             for table_uuid, seen in sorted(present.items()):
@@ -82,16 +81,17 @@ class KnownTables:
         return self.missing(catalog)
 
     def saw(self, catalog: str, table_uuid: str, seen: Seen) -> None:
-        """Write down one table that the catalog has."""
+        """Record one table that the catalog has."""
         with self._engine.begin() as connection:
             connection.execute(_seen(catalog, table_uuid, seen))
 
     def of_catalog(self, catalog: str) -> list[KnownTable]:
-        """All of them, by name."""
+        """Return all tables, by name."""
         return self._all(known_tables.c.catalog == catalog)
 
     def missing(self, catalog: str) -> list[KnownTable]:
-        """Those that the catalog has no more, by name; also those whose files are gone by now."""
+        """Return the tables that the catalog no longer has, by name; including those whose files are already
+        deleted."""
         return self._all(known_tables.c.catalog == catalog, known_tables.c.missing_since.is_not(None))
 
     def get(self, catalog: str, table_uuid: str) -> KnownTable:
@@ -99,29 +99,29 @@ class KnownTables:
         found = one(self._engine, KnownTable, *_same(catalog, table_uuid))
         if found is None:
             raise NoSuchTable(
-                f"Catalog {catalog} is not known to have had a table {table_uuid}",
-                hint="see which tables were dropped: artemis dropped",
+                f"Catalog {catalog} has no record of a table {table_uuid}",
+                hint="list the dropped tables: artemis dropped",
             )
         return found
 
     def keep(self, catalog: str, table_uuid: str, who: str, why: str) -> KnownTable:
-        """Decide that a dropped table's files stay. Raises PlanStateError when it is not missing, or gone."""
+        """Decide to keep a dropped table's files. Raises PlanStateError if it is not missing, or gone."""
         return self._decide(
             catalog, table_uuid, kept_at=func.coalesce(known_tables.c.kept_at, func.clock_timestamp()), kept_by=who,
             kept_why=why, decision=NewDecision("keep-dropped", table_uuid, who, why),
         )  # fmt: skip
 
     def unkeep(self, catalog: str, table_uuid: str, who: str) -> KnownTable:
-        """Let a dropped table's time run on from when it was missed. Raises PlanStateError."""
+        """Let a dropped table's retention continue from when it was missed. Raises PlanStateError."""
         decision = NewDecision("unkeep-dropped", table_uuid, who)
         return self._decide(catalog, table_uuid, kept_at=None, kept_by=None, kept_why=None, decision=decision)
 
     def back(self, catalog: str, table_uuid: str) -> KnownTable:
-        """Write that a dropped table's files are about to stand at their paths again. Raises PlanStateError."""
+        """Record that a dropped table's files will be restored to their paths. Raises PlanStateError."""
         return self._decide(catalog, table_uuid, gone_at=None, again=True)
 
     def gone(self, catalog: str, table_uuid: str) -> KnownTable:
-        """Write that a dropped table's files were deleted. Raises PlanStateError when it is not missing."""
+        """Record that a dropped table's files were deleted. Raises PlanStateError if it is not missing."""
         return self._decide(
             catalog, table_uuid, gone_at=func.coalesce(known_tables.c.gone_at, func.clock_timestamp()), again=True
         )
@@ -145,7 +145,7 @@ class KnownTables:
             raise PlanStateError(
                 f"Table {table_uuid} {what}",
                 table=found.table,
-                hint="see which tables were dropped: artemis dropped",
+                hint="list the dropped tables: artemis dropped",
             )
         return changed
 
@@ -171,7 +171,7 @@ def _seen(catalog: str, table_uuid: str, seen: Seen) -> Insert:
             "last_seen": func.clock_timestamp(),
             **dict.fromkeys(("missing_since", "kept_at", "kept_by", "kept_why", "gone_at")),
         },
-        # What has not changed is written once an hour.
+        # Unchanged rows are written once an hour.
         where=or_(
             known_tables.c.table_name != given.table_name,
             known_tables.c.metadata_location != given.metadata_location,

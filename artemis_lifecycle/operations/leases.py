@@ -1,7 +1,7 @@
-"""Leases: one worker per table and step of the walk, fenced by a token that only grows.
+"""Leases: one worker per table and step of the walk, fenced by an increasing token.
 
-A lapsed lease is lost, even when no worker has taken it over: what watches over runs may have given this one up.
-A lease whose holder is known to be over (`processes`) is free at once.
+A lapsed lease is lost, even if no worker has taken it over, because a monitor of runs may have given up on this one. If
+a lease's holder is known to have ended (`processes`), the lease is free at once.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOG = escaping.logger(__name__)
 _HISTORY = timedelta(days=30)
 
 _RESTARTS_LAST = 5.0
-"""Seconds for which Postgres is asked again to release a lease."""
+"""Seconds for which releasing a lease is retried."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ leases = table_of(
     "leases",
     Column("released_at", Utc),
     Column("taken_over_by", BigInteger),
-    # How tables are locked. A version that locks otherwise cannot take a lease: it knows no value for this.
+    # How tables are locked. A version with another locking method cannot take a lease, because it has no value for this
+    # column.
     Column("lock_version", Integer, nullable=False),
     Index("leases_of_table", "table_uuid", "token"),
     Index("leases_of_run", "run_id", "token"),
@@ -95,7 +96,7 @@ _LIVE = (*_HELD, leases.c.expires_at > func.clock_timestamp())
 
 
 class Lease:
-    """A lease held. `token` is greater than that of every lease before it, of any table."""
+    """A held lease. `token` is greater than that of every earlier lease of any table."""
 
     def __init__(self, engine: Engine, record: LeaseRecord, ttl: timedelta) -> None:
         self.token = record.token
@@ -111,13 +112,13 @@ class Lease:
 
     @property
     def expires_at(self) -> datetime:
-        """When it lapses unless it is renewed, by Postgres' clock."""
+        """When it lapses unless it is renewed, by the Postgres clock."""
         with self._guard:
             return self._expires_at
 
     def check(self) -> None:
-        """Raise LeaseLost unless Postgres says, now, that it is ours and has half of its time left at least; renewed
-        where it has less. Raises OperationsUnavailable when Postgres cannot say."""
+        """Raise LeaseLost unless Postgres confirms now that this process holds the lease with at least half of its time
+        left; renew it if less is left. Raises OperationsUnavailable if Postgres does not answer."""
         if self._lost is None and not self._lasts():
             self._renew()
         if self._lost is not None:
@@ -129,7 +130,7 @@ class Lease:
             )
 
     def _lasts(self) -> bool:
-        # A look costs no write to the disk, which several checks for each batch of a deletion would be.
+        # A read costs no disk write, but a renewal at each of several checks per deletion batch would.
         half = leases.c.expires_at > func.clock_timestamp() + self._ttl / 2
         return one(self._engine, LeaseRecord, leases.c.token == self.token, *_HELD, half) is not None
 
@@ -162,7 +163,7 @@ class Lease:
             try:
                 self._renew()
             except (OperationsUnavailable, DBAPIError) as error:
-                # The next round tries again; if none comes through in time, check() finds the lease lapsed.
+                # The next round tries again. If none succeeds in time, check() finds the lease lapsed.
                 _LOG.warning("Lease %s of %s could not be renewed: %s", self.token, self.table, error)
 
     def _start(self) -> None:
@@ -171,8 +172,8 @@ class Lease:
     def _end(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
-        # A Postgres that restarts is waited for: who comes next would meet a lease without a holder. One that is gone
-        # is not: the lease lapses by itself, and the error on the way out must stay the caller's own.
+        # Wait for a Postgres that restarts, or the next worker would find a lease without a holder. Do not wait for one
+        # that is gone: the lease lapses by itself, and the caller must see its own error.
         with suppress(OperationsUnavailable, DBAPIError), around("leases.release"):
             Retrying(
                 retry=retry_if_exception_type((OperationsUnavailable, DBAPIError)),
@@ -204,11 +205,11 @@ class Leases:
         ttl: timedelta = timedelta(minutes=2),
         process: str | None = None,
     ) -> Iterator[Lease]:
-        """Hold the table's lease inside the block; a thread renews it every third of `ttl`.
+        """Hold the table's lease inside the block. A thread renews it every third of `ttl`.
 
-        `process` marks every process that works under the lease (`processes.mark`); None when one is not known. Raises
-        LeaseTaken at once when another holds it; one that lapsed, or whose processes are over, is taken over. On the
-        way out only this token is released.
+        `process` marks every process that works under the lease (`processes.mark`); None if one is unknown. Raises
+        LeaseTaken at once if another worker holds the lease. One that lapsed, or whose processes have ended, is taken
+        over. At the end, only this token is released.
         """
         record = self._acquire(table_uuid, table or table_uuid, step, owner, run_id, ttl, process)
         lease = Lease(self._engine, record, ttl)
@@ -219,13 +220,14 @@ class Leases:
             lease._end()
 
     def require_free(self, table_uuid: str) -> None:
-        """Raise LeaseTaken when another holds the table now: before a step does what is dear and needs no lease yet."""
+        """Raise LeaseTaken if another worker holds the table now. For use before expensive work that needs no lease
+        yet."""
         for record in self.live(table_uuid):
             if not is_over(record.process):
                 raise _taken(record)
 
     def newest_token(self) -> int:
-        """The greatest token that this database has given out; 0 before the first."""
+        """Return the greatest token that this database has issued; 0 before the first."""
         with self._engine.connect() as connection:
             found = connection.execute(
                 text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {SCHEMA}.{lease_token.name}")
@@ -233,14 +235,14 @@ class Leases:
             return int(found.scalar_one())
 
     def live(self, table_uuid: str | None = None) -> list[LeaseRecord]:
-        """Leases held now, oldest first."""
+        """Return the currently held leases, oldest first."""
         of_table = if_given(leases.c.table_uuid, table_uuid)
         return list(records(self._engine, LeaseRecord, *_LIVE, *of_table, order_by=(leases.c.token,)))
 
     def lapse(self, run_ids: Collection[str]) -> int:
-        """End the leases of runs that are known to be over, as if their time had run out; returns how many.
+        """End the leases of runs that are known to have ended, as if their time had run out. Return how many.
 
-        A process that lives all the same finds its lease lost at its next check.
+        If such a process is still alive, it finds its lease lost at its next check.
         """
         with around("leases.lapse"), self._engine.begin() as connection:
             ended = connection.execute(
@@ -252,7 +254,7 @@ class Leases:
             return len(ended.all())
 
     def lapsed_runs(self) -> list[str]:
-        """Ids of runs whose newest lease lapsed without being released, in the last 30 days."""
+        """Return the ids of runs whose newest lease lapsed without being released, in the last 30 days."""
         later = leases.alias()
         query = (
             select(leases.c.run_id)
@@ -279,7 +281,7 @@ class Leases:
         process: str | None,
     ) -> LeaseRecord:
         with around("leases.acquire"), self._engine.begin() as connection:
-            # Held for this short transaction only; a live lease is refused, never waited for.
+            # Held only for this short transaction: a live lease is refused, never waited for.
             lock_row(connection, f"lease:{table_uuid}")
             current = connection.execute(
                 select(leases, (leases.c.expires_at > func.clock_timestamp()).label("live"))
@@ -302,9 +304,9 @@ class Leases:
                     table,
                     current.owner,
                     current.step,
-                    "is of a process that has ended" if over else "lapsed",
+                    "belongs to a process that has ended" if over else "lapsed",
                 )
-            # The newest of a table stays, for the fence.
+            # Keep a table's newest lease, for the fence.
             connection.execute(
                 delete(leases).where(
                     leases.c.table_uuid == table_uuid, leases.c.expires_at < func.clock_timestamp() - _HISTORY
@@ -331,5 +333,5 @@ def _taken(holder: LeaseRecord) -> LeaseTaken:
         f"{holder.owner} holds the table for step {holder.step} (token {holder.token}{run}) "
         f"until {holder.expires_at.isoformat()} at least",
         table=holder.table,
-        hint="try again later; a holder that died loses it then, or at once where it can be seen that it died",
+        hint="try again later; a holder that died loses the lease then, or at once if its death is detected",
     )

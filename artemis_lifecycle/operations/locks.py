@@ -1,7 +1,7 @@
-"""Locks in Postgres: one lock per table, shared by whoever makes files alive and whoever deletes them.
+"""Locks in Postgres: one lock per table, shared by everything that makes files live and everything that deletes them.
 
-A lock is a row of `lifecycle.locks`, locked while a transaction is open. Advisory locks would do, were it not that
-every login of the server can take them. Heartbeats and holds take the table's lock by triggers.
+A lock is a row of `lifecycle.locks`, locked while a transaction is open. Advisory locks are not used, because every
+login of the server can take them. Heartbeats and holds take the table's lock by triggers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from artemis_lifecycle.errors import Busy, OperationsUnavailable
 from artemis_lifecycle.operations.tables import metadata
 
 locks = Table("locks", metadata, Column("name", Text, primary_key=True))
-"""A row for each lock that was ever taken: its holder has the row locked."""
+"""A row for each lock that was ever taken; its holder has the row locked."""
 
 LOCK_VERSION = 2
-"""How tables are locked: 1 was by advisory locks. Leases say it."""
+"""How tables are locked: version 1 used advisory locks. Leases record it."""
 
 STARTERS_WAIT = 60.0
 """Seconds for which a starter waits for another."""
@@ -38,21 +38,21 @@ _HOLDER = """
 
 @dataclass(frozen=True)
 class TableLock:
-    """The lock, held while its transaction lives."""
+    """The lock, held while its transaction is open."""
 
     table_uuid: str
     table: str | None
     _connection: Connection
 
     def check(self) -> None:
-        """Raise OperationsUnavailable when the session is gone, and the lock with it."""
+        """Raise OperationsUnavailable if the session, and with it the lock, is gone."""
         if not self._connection.invalidated:
             self._connection.execute(text("SELECT 1"))
             return
         raise OperationsUnavailable(
             "The session that held the table's lock is gone, and the lock with it",
             table=self.table,
-            untouched="whatever was not yet begun",
+            untouched="everything that was not started yet",
             hint="run the step again: it resumes",
         )
 
@@ -61,16 +61,16 @@ class TableLock:
 def table_lock(
     engine: Engine, table_uuid: str, timeout: float | timedelta = 30.0, *, table: str | None = None
 ) -> Iterator[TableLock]:
-    """Hold the table's lock on a session of its own. Waits in Postgres' queue for `timeout` (seconds), then raises
-    Busy, which names who has it."""
+    """Hold the table's lock in a separate session. Waits in Postgres' queue for `timeout` (seconds), then raises Busy
+    with the holder."""
     with engine.connect() as connection:
         try:
-            # Committed by itself, so that others see whose lock it is that they wait for.
+            # In a separate commit, so that others can see whose lock they wait for.
             with busy_after(connection, timeout, table_uuid, table):
                 connection.execute(insert(locks).values(name=f"table:{table_uuid}").on_conflict_do_nothing())
             connection.commit()
             with busy_after(connection, timeout, table_uuid, table):
-                # The server may be set to end transactions that take long, or do nothing; this one waits on purpose.
+                # The server may end transactions that are long or idle; this one waits on purpose.
                 connection.execute(
                     text(
                         "SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN "
@@ -80,13 +80,13 @@ def table_lock(
                 lock_row(connection, f"table:{table_uuid}")
             yield TableLock(table_uuid, table, connection)
         finally:
-            # A session that is gone has let it go already, and the error on the way out must stay the caller's own.
+            # A session that is gone has already released it, and the caller must see its own error.
             with suppress(SQLAlchemyError, OperationsUnavailable):
                 connection.commit()
 
 
 def lock_row(connection: Connection, name: str) -> None:
-    """Hold the lock `name` until the connection's transaction ends; waits for it."""
+    """Wait for the lock `name`, and hold it until the connection's transaction ends."""
     row = None
     while row is None:
         connection.execute(insert(locks).values(name=name).on_conflict_do_nothing())
@@ -97,8 +97,8 @@ def lock_row(connection: Connection, name: str) -> None:
 def busy_after(
     connection: Connection, timeout: float | timedelta, table_uuid: str, table: str | None = None
 ) -> Iterator[None]:
-    """Let no statement of the block wait for a lock longer than `timeout` (seconds): raise Busy, which says who has the
-    table's lock. The transaction is to be rolled back then."""
+    """Let no statement of the block wait for a lock longer than `timeout` (seconds): raise Busy with the holder of the
+    table's lock. Then the transaction must be rolled back."""
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
 
     def busy() -> Busy:
@@ -106,7 +106,7 @@ def busy_after(
             f"The lock of table {table or table_uuid} was not free within {seconds:g} s: a deletion batch, a hold, "
             f"a writer's start or a restore has it{_holder_of_row(connection.engine, f'table:{table_uuid}')}",
             table=table,
-            hint="try again; a session that never ends is ended with: SELECT pg_terminate_backend(PID)",
+            hint="try again; to end a session that never ends: SELECT pg_terminate_backend(PID)",
         )
 
     with _within(connection, seconds, busy):
@@ -114,8 +114,8 @@ def busy_after(
 
 
 def starters_lock(connection: Connection, name: str) -> None:
-    """Hold an advisory lock until the transaction ends, for what is made once: schemas, tables and triggers, before
-    there is a row to lock. Every login can take it; raises Busy after STARTERS_WAIT, and names who has it."""
+    """Hold an advisory lock until the transaction ends, for things that are created once, before there is a row to
+    lock: schemas, tables and triggers. Every login can take it. Raises Busy with the holder after STARTERS_WAIT."""
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
 
     def busy() -> Busy:
@@ -128,7 +128,7 @@ def starters_lock(connection: Connection, name: str) -> None:
 
     with _within(connection, STARTERS_WAIT, busy):
         connection.execute(select(func.pg_advisory_xact_lock(key)))
-    _wait_at_most(connection, 0)  # The starter works on in this transaction.
+    _wait_at_most(connection, 0)  # The starter continues in this transaction.
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _within(connection: Connection, seconds: float, busy: Callable[[], Busy]) ->
 
 
 def _wait_at_most(connection: Connection, seconds: float) -> None:
-    """0 is forever, as in Postgres."""
+    """0 means forever, as in Postgres."""
     milliseconds = max(1, int(seconds * 1000)) if seconds else 0
     connection.execute(text("SELECT set_config('lock_timeout', :wait, true)"), {"wait": str(milliseconds)})
 
@@ -157,7 +157,7 @@ def _holder_of_row(engine: Engine, name: str) -> str:
 
 
 def _holder(engine: Engine, condition: str, **values: object) -> str:
-    """Which session it is, as far as the server shows."""
+    """Return the session, as far as the server shows it."""
     row = None
     with suppress(SQLAlchemyError, OperationsUnavailable), engine.connect() as connection:
         row = connection.execute(text(_HOLDER + condition), values).first()

@@ -1,4 +1,4 @@
-"""The kill switch: a row in Postgres that every worker reads each second, wherever it runs."""
+"""The kill switch: a row in Postgres that every worker reads every second, on any machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKS_EVERY = 1.0
 
 @dataclass(frozen=True)
 class Pause:
-    """Who stopped the lifecycle, of one table or (`table_uuid` None) of all, since when and why."""
+    """Who stopped the lifecycle, for one table or (`table_uuid` None) for all, since when and why."""
 
     pause_id: Key
     table_uuid: str | None
@@ -54,7 +54,7 @@ class Pauses:
         self._engine = engine
 
     def begin(self, who: str, why: str, table_uuid: str | None = None, table: str | None = None) -> Pause:
-        """Stop one table's work, or (without one) everybody's. The one that is in force already stays as it is."""
+        """Stop one table's work, or all work without a table. An active pause does not change."""
         require_said(table or "all tables", who=who, why=why)
         with around("pauses.begin"), self._engine.begin() as connection:
             found = one(connection, Pause, _IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
@@ -67,7 +67,7 @@ class Pauses:
         return found
 
     def end(self, who: str, table_uuid: str | None = None, why: str | None = None) -> list[Pause]:
-        """Let the work on one table, or on all, go on; returns the ended pauses. Raises BadInput without a person."""
+        """Resume the work on one table, or on all. Return the ended pauses. Raises BadInput without a person."""
         require_said(table_uuid or "all tables", who=who)
         those = (_IN_FORCE, pauses.c.table_uuid.is_not_distinct_from(table_uuid))
         with around("pauses.end"), self._engine.begin() as connection:
@@ -77,20 +77,20 @@ class Pauses:
         return list(ended)
 
     def in_force(self) -> list[Pause]:
-        """Those that are not ended, of all tables first."""
+        """Return the active pauses, those of all tables first."""
         return list(records(self._engine, Pause, _IN_FORCE, order_by=(pauses.c.table_uuid.nulls_first(),)))
 
     def of_table(self, table_uuid: str) -> Pause | None:
-        """The pause that stops a table's work now, if there is one."""
+        """Return the pause that currently stops a table's work, if any."""
         return next((pause for pause in self.in_force() if pause.table_uuid in (None, table_uuid)), None)
 
 
 class Watch:
-    """Looks every second whether a step has to stop, for as long as the block runs. `why` says so from then on.
+    """Checks every second, while the block runs, whether a step has to stop. `why` then has the reason.
 
-    `look` gives the reason to stop, or None; from when there is one `stop` is called each second, and may cancel what
-    is under way: the step may be about to begin more of it. Where Postgres does not answer nothing is stopped for that:
-    the lease, which needs it too, sees to it.
+    `look` returns the reason to stop, or None. Once there is one, `stop` is called every second, and may cancel running
+    work, because the step may be about to start more. If Postgres does not answer, nothing is stopped for that reason:
+    the lease, which also needs Postgres, takes care of it.
     """
 
     def __init__(self, look: Callable[[], str | None], stop: Callable[[], None] = lambda: None) -> None:
@@ -128,10 +128,10 @@ class Watch:
 
 
 def paused(table: str, why: str) -> Paused:
-    """The error for work on `table` that a pause, or the end of its quiet window, stopped."""
+    """Return the error for work on `table` that was stopped by a pause or the end of its quiet window."""
     return Paused(
         f"The work stopped: {why}",
         table=table,
-        untouched="what was not finished before; it is gone on with by the next run",
-        hint="let it go on with artemis resume, or wait for the next window",
+        untouched="the unfinished work, which the next run continues",
+        hint="run artemis resume, or wait for the next window",
     )

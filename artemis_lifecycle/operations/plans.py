@@ -1,4 +1,4 @@
-"""The status of expiration plans. What a plan contains is sealed elsewhere; here is where it stands in its life."""
+"""The status of expiration plans. A plan's content is sealed elsewhere; this module has its state."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class PlanStatus(StrEnum):
 
 
 UNCOMMITTED = frozenset({PlanStatus.OPEN, PlanStatus.HANDED_OFF})
-"""At most one plan of a table is in one of these."""
+"""At most one plan of a table has one of these."""
 
 HOLDING = frozenset({PlanStatus.OPEN, PlanStatus.HANDED_OFF, PlanStatus.COMMITTED, PlanStatus.DELETING})
-"""A plan in one of these holds its files against the orphan scan and other deleters."""
+"""A plan with one of these protects its files from orphan scans and other deletions."""
 
 ENDED = frozenset({PlanStatus.COMMITTED, PlanStatus.DELETING, PlanStatus.DONE, PlanStatus.CLOSED})
-"""A plan in one of these can never be open again; the same content needs another id."""
+"""A plan with one of these can never be open again; a new plan with the same content needs another id."""
 
 
 Approval = Literal["large", "lost"]
-"""What a person lets a plan do: be larger than the table's guards allow; or leave snapshots out of the cold tier whose
-files are gone. Neither allows the other."""
+"""What a person allows a plan: to be larger than the table's guards permit, or to omit snapshots with missing files
+from the cold tier. Neither implies the other."""
 
 _APPROVALS: dict[Approval, str] = {"large": "approved", "lost": "lost_approved"}
 
@@ -77,10 +77,10 @@ _APPROVALS: dict[Approval, str] = {"large": "approved", "lost": "lost_approved"}
 class PlanRecord:
     """One plan. `bytes` is the size of its files; `summary` is JSON text; `due_at` is when its files may be deleted.
 
-    `swap_…` say which commit was begun last: its base metadata file, and the `last-updated-ms` of what was to follow.
-    `approved_…` is who let it be large, `lost_approved_…` who let it lose snapshots in the handoff.
+    `swap_…` describe the commit that was started last: its base metadata file, and the `last-updated-ms` of the next
+    metadata. `approved_…` is the approval of its size, `lost_approved_…` the approval of lost snapshots in the handoff.
 
-    `content_id` is the digest of what the plan says; `plan_id` differs from it when a plan of equal content has ended.
+    `content_id` is the digest of the plan's content. `plan_id` differs from it if a plan with equal content has ended.
     """
 
     plan_id: Key
@@ -120,7 +120,7 @@ class PlanRecord:
 
     @property
     def is_approved(self) -> bool:
-        """Whether a person approved it, for its size or for what it loses."""
+        """Whether a person approved it, for its size or for lost snapshots."""
         return self.approved_at is not None or self.lost_approved_at is not None
 
 
@@ -130,7 +130,7 @@ plans = table_of(
     PlanRecord,
     "plans",
     Column("sealed_at", Utc, nullable=False, server_default=CLOCK),
-    # Newest first by this: planned_at may be set back by the caller's `now`.
+    # The order for newest first, because the caller's `now` may set planned_at back.
     Column("ordinal", BigInteger, nullable=False, server_default=func.nextval(f"{SCHEMA}.{plan_order.name}")),
     Index("plans_content", "content_id"),
     Index("plans_of_table", "table_uuid", "ordinal"),
@@ -146,7 +146,7 @@ plans = table_of(
 _NEWEST = (plans.c.ordinal.desc(),)
 
 _LATER = frozenset(field.name for field in fields(PlanRecord) if field.default is None) - {"window_day"}
-"""What a plan's life adds to it."""
+"""Columns that are set during a plan's life."""
 
 _MARKABLE = frozenset(
     {
@@ -170,7 +170,7 @@ _STAMPS = {
 
 
 def _unless_said(column: str, name: str, value: object) -> ColumnElement[Any]:
-    """`value`, or what the first approval left."""
+    """`value`, or the value of the first approval."""
     return case((plans.c[f"{column}_at"].is_(None), value), else_=plans.c[f"{column}_{name}"])
 
 
@@ -181,22 +181,23 @@ class Plans:
         self._engine = engine
 
     def seal(self, record: PlanRecord, *, stale: str | None = None) -> PlanRecord:
-        """Store an open plan; the table's other uncommitted plan becomes superseded in the same transaction.
+        """Store an open plan. The table's other uncommitted plan becomes superseded in the same transaction.
 
         An approved plan is superseded only if it is `stale`, the id of the plan that no longer fits its table.
 
-        Sealing an id that is uncommitted already returns it as it stands; a superseded one is open again, without what
-        its former life left (handoff, approval). Raises PlanStateError for an id that is committed or has ended, and
-        where another plan was approved meanwhile.
+        An id that is already uncommitted is returned unchanged. A superseded one becomes open again, without its
+        earlier handoff and approval. Raises PlanStateError for an id that is committed or has ended, and if another
+        plan was approved in the meantime.
         """
         with around("plans.seal"), self._engine.begin() as connection:
-            # Serializes seals of one table; the partial unique index would make the loser fail rather than wait.
+            # Serializes seals of one table; with only the partial unique index, the loser would fail instead of
+            # waiting.
             lock_row(connection, f"plans:{record.table_uuid}")
             existing = one(connection, PlanRecord, plans.c.plan_id == record.plan_id, for_update=True)
             if existing is not None:
                 if existing.status in ENDED or existing.table_uuid != record.table_uuid:
                     raise PlanStateError(
-                        f"Plan {record.plan_id} is stored already and is {existing.status}",
+                        f"Plan {record.plan_id} is already stored, with status {existing.status}",
                         table=existing.table,
                         untouched="the stored plan",
                         hint="seal the new plan under another id",
@@ -232,34 +233,34 @@ class Plans:
         return found
 
     def of_table(self, table_uuid: str, statuses: Collection[PlanStatus] = ()) -> tuple[PlanRecord, ...]:
-        """Newest first; every status when none is named."""
+        """Newest first; every status if none is given."""
         of_status = (plans.c.status.in_(statuses),) if statuses else ()
         return records(self._engine, PlanRecord, plans.c.table_uuid == table_uuid, *of_status, order_by=_NEWEST)
 
     def uncommitted(self, table_uuid: str) -> PlanRecord | None:
-        """The table's open or handed-off plan; there is one at most."""
+        """Return the table's open or handed-off plan; there is at most one."""
         return next(iter(self.of_table(table_uuid, UNCOMMITTED)), None)
 
     def all_uncommitted(self) -> tuple[PlanRecord, ...]:
-        """The open or handed-off plans of every table."""
+        """Return the open or handed-off plans of all tables."""
         return records(self._engine, PlanRecord, plans.c.status.in_(UNCOMMITTED), order_by=_NEWEST)
 
     def due(self, now: datetime | None = None) -> tuple[PlanRecord, ...]:
-        """Committed and deleting plans whose grace is over, oldest due first.
+        """Return committed and deleting plans whose grace is over, oldest due first.
 
-        `now` can only make that later: of it and Postgres' clock the older one counts.
+        `now` can only delay that: the earlier of it and the Postgres clock counts.
         """
         instant = func.clock_timestamp() if now is None else func.least(now, func.clock_timestamp())
         due = (plans.c.status.in_((PlanStatus.COMMITTED, PlanStatus.DELETING)), plans.c.due_at <= instant)
         return records(self._engine, PlanRecord, *due, order_by=(plans.c.due_at, plans.c.ordinal))
 
     def holding(self, table_uuid: str | None = None) -> tuple[PlanRecord, ...]:
-        """The plans that hold their files, of one table or of all, newest first."""
+        """Return the plans that protect their files, of one table or of all, newest first."""
         of_table = if_given(plans.c.table_uuid, table_uuid)
         return records(self._engine, PlanRecord, plans.c.status.in_(HOLDING), *of_table, order_by=_NEWEST)
 
     def generation(self, content_id: str) -> int:
-        """How many plans of that content are committed or have ended."""
+        """Return how many plans with that content are committed or have ended."""
         query = select(func.count()).where(plans.c.content_id == content_id, plans.c.status.in_(ENDED))
         with self._engine.connect() as connection:
             return int(connection.execute(query).scalar_one())
@@ -273,10 +274,10 @@ class Plans:
         due_in: timedelta | None = None,
         **values: str | int | datetime | date | None,
     ) -> PlanRecord:
-        """Set the status if it is one of `expected`; `values` are columns of the record that come with it.
+        """Set the status if it is one of `expected`; `values` are columns to set with it.
 
-        `due_in` sets `due_at` from Postgres' clock. `handed_off_at`, `committed_at` and `done_at` are stamped by it too
-        when their status is reached for the first time and no value is given. Raises PlanStateError, naming the actual
+        `due_in` sets `due_at` from the Postgres clock. The clock also sets `handed_off_at`, `committed_at` and
+        `done_at` when their status is first reached, unless a value is given. Raises PlanStateError with the actual
         status; NoSuchPlan.
         """
         unknown = set(values) - _MARKABLE
@@ -293,9 +294,9 @@ class Plans:
         return changed or self._refuse(plan_id, f"cannot become {status}", expected)
 
     def begin_swap(self, plan_id: str, base_location: str, updated_ms: int) -> None:
-        """Record, before the table's pointer is swapped, which metadata will follow `base_location` if it succeeds.
+        """Record, before the table's pointer is swapped, which metadata follows `base_location` if the swap succeeds.
 
-        Raises PlanStateError when the plan was superseded or closed meanwhile; NoSuchPlan.
+        Raises PlanStateError if the plan was superseded or closed in the meantime; NoSuchPlan.
         """
         mine = (plans.c.plan_id == plan_id, plans.c.status.in_(UNCOMMITTED))
         changed = change(
@@ -310,11 +311,11 @@ class Plans:
             self._refuse(plan_id, "cannot be committed", UNCOMMITTED)
 
     def approve(self, plan_id: str, who: str, why: str, what: Approval = "large") -> PlanRecord:
-        """Let a plan pass one guard; who, when and why are kept. The first approval stands; one more is only added to
-        the history of decisions.
+        """Let a plan pass one guard, and record who, when and why. The first approval counts; later ones are only added
+        to the history of decisions.
 
-        Raises PlanStateError when it is superseded or over; Refused for a login that may not approve; BadInput where
-        no person is named, or no reason; NoSuchPlan.
+        Raises PlanStateError if it is superseded or over; Refused for a login that may not approve; BadInput without a
+        person or a reason; NoSuchPlan.
         """
         column = _APPROVALS[what]
         said = {"by": who, "why": why, "at": func.clock_timestamp()}
@@ -326,7 +327,7 @@ class Plans:
         return approved or self._refuse(plan_id, "cannot be approved", HOLDING)
 
     def close(self, plan_id: str, who: str, why: str) -> PlanRecord:
-        """End a plan for good; it no longer holds its files. Closing a closed plan changes nothing.
+        """End a plan permanently; it no longer protects its files. Closing a closed plan changes nothing.
 
         Raises PlanStateError for one that is done; NoSuchPlan.
         """
@@ -347,7 +348,7 @@ class Plans:
         return ended or self._refuse(plan_id, "cannot be closed", may_end)
 
     def _refuse(self, plan_id: str, what: str, expected: Collection[PlanStatus]) -> NoReturn:
-        """Raise PlanStateError, naming the actual status; NoSuchPlan."""
+        """Raise PlanStateError with the actual status; NoSuchPlan."""
         record = self.get(plan_id)
         by = f" by {record.superseded_by}" if record.status is PlanStatus.SUPERSEDED and record.superseded_by else ""
         wanted = " or ".join(sorted(status.replace("_", " ") for status in expected))
@@ -355,5 +356,5 @@ class Plans:
             f"Plan {plan_id} {what}: it is {record.status.replace('_', ' ')}{by}, and would have to be {wanted}",
             table=record.table,
             untouched="the plan, the table and all files",
-            hint=f"see where it stands with: artemis plans {quote(record.table)}",
+            hint=f"check its status with: artemis plans {quote(record.table)}",
         )

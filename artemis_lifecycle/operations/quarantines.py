@@ -1,4 +1,5 @@
-"""What deletions moved into quarantine instead of deleting it, until when it stays there, and who brought it back."""
+"""Files that deletions moved into quarantine instead of deleting them, until when they stay there, and who restored
+them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class QuarantineState(StrEnum):
     """The files are in quarantine, and gone from their paths."""
 
     UNDELETED = "undeleted"
-    """They were brought back, and stand at their paths too; nothing deletes them there until the undelete is closed."""
+    """The files were restored, and are also at their paths. Nothing deletes them there until the undelete is closed."""
 
     PURGING = "purging"
     PURGED = "purged"
@@ -30,7 +31,7 @@ class QuarantineState(StrEnum):
 
 @dataclass(frozen=True)
 class QuarantineRecord:
-    """The quarantine of one deletion job. `folder` holds its files; `purge_after` is known once the job is over."""
+    """The quarantine of one deletion job. `folder` has its files; `purge_after` is known once the job is over."""
 
     job_id: Key
     table_uuid: str
@@ -82,7 +83,7 @@ class Quarantines:
         retain: timedelta,
         metadata_location: str | None = None,
     ) -> QuarantineRecord:
-        """Write where a job's files will go, before the first goes; beginning again returns what is stored."""
+        """Record where a job's files will be moved, before the first move. A second call returns what is stored."""
         with around("quarantines.begin"), self._engine.begin() as connection:
             connection.execute(
                 upsert(quarantines)
@@ -104,7 +105,7 @@ class Quarantines:
         if found is None:
             raise NoSuchPlan(
                 f"Nothing of {job_id} is in quarantine",
-                hint="see what is: artemis quarantine TABLE; a table's deletion.mode decides before its files go",
+                hint="list quarantines: artemis quarantine TABLE; a table's deletion.mode decides before a deletion",
             )
         return found
 
@@ -112,29 +113,30 @@ class Quarantines:
         return one(self._engine, QuarantineRecord, quarantines.c.job_id == job_id)
 
     def of_table(self, table_uuid: str) -> list[QuarantineRecord]:
-        """Newest first, purged ones too."""
+        """Newest first, including purged ones."""
         return self._all(quarantines.c.table_uuid == table_uuid)
 
     def undeleted(self, table_uuid: str) -> list[QuarantineRecord]:
-        """Those whose files stand at their paths again, and must stay there."""
+        """Return those whose files are at their paths again, and must stay there."""
         return [record for record in self.of_table(table_uuid) if record.state is QuarantineState.UNDELETED]
 
     def due(self, table_uuid: str | None = None) -> list[QuarantineRecord]:
-        """Those, of one table or of all, whose retention is over by Postgres' clock, and those whose purge was
-        interrupted; oldest first."""
+        """Return those, of one table or of all, whose retention is over by the Postgres clock, and those with an
+        interrupted purge; oldest first."""
         wanted = (quarantines.c.purge_after < func.clock_timestamp()) & quarantines.c.purged_at.is_(None)
         found = self._all(wanted, *if_given(quarantines.c.table_uuid, table_uuid))
         return [record for record in reversed(found) if record.state is not QuarantineState.UNDELETED]
 
     def finish(self, job_id: str) -> None:
-        """The job is over: its retention begins to run. No-op for a job without a quarantine, and the second time."""
+        """Record that the job is over and start its retention. Does nothing for a job without a quarantine, and the
+        second time."""
         retain = func.make_interval(0, 0, 0, 0, 0, 0, quarantines.c.retain_seconds)
         mine = (quarantines.c.job_id == job_id, quarantines.c.purge_after.is_(None))
         end = func.clock_timestamp() + retain
         change(self._engine, "quarantines.finish", QuarantineRecord, *mine, purge_after=end)
 
     def undelete(self, job_id: str, who: str, why: str) -> QuarantineRecord:
-        """Write that the files are about to stand at their paths again. Raises PlanStateError when they are purged."""
+        """Record that the files will be restored to their paths. Raises PlanStateError if they are purged."""
         return self._set(
             job_id,
             quarantines.c.purging_at.is_(None),
@@ -148,7 +150,8 @@ class Quarantines:
         )
 
     def close(self, job_id: str, who: str, why: str) -> QuarantineRecord:
-        """End an undelete: from now on an orphan scan may find what nothing refers to. Raises PlanStateError."""
+        """End an undelete: from now on, an orphan scan may find unreferenced files among them. Raises
+        PlanStateError."""
         return self._set(
             job_id,
             quarantines.c.undeleted_at.is_not(None),
@@ -159,8 +162,8 @@ class Quarantines:
         )
 
     def purge(self, job_id: str) -> QuarantineRecord:
-        """Write that the files in quarantine are about to be deleted. Raises PlanStateError while the retention runs,
-        and for what was brought back."""
+        """Record that the files in quarantine will be deleted. Raises PlanStateError while the retention runs, and for
+        restored files."""
         return self._set(
             job_id,
             (quarantines.c.purge_after < func.clock_timestamp())
@@ -186,10 +189,10 @@ class Quarantines:
         if changed is None:
             found = self.get(job_id)
             raise PlanStateError(
-                f"The quarantine of {job_id} is {found.state}, and that does not allow it",
+                f"The quarantine of {job_id} is {found.state}, which does not allow this",
                 table=found.table,
                 untouched="all files",
-                hint=f"see when it is purged, and what was brought back: artemis quarantine {quote(found.table)}",
+                hint=f"check when it is purged, and what was restored: artemis quarantine {quote(found.table)}",
             )
         return changed
 

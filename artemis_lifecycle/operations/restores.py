@@ -1,4 +1,4 @@
-"""What is being brought back from the cold tier, and what was: one row for each restore."""
+"""Restores from the cold tier, in progress and finished: one row per restore."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from artemis_lifecycle.operations.tables import Filled, Key, insert_record, one,
 
 @dataclass(frozen=True)
 class RestoreRecord:
-    """A restore of `source_snapshot_id` onto `branch`, whose files go to `folder`. `snapshot_id` is the new snapshot's.
+    """A restore of `source_snapshot_id` to `branch`, with its files in `folder`. `snapshot_id` is the new snapshot's.
 
-    `protected_since` is when the heartbeat over the folder began; one that began later means that copies made before
-    may have been taken for orphans, so that such a restore is abandoned and begun anew.
+    `protected_since` is when the heartbeat over the folder began. If the heartbeat began again later, earlier copies
+    may have been deleted as orphans, so the restore is abandoned and started over.
     """
 
     restore_id: Key
@@ -67,8 +67,8 @@ class Restores:
         who: str,
         why: str | None = None,
     ) -> RestoreRecord:
-        """The open restore of that snapshot onto that branch, or a new one, whose folder lies in `location`. Call it
-        under the table's lease."""
+        """Return the open restore of that snapshot to that branch, or a new one with a folder in `location`. The caller
+        holds the table's lease."""
         with around("restores.begin"), self._engine.begin() as connection:
             found = one(
                 connection,
@@ -96,11 +96,11 @@ class Restores:
         return found
 
     def protected(self, restore_id: str, since: datetime) -> RestoreRecord:
-        """Write since when the folder is protected."""
+        """Record since when the folder is protected."""
         return self._set(restore_id, protected_since=since)
 
     def abandon(self, restore_id: str) -> RestoreRecord:
-        """Write that nothing of the restore is used; its files are orphans."""
+        """Record that the restore is not used; its files are orphans."""
         return self._set(restore_id, abandoned_at=func.clock_timestamp())
 
     def finish(self, restore_id: str, snapshot_id: int, metadata_location: str) -> RestoreRecord:
@@ -112,7 +112,7 @@ class Restores:
         )
 
     def of_table(self, table_uuid: str) -> list[RestoreRecord]:
-        """Newest first, abandoned ones too."""
+        """Newest first, including abandoned ones."""
         newest = (restores.c.started_at.desc(),)
         return list(records(self._engine, RestoreRecord, restores.c.table_uuid == table_uuid, order_by=newest))
 
@@ -120,5 +120,5 @@ class Restores:
         mine = restores.c.restore_id == restore_id
         changed = change(self._engine, "restores.record", RestoreRecord, mine, decision=None, **values)
         if changed is None:
-            raise NoSuchPlan(f"No restore {restore_id} is stored", hint="begin it first")
+            raise NoSuchPlan(f"No restore {restore_id} is stored", hint="start it first")
         return changed

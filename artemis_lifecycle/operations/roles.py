@@ -1,10 +1,9 @@
-"""Four group roles of Postgres, and how rights are given to them: `artemis_ingest` for what writes tables,
-`artemis_lifecycle` for this project, `artemis_approver` for people who may approve (beside `artemis_lifecycle`),
-`artemis_analyst` for what only reads. None can log in: a person or a service gets one with
-`GRANT artemis_analyst TO somebody`.
+"""Four group roles of Postgres, and their grants: `artemis_ingest` for writers of tables, `artemis_lifecycle` for this
+project, `artemis_approver` for people who may approve (in addition to `artemis_lifecycle`), `artemis_analyst` for
+readers. None can log in: `GRANT artemis_analyst TO somebody` gives one to a person or a service.
 
-Belongs here: making the roles, and grants that do not fail where the roles are missing. Does not belong: which rights
-(the migrations say that for the operations database, `catalogs/guard.py` for the catalogs').
+Belongs here: creating the roles, and grants that do not fail if the roles are missing. Does not belong here: which
+rights (see the migrations for the operations database, and `catalogs/guard.py` for the catalogs).
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ INGEST, LIFECYCLE, ANALYST = "artemis_ingest", "artemis_lifecycle", "artemis_ana
 APPROVER = "artemis_approver"
 
 NO_RIGHT = "42501"
-"""Postgres' code of an error for want of a right (insufficient_privilege)."""
+"""Postgres' error code for a missing right (insufficient_privilege)."""
 
 
 @contextmanager
 def approving(what: str) -> Iterator[None]:
-    """Raise Refused where Postgres refuses an approval: the login is neither in APPROVER nor owns the schema."""
+    """Raise Refused if Postgres refuses an approval: the login neither is in APPROVER nor owns the schema."""
     try:
         yield
     except ProgrammingError as error:
@@ -34,15 +33,15 @@ def approving(what: str) -> Iterator[None]:
         raise Refused(
             f"This login of Postgres may not approve {what}: {str(error.orig).splitlines()[0]}",
             untouched="it, and all files",
-            hint=f"approve with a login of somebody who may: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
+            hint=f"approve with a login that has the right: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
             "(docs/roles.md)",
         ) from None
 
 
 def role_statements(grants: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """SQL that makes the roles where they are not, and then gives each its `grants` (`SELECT ON TABLE t`, …).
+    """Yield SQL that creates missing roles, and then gives each its `grants` (`SELECT ON TABLE t`, …).
 
-    Roles belong to the whole server and take the right to create them. Without it nothing fails and the roles stay
+    Roles belong to the whole server, and creating them needs a right. Without it, nothing fails and the roles stay
     missing: an administrator creates them before the first start. Running the statements again changes nothing.
     """
     for role in grants:
