@@ -1,8 +1,8 @@
-"""More than one clock. Belongs here: whether Postgres, this host and the object stores agree on the time. Does not
-belong: what is judged by it.
+"""Agreement of clocks. Belongs here: whether Postgres, this host and the object stores agree on the time. Does not
+belong here: decisions that use the time.
 
-Postgres' clock decides ages, windows and graces. One clock that is a month ahead would make every file old and every
-grace over, and nothing else would notice.
+The Postgres clock decides ages, windows and graces. If it were a month ahead, every file would be old and every grace
+over, and nothing else would detect it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from artemis_lifecycle.storage.location import split
 from artemis_lifecycle.storage.stores import Stores, is_local
 
 PROBE = ".artemis-clock-"
-"""How the name of a probe begins: hidden, so that nothing takes one that a kill left behind for a table's file."""
+"""The prefix of a probe's name. It is hidden, so that a probe left behind by a kill is not taken for a table's file."""
 
 _log = escaping.logger(__name__)
 _RESOLUTION = timedelta(seconds=1)
-"""S3 tells the time of an object in whole seconds, rounded down."""
+"""S3 stores an object's time in whole seconds, rounded down."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in whose store a probe may be written."""
+    """A folder to whose store a probe may be written."""
 
     path: str
     stores: Stores
 
     @property
     def clock(self) -> str:
-        """What its files' times are told by: a disk (it may be a server's, mounted here), or a bucket."""
+        """The clock that sets its files' times: that of a disk (possibly on a server), or of a bucket."""
         if not is_local(self.path):
             place = split(self.path)
             return f"{place.scheme}://{place.authority}"
@@ -48,15 +48,15 @@ class Folder:
 
 
 def host_now() -> datetime:
-    """This host's time, in UTC."""
+    """Return this host's time in UTC."""
     return datetime.now(UTC)
 
 
 def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Folder], most: timedelta) -> None:
-    """Raise ClocksDisagree when Postgres, this host and the stores of `folders` differ by more than `most`.
+    """Raise ClocksDisagree if Postgres, this host and the stores of `folders` differ by more than `most`.
 
-    Writes a tiny file into each folder and removes it again. How long a question takes is not a difference. Raises
-    StorageError where a probe cannot be written, OperationsUnavailable.
+    Writes a tiny file into each folder and removes it again. The duration of a request does not count as a difference.
+    Raises StorageError if a probe cannot be written, OperationsUnavailable.
     """
     asked, told, answered = host_now(), postgres_now(), host_now()
     ahead = {"Postgres": _ahead(told, asked, answered), "this host": timedelta(0)}
@@ -69,7 +69,7 @@ def require_agreement(postgres_now: Callable[[], datetime], folders: Iterable[Fo
     raise ClocksDisagree(
         f"Clocks differ by more than {format_duration(most)} (clocks.max_difference): {clocks}",
         untouched="everything that was not done before",
-        hint="set the clock that is wrong (NTP), then run this again",
+        hint="correct the wrong clock (NTP), then run this again",
     )
 
 
@@ -82,17 +82,18 @@ def _store_ahead(folder: Folder) -> timedelta:
     finally:
         for left in folder.stores.delete([probe]):
             if left.outcome == "failed":
-                _log.warning("A probe of the store's clock was left behind: %s: %s", probe, left.error)
+                _log.warning("A probe of the store's clock could not be removed: %s: %s", probe, left.error)
     if found is None or found.last_modified is None:
         raise ClocksDisagree(
-            "The store does not say when a file was written, so nothing in it has an age",
+            "The store does not report when a file was written, so its files have no age",
             path=folder.path,
             untouched="everything that was not done before",
-            hint="use a store that tells modification times",
+            hint="use a store that reports modification times",
         )
     return _ahead(found.last_modified, asked - _RESOLUTION, host_now())
 
 
 def _ahead(told: datetime, earliest: datetime, latest: datetime) -> timedelta:
-    """How far `told` is ahead of (behind: negative) a clock that said `earliest` before and `latest` after it."""
+    """Return how far `told` is ahead of (behind: negative) a clock that showed `earliest` before and `latest` after
+    it."""
     return told - min(max(told, earliest), latest)

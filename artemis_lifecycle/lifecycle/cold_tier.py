@@ -116,7 +116,7 @@ class ColdTier:
                 step.counts = {"would_copy_files": done.would_copy_files, "would_copy_bytes": done.would_copy_bytes}
                 return done
             if done.cold_metadata_location is not None:
-                # What earlier handoffs copied counts by the ledger alone; the store has to have it still.
+                # Copies of earlier handoffs are only known from the ledger; the store must still have them.
                 published = replace(record, cold_metadata_location=done.cold_metadata_location)
                 done = replace(done, repaired_files=copy_again(self.resources, plan, published, step))
                 self.resources.operations.plans.mark(
@@ -156,7 +156,7 @@ class ColdTier:
         state = self.steps.table_state(table)
         table_uuid = state.metadata.table_uuid
         with self.steps.run(state, "restore", pausable=False) as step:
-            # Under the lease: no handoff or expiration changes what is where any more.
+            # Under the lease, no handoff or expiration changes the tiers any more.
             live, tables = self.steps.table_state(table).metadata, self.reading.own_cold_tables(table, table_uuid)
             holder = None if tables is None else tables.holding(snapshot_id)
             cold = None if holder is None else holder.metadata
@@ -236,18 +236,18 @@ class ColdTier:
         table_uuid = state.metadata.table_uuid
         if every is None:
             return ColdScrub(table, open_losses=len(self.resources.operations.scrubs.losses(table_uuid)))
-        # It reads only, and may read for hours: the lease is for those who change something.
+        # It only reads, possibly for hours: the lease is for steps that change something.
         with self.steps.run(state, "cold_scrub", dry_run=True) as step:
             copies, cold = cold_copies(self.resources, table, table_uuid), cold_metadata(self.resources, table_uuid)
             if copies is None or cold is None:
                 raise no_cold_table(table)
             if cold.snapshots and copies.ledger.is_empty():
                 raise StorageError(
-                    "The record of what was copied to the cold tier is lost: no checksum to compare with",
+                    "The record of what was copied to the cold tier is lost: there are no checksums to compare with",
                     table=table,
                     path=copies.ledger.folder,
                     untouched="both tiers",
-                    hint="restore the folder; until then the cold table's metadata answers for what was promised",
+                    hint="restore the folder; until then only the cold table's metadata shows what must be there",
                 )
 
             def again(lost: Sequence[PromisedCopy]) -> dict[str, str]:
@@ -299,7 +299,7 @@ class ColdTier:
         if lasting < 1:
             raise BadInput("A thaw lasts for at least a day", table=table, hint="give --days 1")
         if snapshot_ids and (as_of is not None or tag is not None):
-            raise BadInput("Two selectors at once", table=table, hint="give one of them")
+            raise BadInput("Two selectors at once", table=table, hint="use one of them")
         selectors = [Selector(snapshot_id=each) for each in dict.fromkeys(snapshot_ids)] or [Selector(as_of, tag=tag)]
         live = self.steps.table_state(table).metadata
         table_uuid, cold = live.table_uuid, cold_tables(resources, live.table_uuid)
@@ -311,7 +311,7 @@ class ColdTier:
                 table=table,
                 hint=f"read it: artemis read {quote(table)} --snapshot-id {readable.snapshot_id}",
             )
-        assert cold is not None  # the routes led there
+        assert cold is not None  # the routes lead there
         wanted = [route.snapshot_id for route in routes if route.snapshot_id is not None]
         thaw_id = new_id("thaw")
         folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
@@ -378,7 +378,7 @@ class ColdTier:
         if thaw.state is ThawState.THAWING:
             found = thawing.look(resources.spark, resources.cold_stores, resources.live_stores, thaw.files_location)
             if found.done:
-                # A store that does not tell an end keeps what it was asked for.
+                # If the store reports no end, assume the requested days.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))
         if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now >= thaw.readable_until:
             return self._ended(thaw, None, OVER)

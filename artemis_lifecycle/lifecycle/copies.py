@@ -18,7 +18,7 @@ from artemis_lifecycle.storage.frames import frame_batches
 
 
 def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies | None:
-    """The archived copies of the table's files; None before its first handoff."""
+    """Return the archived copies of the table's files; None before its first handoff."""
     identity = read_identity(resources.live_stores, resources.root, table_uuid)
     if identity is None:
         return None
@@ -37,9 +37,9 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
 
 
 def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord) -> list[PromisedCopy]:
-    """The promised copies of the plan's files that are not in the cold store, with their size, at this moment.
+    """Return the required copies of the plan's files that are missing from the cold store, by size, at this moment.
 
-    Raises HandoffFailed when the plan was handed off and the cold tables do not have its snapshots.
+    Raises HandoffFailed if the plan was handed off and the cold tables do not have its snapshots.
     """
     if record.cold_metadata_location not in (None, NOTHING_ARCHIVED):
         require_published(resources, plan)
@@ -51,7 +51,7 @@ def absent_copies(resources: Resources, plan: ExpirationPlan, record: PlanRecord
 
 
 def require_published(resources: Resources, plan: ExpirationPlan) -> None:
-    """Raise HandoffFailed when the cold tables lack snapshots that the plan's handoff archived."""
+    """Raise HandoffFailed if the cold tables lack snapshots that the plan's handoff archived."""
     outcome = read_outcome(resources.live_stores, resources.root, plan.plan_id)
     try:
         tables = cold_tables(resources, plan.table_uuid)
@@ -62,7 +62,7 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
         there = {each.snapshot_id for each in tables.whole().snapshots}
     if outcome is None or not there.issuperset(outcome.archived):
         raise HandoffFailed(
-            f"Plan {plan.plan_id} was handed off, and the cold tables no longer have all its snapshots",
+            f"Plan {plan.plan_id} was handed off, but the cold tables no longer have all its snapshots",
             table=plan.table,
             untouched="the live table and all its files",
             hint=f"restore the cold catalog's rows and metadata files; before the commit, artemis hand-off "
@@ -71,12 +71,12 @@ def require_published(resources: Resources, plan: ExpirationPlan) -> None:
 
 
 def copy_again(resources: Resources, plan: ExpirationPlan, record: PlanRecord, step: Step) -> int:
-    """Copy again what cold has lost of the plan's files, and return how many files. Raises HandoffFailed."""
+    """Copy again what cold has lost of the plan's files. Return how many files. Raises HandoffFailed."""
     absent = absent_copies(resources, plan, record)
     if not absent:
         return 0
     copies = cold_copies(resources, plan.table, plan.table_uuid)
-    assert copies is not None  # it said which are absent
+    assert copies is not None  # it reported which are absent
     done = repair(copies, resources.live_stores, absent, check=step.check)
     failed = [each for each in done if each.error is not None]
     if failed:

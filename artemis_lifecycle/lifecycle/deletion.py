@@ -74,11 +74,11 @@ class Deletion:
         plan_id = plan if isinstance(plan, str) else id_of(plan)
         undeleted = self.resources.operations.quarantines.find(plan_id)
         if undeleted is not None and undeleted.undeleted_at is not None:
-            # Closing what is closed changes nothing, as of a plan.
+            # Closing a closed undelete changes nothing, as for a plan.
             closed = undeleted.closed_at is not None
             return undeleted if closed else self.resources.operations.quarantines.close(plan_id, who, why)
         record = self.resources.operations.plans.close(plan_id, who, why)
-        # What it had moved aside stays for its retention from now on.
+        # The retention of its quarantined files starts now.
         self.resources.operations.quarantines.finish(plan_id)
         return record
 
@@ -97,7 +97,7 @@ class Deletion:
             snapshot_ids=plan.expired_snapshots,
         )
         if dry_run and record.status in UNCOMMITTED:
-            # The table still reaches the files: a check would only say so. The plan names what would go.
+            # The table still reaches the files, so a check would only say that. The plan lists what would be deleted.
             return DeletionReport.foreseen(job, plan.summary.size_in_bytes, plan.files)
         if dry_run:
             return self._delete(job, None, plan.base_metadata_location, dry_run=True)
@@ -160,8 +160,9 @@ class Deletion:
         return f"the plan was closed by {record.closed_by}" if record.status is PlanStatus.CLOSED else None
 
     def _missing_copies(self, job: DeletionJob) -> Callable[[pa.Array], NDArray[np.bool_]] | None:
-        """What asks the cold store for the copies of the job's files; None before the first handoff. Also of orphans:
-        what a closed plan left is an orphan, and the only copy where the archived one was lost."""
+        """Return a function that checks the cold store for the copies of the job's files; None before the first
+        handoff. Also used for orphans: files of a closed plan are orphans, and are the only copy if the archived one
+        was lost."""
         copies = cold_copies(self.resources, job.table, job.table_uuid)
         if copies is None:
             return None
@@ -175,7 +176,7 @@ class Deletion:
         return PlannedCopies(copies, job.files, paths).missing
 
     def require_small_or_approved(self, record: ScanRecord) -> None:
-        """Raise ApprovalNeeded for a scan above the policy's limits that is not approved."""
+        """Raise ApprovalNeeded for an unapproved scan above the policy's limits."""
         policy, summary = self.resources.config.policy(record.table), json.loads(record.summary)
         require_approval(
             record.scan_id,
@@ -183,7 +184,7 @@ class Deletion:
             policy.deletion,
             Amount(record.files, record.bytes, summary["listed_files"], summary["listed_bytes"]),
             approved_by=record.approved_by,
-            # All that is left of a dropped table is its own.
+            # All remaining files of a dropped table are its own.
             max_share=policy.orphans.max_share if record.kind == "orphans" else None,
         )
 
@@ -196,7 +197,7 @@ class Deletion:
         pause: Callable[[], str | None] = lambda: None,
         absence: Absence | None = None,
     ) -> DeletionReport:
-        """Delete the files of a scan. The caller has checked what forbids it."""
+        """Delete the files of a scan. The caller has checked that nothing forbids it."""
         return delete_scan(
             replace(
                 deletion_context(self.resources, record.table, absence),
@@ -211,11 +212,11 @@ class Deletion:
         )
 
     def settings(self, table: str, metadata_location: str | None = None) -> DeletionSettings:
-        """`metadata_location`: the metadata file that a plan was made of, to be kept beside what is quarantined."""
+        """`metadata_location` is a plan's base metadata file, which is kept with the quarantined files."""
         policy, place = self.resources.config.policy(table), None
         if policy.deletion.mode == "quarantine":
             if self.resources.config.quarantine.root is None:
-                raise ConfigError("quarantine.root has no address", hint="set it in lifecycle.yaml")
+                raise ConfigError("quarantine.root is not set", hint="set it in lifecycle.yaml")
             place = QuarantinePlace(
                 self.resources.config.quarantine.root, self.resources.config.quarantine.retain, metadata_location
             )
@@ -227,7 +228,7 @@ class Deletion:
 
 
 def deletion_counts(report: DeletionReport) -> dict[str, int]:
-    """What a step record counts of a deletion."""
+    """Return the counts of a deletion for a step record."""
     return {
         "files_deleted": report.deleted,
         "files_absent": report.already_absent,

@@ -1,4 +1,4 @@
-"""Dropped tables: detection, decisions about their files, and the deletion of those."""
+"""Dropped tables: detection, decisions about their files, and the deletion of the files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class DroppedTables:
 
     def _observed(self, most: int | None = None) -> tuple[list[KnownTable], dict[str, str]]:
         resources = self.resources
-        # What is missing from now on is due a while after that.
+        # A table that is missing from now on becomes due some time later.
         resources.require_clocks()
         return dropped.observe(
             resources.live_catalog, resources.live_stores, resources.operations, resources.live_catalog.name, most
@@ -87,20 +87,20 @@ class DroppedTables:
         )
 
     def missing(self, table: str) -> KnownTable:
-        """The one dropped table of that name or uuid."""
+        """Return the only dropped table with that name or uuid."""
         having = [known for known in self._observed()[0] if table in (known.table_uuid, known.table)]
         if len(having) == 1:
             return having[0]
         if not having:
             raise NoSuchTable(
-                "The catalog has lost no such table, as far as is known",
+                "No such table is known to have been dropped",
                 table=table,
-                hint="see which tables were dropped: artemis dropped",
+                hint="list the dropped tables: artemis dropped",
             )
         raise BadInput(
             f"{len(having)} tables of that name were dropped: {', '.join(known.table_uuid for known in having)}",
             table=table,
-            hint="name the one by its uuid",
+            hint="select one by its uuid",
         )
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
@@ -168,9 +168,9 @@ class DroppedTables:
         record = scans[0] if scans else None
         try:
             latest = self.resources.operations.clock.now() - policy.orphans.scan_every.most
-            # What a person has approved is deleted as it was approved.
+            # A deletion follows its approval: an approved scan is not replaced.
             stale = record is None or (record.approved_by is None and record.listed_at < latest)
-            # Of an earlier drop, after which the table was there again.
+            # The scan is from an earlier drop, after which the table existed again.
             stale = stale or (
                 record is not None and _is_of_earlier_drop(record, lost.missing_since, lost.metadata_location)
             )
@@ -200,7 +200,7 @@ class DroppedTables:
         )
 
     def state_even_if_dropped(self, table: str, table_uuid: str | None = None) -> TableState:
-        """The table of that name (and uuid, if one is given), or the one that was dropped. Raises NoSuchTable."""
+        """Return the table with that name (and uuid, if given), or the dropped one. Raises NoSuchTable."""
         with suppress(NoSuchTable):
             state = self.steps.table_state(table)
             if table_uuid in (None, state.metadata.table_uuid):
@@ -208,7 +208,7 @@ class DroppedTables:
         return self.lost(self.missing(table_uuid or table))[0]
 
     def lost(self, known: KnownTable) -> tuple[TableState, Absence]:
-        """A dropped table as it was last seen, and the check that it is absent from the catalog."""
+        """Return a dropped table in its last seen state, and the check that it is absent from the catalog."""
         metadata = dropped.last_metadata(self.resources.live_stores, self.resources.root, known)
         entry = CatalogEntry(known.catalog, parse(known.table), metadata.metadata_location)
         absence = dropped.absence_of(
@@ -217,17 +217,18 @@ class DroppedTables:
         return TableState(entry, metadata, self.resources.operations.clock.now(), is_dropped=True), absence
 
     def _require_over(self, known: KnownTable, record: ScanRecord, *, dry_run: bool) -> None:
-        """Raise what forbids the deletion of a dropped table's files now; a dry run may come before its time."""
+        """Raise what forbids the deletion of a dropped table's files now. A dry run may come before the end of the
+        retention."""
         if known.missing_since is None:
             raise StalePlan(
                 "The table is in the catalog again",
                 table=known.table,
                 untouched="all files",
-                hint="nothing: its files are a living table's again",
+                hint="nothing to do: its files belong to an existing table again",
             )
         if _is_of_earlier_drop(record, known.missing_since, known.metadata_location):
             raise StalePlan(
-                f"Scan {record.scan_id} is of an earlier drop than the one noticed at "
+                f"Scan {record.scan_id} belongs to an earlier drop than the one noticed at "
                 f"{known.missing_since.isoformat()}: the table was in the catalog again in between",
                 table=known.table,
                 untouched="all files",
@@ -250,7 +251,7 @@ class DroppedTables:
                 f"The dropped table's files are kept until {due_at.isoformat()} (dropped.keep)",
                 table=known.table,
                 untouched="all files",
-                hint=f"delete then: artemis delete-dropped {record.scan_id}",
+                hint=f"delete after that time: artemis delete-dropped {record.scan_id}",
             )
         if policy.dropped.approval == "required" and record.approved_by is None:
             raise ApprovalNeeded(
@@ -267,6 +268,7 @@ class DroppedTables:
 
 
 def _is_of_earlier_drop(record: ScanRecord, missing_since: datetime, metadata_location: str) -> bool:
-    """Whether a dropped table was in the catalog again after that scan: it was missed later, or has other metadata."""
+    """Return True if a dropped table was in the catalog again after that scan: it was missed later, or has other
+    metadata."""
     names = (place.rpartition("/")[2] for place in (record.metadata_location, metadata_location))
     return record.listed_at < missing_since or len(set(names)) > 1

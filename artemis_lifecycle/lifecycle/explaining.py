@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown; `holders` name snapshots, refs and holds.
+    """A file's fate. `verdict`: kept, planned, deleted, orphan or unknown. `holders` are snapshots, refs and holds.
 
-    `since` is the commit of the first snapshot that still holds it; `until` the first instant at which a plan would let
-    it go if nothing were committed until then (None: while a branch or a tag has it, or no hold has it).
+    `since` is the commit of the first snapshot that still holds it. `until` is the first instant at which a plan would
+    release it if nothing were committed until then (None: while a branch or a tag has it, or no hold has it).
     """
 
     path: str
@@ -125,7 +125,7 @@ class Explaining:
         return Explanation(path, "unknown", (nobody, *((why,) if why is not None else ())), writers)
 
     def _protected(self, state: TableState, path: str) -> str | None:
-        """Why an orphan deletion of the table would keep the file now, if it would."""
+        """Return why an orphan deletion of the table would keep the file now, if it would."""
         import pyarrow as pa
 
         protection = Protection(
@@ -162,7 +162,7 @@ class Explaining:
         return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
 
     def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
-        """The same by the table for people, of deletions whose outcomes were forgotten."""
+        """The same from the result table, for deletions whose outcomes are no longer stored."""
         known = [self.resources.operations.journal.job(job_id) for job_id in jobs]
         if not any(job is not None and job.forgotten_at is not None for job in known):
             return None
@@ -181,7 +181,7 @@ def _require_path(table: str, path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError as error:
-        raise BadInput("The path is not Unicode text", table=table, hint="give it as the metadata spells it") from error
+        raise BadInput("The path is not Unicode text", table=table, hint="use the spelling of the metadata") from error
 
 
 def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:

@@ -16,7 +16,7 @@ _COUNTERS: Mapping[str, tuple[tuple[str, str], str]] = {
     "bytes_deleted": (("deletion", "bytes_deleted"), "Bytes of expired snapshots that were deleted."),
     "orphans_deleted": (("orphan_deletion", "files_deleted"), "Orphan files that were deleted."),
     "orphan_bytes_deleted": (("orphan_deletion", "bytes_deleted"), "Bytes of orphan files that were deleted."),
-    "skipped_in_flight": (("orphan_scan", "skipped_in_flight"), "Unreferenced files that scans left to live writers."),
+    "skipped_in_flight": (("orphan_scan", "skipped_in_flight"), "Unreferenced files that scans skipped as in flight."),
     "files_archived": (("handoff", "files_copied"), "Files that handoffs copied to the cold tier."),
     "bytes_archived": (("handoff", "bytes_copied"), "Bytes that handoffs copied to the cold tier."),
 }
@@ -38,10 +38,10 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
         metric(f"{name}_total", "counter", text, {table: of_step.get(table, 0.0) for table in governed})
     rows = {table.table: table for table in fleet.tables}
     flags = {
-        "overdue": "1 if the table missed its planning.",
+        "overdue": "1 if the table's plan is overdue.",
         "waiting": "Plans and scans that wait for approval.",
         "paused": "1 if the table is paused.",
-        "red_checks": "Red checks of plans under way.",
+        "red_checks": "Failed checks of plans under way.",
         "freeable_bytes": "Bytes that plans under way and the newest scan hold.",
     }
     metric("overdue", "gauge", flags["overdue"], {name: row.overdue for name, row in rows.items()})
@@ -54,7 +54,7 @@ def metrics(resources: Resources, tables: Iterable[str]) -> str:
     ages = {name: (fleet.at - row.planned_at).total_seconds() for name, row in rows.items() if row.planned_at}
     metric("plan_age_seconds", "gauge", "Seconds since the table was planned.", ages)
     known: dict[str, Seconds] = {name: waited[name] for name in governed & waited.keys()}
-    text = "Seconds between the commit and the deletion of the newest plan that is done."
+    text = "Seconds between the commit and the deletion of the newest finished plan."
     metric("expiry_to_deletion_seconds", "gauge", text, known)
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,5 @@
-"""The checks of a plan that its commit and its deletion require. Verdicts are stored in Postgres, so that they hold in
-every process: a check that failed in a Dagster run stops the next step of the plan from the terminal too.
-"""
+"""The checks of a plan that its commit and its deletion require. Verdicts are stored in Postgres, so that they apply in
+every process: a check that failed in a Dagster run also stops the plan's next step from the terminal."""
 
 from __future__ import annotations
 
@@ -35,17 +34,17 @@ class PlanChecks:
     steps: Steps
 
     def check(self, plan: ExpirationPlan, record: PlanRecord, names: Sequence[str]) -> list[Verdict]:
-        """Run these checks now, and store what they found."""
+        """Run these checks now, and store their results."""
         return [self.store(plan.plan_id, self._judge(plan, record, name)) for name in names]
 
     def store(self, plan_id: str, verdict: Verdict) -> Verdict:
-        """Store a verdict; from now on it is the one that counts."""
+        """Store a verdict. From now on, it is the one that counts."""
         detail = "; ".join((verdict.text, *verdict.offenders[:NAMED]))
         self.resources.operations.verdicts.add(plan_id, verdict.check, detail, passed=verdict.passed)
         return verdict
 
     def require(self, plan: ExpirationPlan, record: PlanRecord, names: Sequence[str] = ALL_CHECKS) -> None:
-        """Raise CheckFailed if the newest verdict of any of these checks is red. Checks without a verdict run now."""
+        """Raise CheckFailed if the newest verdict of any of these checks failed. Checks without a verdict run now."""
         applies = {
             KEEPS_EVERY_REF: plan.expired_snapshots or plan.expired_refs,
             KEEPS_WINDOW_EDGE: plan.expired_snapshots or plan.expired_refs,
@@ -63,7 +62,7 @@ class PlanChecks:
                 f"Check {red[0].check_name} of plan {plan.plan_id} failed: {red[0].detail}",
                 table=plan.table,
                 untouched="the table, and all files of the plan",
-                hint=f"correct what it found, and run the checks again: artemis check {plan.plan_id}",
+                hint=f"fix what it found, and run the checks again: artemis check {plan.plan_id}",
             )
 
     def _judge(self, plan: ExpirationPlan, record: PlanRecord, name: str) -> Verdict:
@@ -79,8 +78,8 @@ class PlanChecks:
             not found.problems,
             f"The cold copy of plan {plan.plan_id} has {len(found.problems):,} problems."
             if found.problems
-            else f"{found.verified_files:,} copies read back as they were verified; {found.snapshots:,} snapshots of "
-            f"plan {plan.plan_id} walk through {found.files:,} files of cold storage alone.",
+            else f"{found.verified_files:,} copies still match their checksums; {found.snapshots:,} snapshots of "
+            f"plan {plan.plan_id} need only the {found.files:,} files that are in cold storage.",
             found.problems,
             {
                 "snapshots": found.snapshots,

@@ -1,9 +1,10 @@
-"""How far an operations database has come, kept beside it and not in it. Belongs here: noticing that it was put back in
-time, or that another copy of it went on. Does not belong: whose a catalog is (`catalogs/deployments.py`).
+"""The progress of an operations database, stored outside it. Belongs here: detecting that the database was restored to
+an earlier state, or that another copy of it continued. Does not belong here: who owns a catalog
+(`catalogs/deployments.py`).
 
-A server's backup, put back, forgets the holds and plans that came after it; a copy of a whole server (a disk snapshot)
-has the original's identity in every part. Lease tokens only grow, and the greatest stands in a file under
-`operations.root`: a database that has not given out that token yet is not the one that did.
+A restored server backup lacks all later holds and plans. A copy of a whole server (a disk snapshot) has the identity of
+the original. Lease tokens only increase, and the greatest is stored in a file under `operations.root`. A database that
+has not issued that token yet is not the one that did.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ class Progress:
         self._path = f"{deployment.root}/deployment/{deployment.operations_id}.json"
 
     def require(self) -> None:
-        """Raise OtherDeployment when a lease was given out of which this database knows nothing."""
-        # In this order: a lease that is taken meanwhile only raises what the database knows.
+        """Raise OtherDeployment if a lease was issued that this database does not know."""
+        # In this order: a lease that is taken in the meantime only raises the token that the database knows.
         recorded = self._recorded()
         known = self._leases.newest_token()
         if known >= recorded:
             return
         raise OtherDeployment(
-            f"The operations database at {self._deployment.address} is behind what was done with it: its newest lease "
-            f"is {known}, and lease {recorded} was given out. It was restored from a backup, or is a copy of a server "
-            "that goes on elsewhere",
+            f"The operations database at {self._deployment.address} is behind its recorded progress: its newest lease "
+            f"is {known}, but lease {recorded} was issued. It was restored from a backup, or is a copy of a server "
+            "that continues elsewhere",
             path=self._path,
-            hint="set operations.uri to the database that goes on. If this is the one from now on, place again the "
+            hint="set operations.uri to the database that continues. If this is the one from now on, place again the "
             "holds that it lost (artemis holds), then: artemis take-over --who … --why …",
         )
 
     def reached(self, token: int) -> None:
-        """Write down that a lease was given out."""
+        """Record that a lease was issued."""
         if token > self._recorded():
             self._write(token)
 
     def accept(self) -> bool:
-        """Go on from what the database knows; whether it was behind."""
+        """Accept what the database knows. Return whether it was behind."""
         known = self._leases.newest_token()
         if known >= self._recorded():
             return False
@@ -64,7 +65,7 @@ class Progress:
             return int(json.loads(self._stores.read(self._path))["newest_lease"])
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableMetadata(
-                "How far the operations database had come cannot be read",
+                "The recorded progress of the operations database cannot be read",
                 path=self._path,
                 hint="if that database was not restored from a backup, remove the file",
             ) from error

@@ -1,4 +1,4 @@
-"""Publication of plans and deletions to the result tables, off the path of the steps, and those tables' upkeep."""
+"""Publication of plans and deletions to the result tables, outside the steps, and those tables' maintenance."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from artemis_lifecycle.storage.frames import describe_frame
 
 _log = escaping.logger(__name__)
 _AT_ONCE = 500
-"""Jobs whose rows one commit appends, at most."""
+"""Maximum number of jobs whose rows one commit appends."""
 _KEEP = timedelta(days=30)
 """Age from which snapshots of result tables are expired."""
 
 
 @dataclass(frozen=True)
 class ResultTablesCompacted:
-    """What the upkeep of the result tables did, by table: data files rewritten, and snapshots expired. A dry run says
-    what the tables hold instead."""
+    """The result of the result tables' maintenance, by table: data files rewritten, and snapshots expired. For a dry
+    run, what would be rewritten and expired."""
 
     dry_run: bool
     rewritten_files: dict[str, int]
@@ -38,13 +38,13 @@ class ResultTablesCompacted:
 
 @dataclass(frozen=True)
 class Publishing:
-    """Publishes what plans and deletions left to be published."""
+    """Publishes pending rows of plans and deletions."""
 
     resources: Resources
 
     def publish(self) -> int:
-        """Publish what is pending, in one commit per result table; returns how many plans and deletions. None while
-        another process publishes. Raises what the catalog and the store raise; all of it stays pending then."""
+        """Publish pending rows, in one commit per result table. Return the number of plans and deletions; 0 while
+        another process publishes. Raises what the catalog and the store raise; then everything stays pending."""
         catalog, operations = self.resources.config.catalogs.live.name, self.resources.operations
         if not operations.publications.pending(catalog):
             return 0
@@ -60,7 +60,7 @@ class Publishing:
                         self._append(table, mine)
                     except StorageError as error:
                         unreadable = error
-                        # One that cannot be read must not keep the others back.
+                        # An unreadable one must not block the others.
                         for each in mine:
                             with suppress(StorageError):
                                 self._append(table, [each])
@@ -80,8 +80,8 @@ class Publishing:
             resources.operations.publications.published(each)
 
     def publish_at_close(self) -> None:
-        """Publish where this object asked for a publication, and a session is started anyway. What fails is logged, and
-        stays pending: nothing needs it now."""
+        """Publish if this object requested a publication and a session is already started. Errors are logged, and the
+        rows stay pending, because nothing needs them now."""
         if self.resources.started_spark() is None or not self.resources.has_operations:
             return
         if not self.resources.unchecked_operations.publications.asked:
@@ -89,7 +89,7 @@ class Publishing:
         try:
             self.publish()
         except LifecycleError as error:
-            _log.warning("Result tables are not published, which `artemis publish` does: %s", error)
+            _log.warning("Result tables are not published; `artemis publish` does that: %s", error)
 
     def _rows(self, publications: list[Publication]) -> Iterator[ResultRows]:
         stores, operations = self.resources.live_stores, self.resources.operations
@@ -104,7 +104,7 @@ class Publishing:
                 if job is None:
                     continue
                 tables = outcome_rows(stores, self.resources.root, job, each.recorded_at)
-            # A process that died after its commit left rows that it did not note.
+            # A process that died after its commit left rows that it did not record.
             yield ResultRows(each.job_id, each.recorded_at, tables, each.first_at)
 
     def compact(self, *, dry_run: bool) -> ResultTablesCompacted:

@@ -1,4 +1,4 @@
-"""The quarantine: undelete, and the purge of what is past its retention."""
+"""The quarantine: undelete, and the purge of files past their retention."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Quarantine:
         state = self.dropped.state_even_if_dropped(record.table, record.table_uuid)
         with self.steps.run(state, "undelete", pausable=False) as step:
             self._require_ended(job_id, record.table)
-            # The record comes first, under the lock of deletions: no deletion takes away again what is put back.
+            # The record comes first, under the deletions' lock, so that no deletion removes the restored files again.
             with table_lock(resources.operations.engine, record.table_uuid, table=record.table):
                 record = resources.operations.quarantines.undelete(job_id, who, why)
             if state.is_dropped:
@@ -69,11 +69,11 @@ class Quarantine:
         job = self.resources.operations.journal.job(job_id)
         if job is not None and job.finished_at is not None:
             return
-        do = f"let it end: artemis delete-orphans {job_id}; then undelete"
+        do = f"let it finish: artemis delete-orphans {job_id}; then undelete"
         with suppress(NoSuchPlan):
             if self.resources.operations.plans.get(job_id).status is PlanStatus.CLOSED:
                 return
-            do = f"let it end, or end it: artemis close {job_id}; then undelete"
+            do = f"let it finish, or close it: artemis close {job_id}; then undelete"
         raise PlanStateError(f"{job_id} is still being deleted", table=table, untouched="all files", hint=do)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
@@ -112,7 +112,7 @@ class Quarantine:
         return done
 
     def _protection(self, state: TableState, record: QuarantineRecord) -> tuple[Protection, Considered]:
-        """What is asked before a job's files go from quarantine for good, and the paths of all of them."""
+        """Return the protection that a job's files need before they are purged, and the paths of all of them."""
         snapshot_ids: tuple[int, ...] = ()
         with suppress(NoSuchPlan):
             snapshot_ids = self.expiration.plan(record.job_id).expired_snapshots

@@ -34,7 +34,7 @@ class Queries:
         statement = parse_tag(sql)
         if statement is not None:
             if as_of is not None:
-                raise BadInput("A TAG statement names a snapshot and no instant", hint="leave out as_of")
+                raise BadInput("A TAG statement has a snapshot and no instant", hint="omit as_of")
             return self._tag_statement(statement, table)
         return translate_query(
             self.resources.spark,
@@ -55,7 +55,7 @@ class Queries:
             raise BadInput(
                 f"The statement tags {named}, and the call names {table}",
                 untouched="both tables",
-                hint="name one of them",
+                hint="use one of them",
             )
         found = named or table or self._table_of(statement.snapshot_id)
         snapshot = self.steps.table_state(found).metadata.snapshot(statement.snapshot_id)
@@ -65,15 +65,15 @@ class Queries:
         return spark_tag(statement, found, live, age)
 
     def _named(self, table: str) -> str:
-        """The text under which the catalog lists a table that a statement names."""
+        """Return the spelling under which the catalog lists a table in a statement."""
         identifier = parse(table)
         if identifier.namespace[0] == self.resources.config.catalogs.live.name and len(identifier.namespace) > 1:
-            # The catalog may be named too, as it is in Spark SQL.
+            # The catalog's name may be included, as in Spark SQL.
             identifier = Identifier.of(identifier.parts[1:])
         return self.resources.live_catalog.listed_as(identifier) or str(identifier)
 
     def _table_of(self, snapshot_id: int) -> str:
-        """The one live table that has the snapshot. Reads every table's metadata file."""
+        """Return the only live table that has the snapshot. Reads every table's metadata file."""
         having = [
             name
             for name in self.steps.tables()
@@ -85,12 +85,12 @@ class Queries:
             raise NoSuchSnapshot(
                 f"No live table has snapshot {snapshot_id}",
                 untouched="all refs",
-                hint="artemis history TABLE lists the snapshots that a table has",
+                hint="artemis history TABLE lists a table's snapshots",
             )
         raise BadInput(
             f"{len(having)} tables have snapshot {snapshot_id}: {', '.join(having[:5])}",
             untouched="all refs",
-            hint=f"name the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
+            hint=f"add the table: TAG SNAPSHOT {snapshot_id} OF {parse(having[0]).sql()} AS …",
         )
 
     def query(
@@ -105,7 +105,7 @@ class Queries:
         if not isinstance(sql, str) and (table is not None or as_of is not None):
             raise BadInput(
                 "A translated statement has its tables and its instants already",
-                hint="give table and as_of to translate, or the statement as text",
+                hint="pass table and as_of to translate, or pass the statement as text",
             )
         found = self.translate(sql, table=table, as_of=as_of) if isinstance(sql, str) else sql
         if isinstance(found, Query):
@@ -113,6 +113,6 @@ class Queries:
                 require_readable(source.table, source)
             with statement_errors():
                 return self.resources.spark.sql(found.spark_sql)
-        assert found.table is not None  # translate settled it
+        assert found.table is not None  # translate determined it
         retain = "forever" if found.retain is None else found.retain
         return self.tags.tag(found.table, found.name, found.snapshot_id, retain, who=who, why=why)

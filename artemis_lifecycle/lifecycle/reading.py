@@ -35,13 +35,13 @@ class Reading:
     steps: Steps
 
     def own_cold_tables(self, table: str, table_uuid: str) -> ColdTables | None:
-        """`cold_tables`; None where the table-uuid has two names, and the archive is of the other one."""
+        """Return `cold_tables`; None if the table-uuid has two names, and the archive belongs to the other one."""
         tables = cold_tables(self.resources, table_uuid)
         of = None if tables is None else tables.newest.metadata.properties.get(ARCHIVE_OF)
         return None if self._other_name(table, table_uuid, of) is not None else tables
 
     def _other_name(self, table: str, table_uuid: str, archived_as: str | None) -> str | None:
-        """The other name of the table-uuid that the archive is of, if the live catalog still has it."""
+        """Return the other name of the table-uuid to which the archive belongs, if the live catalog still has it."""
         if archived_as is None or archived_as == table:
             return None
         try:
@@ -51,17 +51,17 @@ class Reading:
         return archived_as if found.metadata.table_uuid == table_uuid else None
 
     def require_own_archive(self, table: str, table_uuid: str) -> None:
-        """Raise HandoffFailed where the archive of the table's uuid is another table's."""
+        """Raise HandoffFailed if the archive of the table's uuid belongs to another table."""
         if not self.resources.config.policy(table).cold_tier.enabled:
             return
         identity = read_identity(self.resources.live_stores, self.resources.root, table_uuid)
         other = self._other_name(table, table_uuid, None if identity is None else identity.live_table)
         if other is not None:
             raise HandoffFailed(
-                f"The archive of this table-uuid is that of {other}: it is registered under two names",
+                f"The archive of this table-uuid belongs to {other}: it is registered under two names",
                 table=table,
                 untouched="both tables and the cold catalog",
-                hint=f"drop one of the two names; or make {table} a table of its own (CREATE TABLE … AS SELECT); or "
+                hint=f"drop one of the two names; or turn {table} into a new table (CREATE TABLE … AS SELECT); or "
                 "set cold_tier.enabled to false for it",
             )
 
@@ -87,7 +87,7 @@ class Reading:
         return self.described(live.table_uuid, found)
 
     def described(self, table_uuid: str, found: Route) -> Route:
-        """`found`, with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
+        """Return `found` with the storage class and the latency of its tier. A cold snapshot may be in the archive."""
         cold_ids = [found.snapshot_id] if found.tier == "cold" and found.snapshot_id is not None else []
         if self.resources.unchecked_operations.deep_moves.snapshots(table_uuid, among=cold_ids):
             return self._route_to_archive(table_uuid, found)
@@ -108,7 +108,7 @@ class Reading:
                 continue
             said = f"{thaw.thaw_id} ({thaw.state}, case {thaw.case_id})"
             if thaw.state is ThawState.READABLE and thaw.readable_until is not None and now < thaw.readable_until:
-                # Once thawed it answers as the cold tier does.
+                # Once thawed, it responds like the cold tier.
                 latency = self.resources.config.catalogs.cold.expected_latency
                 return replace(route, expected_latency=latency, readable_in=None, thaw=said)
             if thaw.state is ThawState.THAWING and thaw.asked_at is not None:
@@ -136,7 +136,7 @@ def require_readable(table: str, found: Route) -> None:
     under_way = f"; {found.thaw}" if found.thaw else ""
     raise InDeepArchive(
         f"Snapshot {found.snapshot_id} is in the deep archive ({found.storage_class}), readable about "
-        f"{found.hours_until_readable:.0f} hours after a thaw was approved{under_way}",
+        f"{found.hours_until_readable:.0f} hours after a thaw is approved{under_way}",
         table=table,
         hint=f"artemis thaw {quote(table)} --snapshot-id {found.snapshot_id} --case … --requester … --reason …",
     )

@@ -1,4 +1,4 @@
-"""Tags, holds, and the heartbeats of writers: what keeps snapshots and files from expiration and deletion."""
+"""Tags, holds, and the heartbeats of writers: what protects snapshots and files from expiration and deletion."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from artemis_lifecycle.storage.instants import milliseconds
 
 @dataclass(frozen=True)
 class Tagged:
-    """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are what is on record of it;
-    `ends_at` None is forever."""
+    """A tag that was set, or removed (then `snapshot_id` is None). `who`, `at` and `why` are from its record; `ends_at`
+    None means forever."""
 
     table: str
     name: str
@@ -44,7 +44,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class TagsAndHolds:
-    """Sets and removes tags, places and moves holds, and records who did."""
+    """Sets and removes tags, places and moves holds, and records who did it."""
 
     resources: Resources
     steps: Steps
@@ -118,7 +118,7 @@ class TagsAndHolds:
                 f"The live table has no tag {name!r}",
                 table=table,
                 untouched="its refs",
-                hint=f"artemis tags {quote(table)} lists the refs that it has",
+                hint=f"artemis tags {quote(table)} lists its refs",
             )
 
         def change(base: BaseState) -> Change | None:
@@ -128,7 +128,7 @@ class TagsAndHolds:
                     f"Tag {name!r} was moved to snapshot {found.snapshotId()} meanwhile",
                     table=table,
                     untouched="its refs",
-                    hint=f"look again (artemis tags {quote(table)}), then remove it",
+                    hint=f"check again (artemis tags {quote(table)}), then remove it",
                 )
             return Change(remove_refs=(name,)) if found is not None else None
 
@@ -148,8 +148,8 @@ class TagsAndHolds:
         )
 
     def _removed_unsaid(self, state: TableState, name: str) -> Ref | None:
-        """A tag that is gone, and not because it expired, while its record is in force: who removed it died before that
-        was written down."""
+        """Return a tag that is gone, but did not expire, while its record is active: its remover died before recording
+        the removal."""
         table_uuid = state.metadata.table_uuid
         record = next((each for each in self.resources.operations.tags.of_table(table_uuid) if each.name == name), None)
         if record is None or any(
@@ -183,7 +183,7 @@ class TagsAndHolds:
         resources = self.resources
         state = self.steps.table_state(table)
         self._require_snapshots(state, snapshot_ids, kind)
-        # What its snapshots read elsewhere stays known, should another tool expire them.
+        # The folders that its snapshots read elsewhere stay known, even if another tool expires them.
         ReachedFolders(resources.spark, resources.live_stores, resources.root, resources.rules).look(
             {table: state.entry}, resources.database_catalogs.tables()
         )
@@ -198,7 +198,7 @@ class TagsAndHolds:
             ttl=None if ttl is None else _duration("ttl", ttl),
         )
         try:
-            # Placing waited for commits under way; what they removed, no hold brings back.
+            # Placing the hold waited for commits under way; a hold cannot restore what they removed.
             self._require_snapshots(self.steps.table_state(table), snapshot_ids, kind)
         except BadInput:
             resources.operations.holds.release(placed.hold_id, person(), "its snapshot expired while it was placed")
@@ -208,7 +208,7 @@ class TagsAndHolds:
     def _require_snapshots(self, state: TableState, snapshot_ids: Sequence[int], kind: HoldKind = "lease") -> None:
         absent = [snapshot_id for snapshot_id in snapshot_ids if state.metadata.snapshot(snapshot_id) is None]
         if absent and kind == "legal":
-            # A legal hold also keeps a snapshot of the cold tier from the archive.
+            # A legal hold also keeps a snapshot of the cold tier out of the archive.
             cold = cold_tables(self.resources, state.metadata.table_uuid)
             absent = [each for each in absent if cold is None or cold.holding(each) is None]
         if absent:
@@ -237,7 +237,7 @@ class TagsAndHolds:
         state = self.steps.table_state(table)
         if prefix is not None:
             require_prefix(prefix, state.metadata, table, self.resources.rules(table))
-        # A writer does not claim the catalog: it may lack the right to.
+        # A writer does not claim the catalog, because it may lack the right.
         self.resources.require_deployment(record=False)
         return writing(
             self.resources.unchecked_operations.heartbeats,
@@ -254,7 +254,7 @@ def _duration(name: str, given: str | timedelta) -> timedelta:
     try:
         duration = parse_duration(given)
     except ValueError as error:
-        raise BadInput(f"{name}: {error}", hint="write it as 90d or 12h") from error
+        raise BadInput(f"{name}: {error}", hint="use a duration such as 90d or 12h") from error
     if duration < timedelta(milliseconds=1):
-        raise BadInput(f"{name} is not a time span: {given}", hint="write it as 90d or 12h")
+        raise BadInput(f"{name} is not a time span: {given}", hint="use a duration such as 90d or 12h")
     return duration
