@@ -1,6 +1,6 @@
-"""Publishing a table's metadata file to a SQL catalog, by compare-and-swap in a transaction of the caller's.
+"""Publishes a table's metadata file to a SQL catalog, by compare-and-swap in the caller's transaction.
 
-The cold catalog has one committer, the handoff, and its journal row belongs into the same transaction.
+Only the handoff commits to the cold catalog, and its journal row belongs to the same transaction.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LONGEST_LOCATION = 1000
 def publish(
     connection: Connection, catalog: str, table: str, *, expected_location: str | None, new_location: str
 ) -> CatalogEntry:
-    """Point `table` of the catalog named `catalog` at `new_location`, if it points at `expected_location` (None: if it
-    is not there). The namespace's row comes with it. Nothing is committed here: that is the caller's.
+    """Point `table` of the catalog named `catalog` to `new_location` if it points to `expected_location` (None: if it
+    does not exist). Also adds the namespace's row. The caller commits.
 
-    Raises CommitConflict when the table points elsewhere; BadInput for names and locations that no row can hold.
+    Raises CommitConflict if the table points elsewhere; BadInput for names and locations that no row can store.
     """
     identifier = parse(table)
     namespace, name = identifier.row
@@ -67,10 +67,10 @@ def publish(
     if done is None:
         actual = connection.execute(select(iceberg_tables.c.metadata_location).where(*key)).scalar_one_or_none()
         raise CommitConflict(
-            f"Catalog {catalog} has {actual or 'no such table'}, and not {expected_location or 'no such table'}",
+            f"Catalog {catalog} has {actual or 'no such table'}, not {expected_location or 'no such table'}",
             table=table,
             path=new_location,
             untouched="the catalog's row",
-            hint="run the handoff again: it starts from what the catalog says now",
+            hint="run the handoff again: it starts from the catalog's current state",
         )
     return CatalogEntry(catalog, identifier, new_location, expected_location)

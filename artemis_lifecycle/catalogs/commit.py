@@ -1,8 +1,8 @@
-"""Committing to a table by compare-and-swap, through Iceberg's own core in the Spark driver.
+"""Commits to a table by compare-and-swap, through Iceberg's own core in the Spark driver.
 
-`TableMetadata.Builder` makes the new metadata, so that nothing a table's format may grow is lost, and the table
-operations' `commit(base, updated)` compares exactly the base that the guards read. A commit that did not say how it
-ended is looked up in the catalog: the metadata file that follows the base there is ours, or it is another's.
+`TableMetadata.Builder` builds the new metadata, so that no present or future field of the format is lost. The table
+operations' `commit(base, updated)` compares exactly the base that the guards read. If a commit does not report its
+result, the catalog is checked: the metadata file that follows the base is either from this commit or from another one.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _MISSING = frozenset(
 
 @dataclass(frozen=True)
 class BaseState:
-    """What the swap will compare: guards read the file `metadata_location`. `metadata` is Iceberg's own object in the
-    JVM (`org.apache.iceberg.TableMetadata`), parsed from that file."""
+    """The base that the swap compares: guards read the file `metadata_location`. `metadata` is Iceberg's own object in
+    the JVM (`org.apache.iceberg.TableMetadata`), parsed from that file."""
 
     metadata_location: str
     table_uuid: str
@@ -72,7 +72,7 @@ class TagChange:
 
 @dataclass(frozen=True)
 class BranchChange:
-    """A branch to set on a snapshot; the retention settings of an existing branch are kept."""
+    """A branch to set on a snapshot; an existing branch keeps its retention settings."""
 
     name: str
     snapshot_id: int
@@ -80,10 +80,10 @@ class BranchChange:
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit changes. Refs go before snapshots, tags and branches come last.
+    """The changes of one commit. Refs are removed before snapshots; tags and branches are set last.
 
-    `add_snapshots` maps ids to the JSON of new snapshots, as metadata files have them; each must be on a branch that
-    the change sets.
+    `add_snapshots` maps ids to the JSON of new snapshots, in the format of metadata files. Each must be on a branch
+    that the change sets.
     """
 
     expire_snapshot_ids: Sequence[int] = ()
@@ -97,8 +97,8 @@ class Change:
 
 @dataclass(frozen=True)
 class CommitResult:
-    """`metadata_location` is the file that the commit made, or the base's where nothing `changed`; `attempts` counts
-    the swaps that were tried."""
+    """`metadata_location` is the file that the commit wrote, or the base's if nothing `changed`. `attempts` counts the
+    attempted swaps."""
 
     metadata_location: str
     base_metadata_location: str
@@ -116,16 +116,16 @@ def commit_with_retry(
     longest_wait: float = 5.0,
     before_swap: Callable[[str, int], None] = lambda base_location, updated_ms: None,
 ) -> CommitResult:
-    """Commit what `change` says, again while other writers win, with full jitter up to `longest_wait` seconds.
+    """Commit the result of `change`, and retry while other writers win, with full jitter up to `longest_wait` seconds.
 
-    `change` is called for every attempt with the base that this attempt's swap compares; it reads that metadata file,
-    checks its guards, and returns the change, or None when there is nothing to do. What it raises ends the commit with
-    the table untouched. `before_swap` runs right before each swap, with the base's metadata location and the
+    `change` is called for every attempt with the base that this attempt's swap compares. It reads that metadata file,
+    checks its guards, and returns the change, or None if there is nothing to do. An exception from it ends the commit
+    with the table untouched. `before_swap` runs right before each swap, with the base's metadata location and the
     `last-updated-ms` of the metadata that would follow it: together they identify the commit in the metadata log.
 
-    Raises ReferencedSnapshot when a ref that stays points at a snapshot that would go (Iceberg's core would drop the
-    ref); NoSuchTable; CommitConflict when every attempt lost; CommitStateUnknown when the catalog could not say;
-    StorageError when metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
+    Raises ReferencedSnapshot if a remaining ref points to a removed snapshot (Iceberg's core would drop the ref);
+    NoSuchTable; CommitConflict if every attempt lost; CommitStateUnknown if the catalog did not report the result;
+    StorageError if metadata cannot be written, or the catalog's database refuses; UnreadableMetadata.
     """
     committer = _Committer(spark, catalog_name, table, before_swap)
     waits = wait_random_exponential(multiplier=0.05, max=longest_wait)
@@ -141,7 +141,7 @@ def commit_with_retry(
 
 
 def no_whole_compare(catalog_name: str, table: str) -> Refused:
-    """The error for an expiration in a catalog that would not notice another's change of the refs."""
+    """Return the error for an expiration in a catalog that would not detect a concurrent change of the refs."""
     return Refused(
         f"Catalog {catalog_name} does not compare the whole metadata at a commit: a ref made meanwhile would be "
         "dropped unseen",
@@ -152,12 +152,12 @@ def no_whole_compare(catalog_name: str, table: str) -> Refused:
 
 
 class _Lost(Exception):  # noqa: N818
-    """This attempt changed nothing as far as is known: another was faster, or the catalog's connection broke."""
+    """As far as known, this attempt changed nothing: another was faster, or the catalog's connection broke."""
 
 
 @dataclass(frozen=True)
 class _Try:
-    """One swap that was begun. `updated` is the metadata in the JVM that it would have made current."""
+    """A swap that was started. `updated` is the metadata in the JVM that it would have made current."""
 
     base_location: str
     updated: Any
@@ -166,7 +166,7 @@ class _Try:
 
 @dataclass(frozen=True)
 class _Made:
-    """A metadata file that one of our swaps made, and its base."""
+    """A metadata file that one of this commit's swaps wrote, and its base."""
 
     made: str
     base: str
@@ -186,20 +186,20 @@ class _Committer:
         self._tries: list[_Try] = []
         self._tried = 0
         with self._reading():
-            # Iceberg asks for the active session of the thread; a thread that Python made may have none.
+            # Iceberg uses the thread's active session, which a thread created by Python may lack.
             self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
             catalog = self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
                 spark._jsparkSession, catalog_name
             )
-            # A session of the user's own may cache tables; their operations refresh all the same.
+            # A user's session may cache tables, but their operations still refresh.
             self._operations = catalog.loadTable(_java_identifier(spark, identifier)).operations()
 
     def attempt(self, change: Callable[[BaseState], Change | None]) -> CommitResult:
-        """One round: refresh, guard, build, swap. Raises _Lost when another round may do better."""
+        """Run one round: refresh, guard, build, swap. Raises _Lost if another round may succeed."""
         with self._reading():
             base = self._operations.refresh()
         location = str(base.metadataFileLocation())
-        # An earlier round whose swap seemed lost with its connection may have come through after all.
+        # An earlier round whose swap seemed lost with its connection may have succeeded.
         late = self._made_by_us(base)
         if late is not None:
             return CommitResult(late.made, late.base, self._tried, changed=True)
@@ -219,16 +219,16 @@ class _Committer:
         return CommitResult(self._location_of_success(this), location, self._tried, changed=True)
 
     def gave_up(self, lost: _Lost) -> CommitConflict | CommitStateUnknown:
-        """The error for a commit whose every attempt was lost."""
+        """Return the error for a commit that lost every attempt."""
         why = brief(lost.__cause__) if lost.__cause__ is not None else "the last attempt was lost"
         if self._tries:
-            # Its base is still current as far as was seen, but a swap may be under way in the database.
+            # As far as visible, its base is still current, but a swap may be under way in the database.
             return CommitStateUnknown(
-                f"The catalog took none of {self._tried} attempts, and the last may still come through: {why}",
+                f"The catalog accepted none of {self._tried} attempts, and the last may still come through: {why}",
                 table=self._table,
                 path=self._tries[-1].base_location,
                 untouched="all data files",
-                hint="see that the catalog answers, then run the step again: it starts from what the table says now",
+                hint="check that the catalog answers, then run the step again: it uses the table's current state",
             )
         return CommitConflict(
             f"Other commits were faster in each of {self._tried} attempts: {why}",
@@ -238,7 +238,7 @@ class _Committer:
         )
 
     def _build(self, base: Any, location: str, change: Change) -> Any | None:
-        """The new metadata; None when it would say what the base says."""
+        """Return the new metadata; None if it equals the base."""
         doomed = set(change.expire_snapshot_ids)
         refs = {str(name): (int(ref.snapshotId()), bool(ref.isBranch())) for name, ref in base.refs().items()}
         held = sorted(
@@ -272,9 +272,9 @@ class _Committer:
                 table=self._table,
                 path=location,
                 untouched="the table",
-                hint="look at the table's metadata file: it contradicts itself, or the change does",
+                hint="check the table's metadata file: it contradicts itself, or the change does",
             ) from error
-        # Iceberg gives the base back when nothing changed.
+        # Iceberg returns the base if nothing changed.
         return None if updated.equals(base) else updated
 
     def _updated(self, base: Any, change: Change, refs: Mapping[str, tuple[int, bool]], location: str) -> Any:
@@ -297,7 +297,7 @@ class _Committer:
                     table=self._table,
                     path=location,
                     untouched="the table",
-                    hint="name one that its history lists",
+                    hint="use one from its history",
                 )
             existing = refs.get(target.name)
             if existing is not None and existing[1] is not is_branch:
@@ -326,24 +326,26 @@ class _Committer:
         return builder.build()
 
     def _compares_whole_metadata(self) -> bool:
-        """A REST catalog checks only requirements drawn from the changes, and removing snapshots draws none."""
+        """Return False for a REST catalog: it checks only requirements derived from the changes, and removing snapshots
+        has none."""
         return "org.apache.iceberg.rest.RESTTableOperations" not in classes_of(self._operations)
 
     def _settle(self, this: _Try, error: Exception) -> CommitResult:
-        """What became of a swap that raised: the result if it did happen; raises if it did not, or none knows."""
+        """Determine the result of a swap that raised: return the result if it succeeded; raise if it did not, or if
+        that is unknown."""
         kinds = class_names(error)
         if not kinds:
-            # A crash point of a test, or an interrupt: not the catalog's word.
+            # A test's crash point, or an interrupt: not from the catalog.
             raise error
         current = self._look_up(this, error)
         ours = self._made_by_us(current)
         if ours is not None:
-            _LOG.warning("The commit to %s did happen, though it raised %s", self._table, kinds[0])
+            _LOG.warning("The commit to %s succeeded, although it raised %s", self._table, kinds[0])
             return CommitResult(ours.made, ours.base, self._tried, changed=True)
         said_failed = "org.apache.iceberg.exceptions.CommitFailedException" in kinds
         where = str(current.metadataFileLocation())
         if where != this.base_location and not self._in_log(current, this.base_location):
-            # Its log no longer reaches back to the base, so our file may have been in between.
+            # The table's log no longer reaches back to the base, so this commit's file may have been in between.
             if not _undone(current, this.change):
                 raise CommitStateUnknown(
                     f"It cannot be told whether the commit happened: the metadata log of {where} is cut before it "
@@ -351,11 +353,11 @@ class _Committer:
                     table=self._table,
                     path=this.base_location,
                     untouched="all data files",
-                    hint="run the step again: it starts from what the table says now",
+                    hint="run the step again: it starts from the table's current state",
                 ) from error
             self._tries.remove(this)
         elif where != this.base_location:
-            # Another commit followed the base; ours can never.
+            # Another commit followed the base, so this one never can.
             self._tries.remove(this)
             if said_failed:
                 self._drop_lost_file(this, current)
@@ -364,15 +366,15 @@ class _Committer:
         if said_failed or _may_pass(error, kinds):
             raise _Lost from error
         raise StorageError(
-            f"The commit was not taken: {brief(error)}",
+            f"The commit was not accepted: {brief(error)}",
             table=self._table,
             path=this.base_location,
             untouched="the table",
-            hint="fix what the message names, and run the step again",
+            hint="fix the cause in the message, and run the step again",
         ) from error
 
     def _look_up(self, this: _Try, error: Exception) -> Any:
-        """The metadata that the catalog names now. Raises CommitStateUnknown."""
+        """Return the catalog's current metadata. Raises CommitStateUnknown."""
         try:
             for attempt in Retrying(
                 stop=stop_after_attempt(6),
@@ -391,12 +393,12 @@ class _Committer:
             if _OTHER_TABLE in brief(second):
                 raise self._another_table() from second
             raise CommitStateUnknown(
-                f"The catalog did not say whether the commit happened ({brief(error)}), and a look-up failed "
+                f"The catalog did not report whether the commit happened ({brief(error)}), and a look-up failed "
                 f"({brief(second)})",
                 table=self._table,
                 path=this.base_location,
                 untouched="all data files",
-                hint="see that the catalog answers, then run the step again: it starts from what the table says now",
+                hint="check that the catalog answers, then run the step again: it uses the table's current state",
             ) from error
         raise AssertionError("tenacity either returns or raises")
 
@@ -406,14 +408,14 @@ class _Committer:
         except Exception as error:
             current = self._look_up(this, error)
         ours = self._made_by_us(current)
-        # Cut from the log already: the newest metadata is the nearest that there is.
+        # Already dropped from the log: the newest metadata is the nearest one.
         return str(current.metadataFileLocation()) if ours is None else ours.made
 
     def _in_log(self, metadata: Any, location: str) -> bool:
         return any(str(entry.file()) == location for entry in metadata.previousFiles())
 
     def _made_by_us(self, current: Any) -> _Made | None:
-        """The metadata file, among `current` and its log, that one of our swaps made."""
+        """Return the metadata file, among `current` and its log, that one of this commit's swaps wrote."""
         if not self._tries:
             return None
         where = str(current.metadataFileLocation())
@@ -430,7 +432,7 @@ class _Committer:
                 except Exception as error:
                     if not class_names(error):
                         raise
-                    # Deleted after a later commit, where the table says so. What it changed can still be seen.
+                    # Deleted after a later commit, because of a table property. Its changes are still visible.
                     if _undone(current, this.change):
                         continue
                     raise CommitStateUnknown(
@@ -438,16 +440,17 @@ class _Committer:
                         table=self._table,
                         path=follower,
                         untouched="all data files",
-                        hint="run the step again: it starts from what the table says now",
+                        hint="run the step again: it starts from the table's current state",
                     ) from error
             if _same_metadata(metadata, this.updated):
                 return _Made(follower, this.base_location)
         return None
 
     def _drop_lost_file(self, this: _Try, current: Any) -> None:
-        """Delete the metadata file of a swap that another commit beat: nothing names it, and nothing ever can.
+        """Delete the metadata file of a swap that lost to another commit: nothing references it, and nothing ever can.
 
-        Its name is Iceberg's secret, so it is found by what it says. Left to the orphan scan when it is not found.
+        Iceberg does not reveal its name, so it is found by its content. If it is not found, the orphan scan will find
+        it.
         """
         try:
             keep = {str(current.metadataFileLocation()), this.base_location}
@@ -466,7 +469,7 @@ class _Committer:
         except Exception as error:
             if not class_names(error):
                 raise
-            _LOG.info("The metadata file of a lost commit to %s stays: %s", self._table, brief(error))
+            _LOG.info("The metadata file of a lost commit to %s was not deleted: %s", self._table, brief(error))
 
     def _list(self, prefix: str) -> list[str]:
         io = self._operations.io()
@@ -482,7 +485,7 @@ class _Committer:
         return NoSuchTable(
             f"Catalog {self._catalog_name} has no such table",
             table=self._table,
-            hint="list the tables that it has with: artemis tables",
+            hint="list its tables with: artemis tables",
         )
 
     def _another_table(self) -> NoSuchTable:
@@ -513,39 +516,39 @@ class _Committer:
                 raise EnvironmentMissing(
                     f"The Spark session has no Iceberg catalog named {self._catalog_name}: {text}",
                     table=self._table,
-                    hint="open the session with this project's settings, or without one of your own",
+                    hint="open the session with this project's settings, or do not pass a session",
                 ) from error
             raise StorageError(
                 f"The catalog or the table's metadata cannot be read: {text}",
                 table=self._table,
-                hint="see that the catalog and the warehouse answer, and run the step again",
+                hint="check that the catalog and the warehouse answer, and run the step again",
             ) from error
 
 
 def _swap(operations: Any, base: Any, updated: Any) -> None:
-    """Iceberg's own compare-and-swap."""
+    """Run Iceberg's own compare-and-swap."""
     operations.commit(base, updated)
 
 
 def _may_pass(error: BaseException, kinds: Sequence[str]) -> bool:
-    """Whether another try may succeed: the connection broke, or the database was busy."""
+    """Return True if another attempt may succeed: the connection broke, or the database was busy."""
     if "org.apache.iceberg.exceptions.CommitStateUnknownException" in kinds:
         return True
     state = next(iter(sql_states(error)), None)
-    # After a passing one it may have run, or may run on another try; any other is the database's definite no.
+    # After a transient error, the statement may have run, or may run on another attempt; any other error is definite.
     if state is not None:
         return state.startswith(PASSING_STATES)
     return "org.apache.iceberg.exceptions.ServiceFailureException" in kinds
 
 
 def _may_come_back(error: BaseException) -> bool:
-    """Whether a catalog that did not answer a look-up may answer the next one."""
+    """Return True if a catalog that did not answer a look-up may answer the next one."""
     kinds = class_names(error)
     return bool(kinds) and _MISSING.isdisjoint(kinds) and _OTHER_TABLE not in brief(error)
 
 
 def _same_metadata(found: Any, updated: Any) -> bool:
-    """Whether a metadata file says what `updated` says: made from the same base, at the same millisecond."""
+    """Return True if a metadata file has the content of `updated`: same base, same millisecond."""
     return bool(
         found.lastUpdatedMillis() == updated.lastUpdatedMillis()
         and str(found.uuid()) == str(updated.uuid())
@@ -560,7 +563,7 @@ def _same_metadata(found: Any, updated: Any) -> bool:
 
 
 def _java_identifier(spark: SparkSession, identifier: Identifier) -> Any:
-    """`org.apache.iceberg.catalog.TableIdentifier`; its own `parse` would split the name at its dots."""
+    """Return an `org.apache.iceberg.catalog.TableIdentifier`; its own `parse` would split the name at its dots."""
     gateway: Any = spark.sparkContext._gateway
     parts = gateway.new_array(gateway.jvm.java.lang.String, len(identifier.parts))
     for index, part in enumerate(identifier.parts):
@@ -569,7 +572,7 @@ def _java_identifier(spark: SparkSession, identifier: Identifier) -> Any:
 
 
 def _undone(current: Any, change: Change) -> bool:
-    """Whether something that `change` would have done is not so: then no ancestor of `current` is its commit."""
+    """Return True if an effect of `change` is missing: then no ancestor of `current` is its commit."""
     refs = current.refs()
     targets: list[TagChange | BranchChange] = [*change.set_tags, *change.set_branches]
     return (
@@ -583,5 +586,5 @@ def _undone(current: Any, change: Change) -> bool:
 
 
 def _escaped(path: str) -> str:
-    """A path in which Hadoop's glob finds no pattern."""
+    """Return a path in which Hadoop's glob finds no pattern."""
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", path)

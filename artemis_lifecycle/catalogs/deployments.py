@@ -1,8 +1,8 @@
-"""Whose catalog it is: the record, beside the catalog's own rows, of the one deployment that works on it.
+"""Ownership of a catalog: the record, next to the catalog's own rows, of the only deployment that works on it.
 
-Two deployments with operations databases of their own see nothing of each other's holds, heartbeats, pauses and plans.
-The record stands where both see it: of a SQL catalog in its database (schema `artemis_live`), of any other beside its
-warehouse (`<warehouse>/.artemis-lifecycle/<catalog>.json`). Records are only ever added; the newest one counts.
+Two deployments with separate operations databases do not see each other's holds, heartbeats, pauses and plans. The
+record is where both see it: for a SQL catalog in its database (schema `artemis_live`), for any other in its warehouse
+(`<warehouse>/.artemis-lifecycle/<catalog>.json`). Records are append-only; the newest one counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from artemis_lifecycle.operations.roles import INGEST, LIFECYCLE, NO_RIGHT, role
 from artemis_lifecycle.storage.stores import Stores
 
 FOLDER = ".artemis-lifecycle"
-"""Beside the warehouse of a catalog that is not in SQL. Hidden: no scan takes it for a table's."""
+"""The folder in the warehouse of a catalog that is not in SQL. Hidden, so that no scan takes it for a table's."""
 
 _TABLE = "artemis_live.deployments"
 _STATEMENTS = (
@@ -40,7 +40,7 @@ _STATEMENTS = (
     *role_statements(
         {
             LIFECYCLE: ("USAGE ON SCHEMA artemis_live", f"SELECT, INSERT ON TABLE {_TABLE}"),
-            # A heartbeat in another operations database protects nothing: a writer has to see whose catalog it is.
+            # A heartbeat in another operations database protects nothing, so a writer must see who owns the catalog.
             INGEST: ("USAGE ON SCHEMA artemis_live", f"SELECT ON TABLE {_TABLE}"),
         }
     ),
@@ -50,7 +50,7 @@ _log = escaping.logger(__name__)
 
 @dataclass(frozen=True)
 class DeploymentRecord:
-    """That a catalog belongs to a deployment since `recorded_at`, by whose word and why."""
+    """A catalog's deployment since `recorded_at`, who recorded it and why."""
 
     catalog: str
     deployment: Deployment
@@ -63,16 +63,17 @@ class DeploymentRecords(Protocol):
     """The records of one live catalog."""
 
     def newest(self) -> list[DeploymentRecord]:
-        """Those in force: none before the first use, one, or, for a catalog that goes by several names, one of each."""
+        """Return the active records: none before the first use; one; or, for a catalog with several names, one for each
+        name."""
         ...
 
     def add(self, deployment: Deployment, who: str, why: str, *, first: bool) -> None:
-        """Record that the catalog is the deployment's from now on. `first`: unless another was first."""
+        """Record that the catalog belongs to the deployment from now on. `first`: only if there is no record yet."""
         ...
 
 
 def ensure_records(connection: Connection) -> None:
-    """Make schema `artemis_live` where it is not, and let no other process add a record until the transaction ends."""
+    """Create schema `artemis_live` if necessary, and let no other process add a record until the transaction ends."""
     starters_lock(connection, "artemis-deployments")
     if not _is_there(connection):
         for statement in _STATEMENTS:
@@ -80,7 +81,7 @@ def ensure_records(connection: Connection) -> None:
 
 
 class DeploymentsInSql:
-    """Beside `iceberg_tables`, keyed by the catalog's name as its rows are."""
+    """Next to `iceberg_tables`, with the catalog's name as the key, like its rows."""
 
     def __init__(self, engine: Engine, catalog: str) -> None:
         self._engine = engine
@@ -132,10 +133,10 @@ class DeploymentsInSql:
 
 
 class DeploymentsInFiles:
-    """Beside the warehouse, a file for each record, written once: `<catalog>.json`, then `<catalog>.2.json` and so on,
-    one for each time that it was taken over.
+    """In the warehouse, one file per record, each written once: `<catalog>.json`, then `<catalog>.2.json` and so on,
+    one for each take-over.
 
-    The name of such a catalog is each configuration's own, so records under other names count too where they are of the
+    Each configuration chooses the name of such a catalog, so records under other names also count if they are of the
     same catalog (`key`: its type and address).
     """
 
@@ -167,11 +168,11 @@ class DeploymentsInFiles:
                 with around("deployments.add"):
                     self._stores.write(path, json.dumps(document, indent=2).encode())
             except ExistingFile:
-                # Somebody else was quicker; what stands there is read next.
-                _log.warning("Catalog %s was recorded for another deployment at this moment: %s", name, path)
+                # Another process was faster; its record is read next.
+                _log.warning("Catalog %s was recorded for another deployment in the meantime: %s", name, path)
 
     def _ours(self) -> list[tuple[str, int, DeploymentRecord]]:
-        """(Name, number, record) of the newest record under each name that is of this catalog."""
+        """Return (name, number, record) of the newest record of this catalog under each name."""
         newest: dict[str, tuple[int, str]] = {}
         for file in self._stores.children(f"{self._folder}/")[1]:
             match = re.fullmatch(r"(.+?)(?:\.(\d+))?\.json", file.path.rpartition("/")[2])
@@ -204,22 +205,22 @@ def _parsed(path: str, content: bytes) -> tuple[str, DeploymentRecord]:
 def require_deployment(
     records: DeploymentRecords, catalog: str, ours: Deployment, *, who: str, record: bool = True
 ) -> None:
-    """Raise OtherDeployment when the catalog belongs to another deployment. At its first use it becomes `ours`, unless
-    `record` is False.
+    """Raise OtherDeployment if the catalog belongs to another deployment. At its first use it is assigned to `ours`,
+    unless `record` is False.
 
     Raises Refused for a role without rights to the record; UnreadableMetadata, StorageError.
     """
     found = records.newest()
     if not found and record:
         records.add(ours, who, "first use of the catalog", first=True)
-        # Of two that were first, one is on record.
+        # If two deployments were first at the same time, only one has the record.
         found = records.newest()
     for each in found:
         difference = ours.difference(each.deployment)
         if difference is not None:
             raise OtherDeployment(
                 f"Catalog {catalog} belongs to another deployment: operations database {each.deployment.address} "
-                f"({each.deployment.operations_id}) with root {each.deployment.root}, on record since "
+                f"({each.deployment.operations_id}) with root {each.deployment.root}, recorded at "
                 f"{each.recorded_at:%Y-%m-%d %H:%M:%S} UTC by {each.who} ({each.why}). This one works with "
                 f"{ours.address} ({ours.operations_id}): {difference}",
                 hint="set operations.uri and operations.root to that deployment's. If it no longer works on this "
@@ -230,8 +231,8 @@ def require_deployment(
 def take_over(
     records: DeploymentRecords, ours: Deployment, *, who: str, why: str, anew: bool = False
 ) -> list[DeploymentRecord]:
-    """Record that the catalog is `ours` from now on, whoever had it (`anew`: also where it is ours); returns what is in
-    force then."""
+    """Record that the catalog is `ours` from now on, whoever owned it (`anew`: even if it is already ours). Return the
+    active records."""
     found = records.newest()
     if anew or not found or any(ours.difference(each.deployment) is not None for each in found):
         records.add(ours, who, why, first=False)
@@ -239,7 +240,7 @@ def take_over(
 
 
 def _is_there(connection: Connection) -> bool:
-    # Not to_regclass(): a session may go on by what it had cached before another one made the table.
+    # Not to_regclass(): a session may use a cached result from before another one created the table.
     return bool(
         connection.execute(
             text(

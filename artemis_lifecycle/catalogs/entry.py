@@ -1,4 +1,4 @@
-"""What a catalog says about a table."""
+"""A catalog's entry for a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from artemis_lifecycle.catalogs.identifier import Identifier
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A table as its catalog names it: the pointer that every reader and every commit starts from."""
+    """A table as listed by its catalog: the pointer with which every read and every commit starts."""
 
     catalog: str
     name: Identifier
@@ -23,7 +23,7 @@ class CatalogEntry:
 
     @property
     def namespace(self) -> str:
-        """As the row of a SQL catalog has it: levels are joined by dots."""
+        """The namespace as in the row of a SQL catalog: levels joined by dots."""
         return self.name.row[0]
 
     @property

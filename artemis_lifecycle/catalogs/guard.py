@@ -1,11 +1,11 @@
-"""The cold catalog is read-only in the database: triggers on the catalog's rows, which only a handoff passes, in the
-transaction in which its publication is recorded.
+"""Makes the cold catalog read-only in the database: triggers on the catalog's rows, which only a handoff passes, in the
+transaction that records its publication.
 
-They stand where the cold catalog's rows stand. In schema `artemis_cold`, `catalogs` names what is guarded,
-`publications` has a row for every commit of a handoff, and `restorations` for every time that the guard was found
-broken. A row of `publications` opens the way for its own transaction and its own location alone. Triggers get lost: a
-restore leaves them out, an owner disables them. So the guard is verified at every open, and again in the transaction of
-each publication. It keeps the owner of the database from accidents, not from malice.
+The triggers are in the database of the cold catalog's rows. In schema `artemis_cold`, `catalogs` lists the guarded
+catalogs, `publications` has a row for every commit of a handoff, and `restorations` for every time that the guard was
+found broken. A row of `publications` permits only its own transaction and its own location. Triggers get lost: a
+restore omits them, an owner disables them. So the guard is verified at every open, and again in the transaction of each
+publication. It protects the owner of the database from accidents, not from malice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from artemis_lifecycle.operations.locks import starters_lock
 from artemis_lifecycle.operations.roles import ANALYST, INGEST, LIFECYCLE, role_statements
 
 VERSION = 3
-"""Of the statements below; a catalog that is guarded by an older one is brought up to them."""
+"""The version of the statements below; a catalog with an older guard is upgraded."""
 
 GuardCondition = Literal["present", "missing", "disabled", "altered"]
 
@@ -36,7 +36,7 @@ _log = escaping.logger(__name__)
 _TABLES = ("iceberg_tables", "iceberg_namespace_properties")
 _CATALOG_ROWS = f"ON TABLE {', '.join(_TABLES)}"
 _GRANTS = {
-    # Who writes tables writes rows of the live catalog; those of the cold one the triggers keep.
+    # Writers of tables write rows of the live catalog; the triggers protect the cold one's rows.
     INGEST: (f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",),
     LIFECYCLE: (
         f"SELECT, INSERT, UPDATE, DELETE {_CATALOG_ROWS}",
@@ -56,8 +56,8 @@ _REFUSE = """
                 || ' is refused',
             HINT = 'write to catalog ' || (SELECT live_catalog FROM catalogs WHERE catalog_name = refused);
     END """
-# `xmin` is Postgres' own word for which transaction wrote the row; the column alone could be given by who inserts it,
-# and a row that was restored from another server's dump has a number that this one has yet to reach.
+# `xmin` shows which transaction wrote the row. The column alone could be set by whoever inserts it, and a row restored
+# from another server's dump has a number that this server has not reached yet.
 _THIS_TRANSACTION = "p.transaction = pg_current_xact_id() AND p.xmin = pg_current_xact_id()::xid"
 _GUARD_TABLES = f"""
     BEGIN
@@ -102,7 +102,7 @@ _GUARD_ALL = """
 
 @dataclass(frozen=True)
 class _Function:
-    """One of the guard's functions. `types` are its arguments' as pg_proc names them."""
+    """One of the guard's functions. `types` are its argument types as named in pg_proc."""
 
     name: str
     arguments: str
@@ -112,7 +112,7 @@ class _Function:
 
     @property
     def statement(self) -> str:
-        # As their owner: who is refused need not have a right to read why.
+        # They run as their owner: a refused login may have no right to read why.
         return (
             f"CREATE OR REPLACE FUNCTION artemis_cold.{self.name}({self.arguments}) RETURNS {self.returns} "
             f"LANGUAGE plpgsql SECURITY DEFINER SET search_path = {_SEARCH_PATH} AS $${self.body}$$"
@@ -163,7 +163,7 @@ _STATEMENTS = (
     "CREATE INDEX IF NOT EXISTS publications_of_a_transaction ON artemis_cold.publications (transaction)",
     "CREATE TABLE IF NOT EXISTS artemis_cold.restorations (catalog_name TEXT NOT NULL, found TEXT NOT NULL, "
     "restored_by TEXT NOT NULL DEFAULT session_user, restored_at TIMESTAMPTZ NOT NULL DEFAULT clock_timestamp())",
-    # A row of a publication passes the guard, and a function of theirs in this schema could stand in for one of ours.
+    # A row of a publication passes the guard, and a foreign function in this schema could replace one of the guard's.
     "REVOKE ALL ON SCHEMA artemis_cold FROM PUBLIC",
     "REVOKE ALL ON ALL TABLES IN SCHEMA artemis_cold FROM PUBLIC",
     *(function.statement for function in _FUNCTIONS),
@@ -186,7 +186,7 @@ _FOUND_FUNCTIONS = """
     FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace JOIN pg_language AS l ON l.oid = p.prolang
     WHERE n.nspname = 'artemis_cold'
 """
-# Reading the guard's own tables takes a right; the system catalogs, which list them and their grants, take none.
+# Reading the guard's own tables needs a right; the system catalogs, which list them and their grants, need none.
 _FOUND_TABLES = """
     SELECT c.relname, c.relkind::text = 'r' AS ordinary,
            has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable
@@ -207,7 +207,7 @@ _OUTDATED = "version"
 
 @dataclass(frozen=True)
 class GuardProblem:
-    """One part of the guard that is not as it was made: which, how it stands, and what was found."""
+    """One broken part of the guard: which part, its condition, and what was found."""
 
     part: str
     condition: Literal["missing", "disabled", "altered"]
@@ -219,7 +219,7 @@ class GuardProblem:
 
 @dataclass(frozen=True)
 class GuardRestoration:
-    """A time at which the guard was found broken, and made whole again: what was found, by which login."""
+    """A time at which the guard was found broken and was restored: what was found, and by which login."""
 
     found: str
     restored_by: str
@@ -228,9 +228,9 @@ class GuardRestoration:
 
 @dataclass(frozen=True)
 class GuardState:
-    """How the guard of one cold catalog stands. `in_use`: the catalog has rows, or had a handoff; before the first
-    there is nothing to guard, and a missing guard is not a fault. `restorations` are the newest, newest first, where
-    the role may read them."""
+    """The state of the guard of one cold catalog. `in_use` means that the catalog has rows, or had a handoff. Before
+    its first use there is nothing to guard, and a missing guard is not an error. `restorations` are the newest ones,
+    newest first, if the role may read them."""
 
     catalog: str
     in_use: bool
@@ -239,7 +239,8 @@ class GuardState:
 
     @property
     def condition(self) -> GuardCondition:
-        """The worst of its parts': missing before disabled before altered; `present` when every part is as made."""
+        """The worst condition of its parts: missing before disabled before altered; `present` if every part is
+        intact."""
         found = {problem.condition for problem in self.problems}
         conditions: tuple[GuardCondition, ...] = ("missing", "disabled", "altered")
         return next((condition for condition in conditions if condition in found), "present")
@@ -249,7 +250,7 @@ class GuardState:
 
 
 def guard_state(connection: Connection, catalog: str) -> GuardState:
-    """How the guard of `catalog` stands, as of now. Changes nothing, and needs no right but to log in.
+    """Return the current state of the guard of `catalog`. Changes nothing, and needs no right except to log in.
 
     `connection` is to the database that has the catalog's rows.
     """
@@ -257,11 +258,11 @@ def guard_state(connection: Connection, catalog: str) -> GuardState:
 
 
 def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
-    """Make the rows of `catalog` refuse every writer but handoffs; errors name `live_catalog` as the place to write to.
+    """Make the rows of `catalog` refuse every writer except handoffs; errors tell writers to use `live_catalog`.
 
-    `engine` is of the database that has the catalog's rows, whose tables must be there. Where the guard stands as it
-    was made nothing is written, and no right to make one is needed. Raises Refused for a role that may not make it
-    whole; Busy while others keep the tables locked.
+    `engine` is for the database with the catalog's rows, whose tables must exist. If the guard is intact, nothing is
+    written, and no right to create one is needed. Raises Refused for a role that may not restore it; Busy while other
+    sessions keep the tables locked.
     """
     with engine.connect() as connection:
         if _stands(_read(connection, catalog), live_catalog):
@@ -284,17 +285,17 @@ def ensure_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
             owner = connection.execute(_OWNER).scalar()
         raise Refused(
             f"The guard of cold catalog {catalog} is {found.condition}, and this role may not restore it: {found}",
-            untouched="the cold catalog, to which any engine may write as it is now",
+            untouched="the cold catalog, to which any engine can currently write",
             hint=f"run any artemis command, such as artemis tables, as {owner}, who owns iceberg_tables, or as a "
             "superuser: it restores the guard",
         ) from error
 
 
 def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
-    """Restore the guard of `catalog` where there is something to guard and it does not stand as it was made.
+    """Restore the guard of `catalog` if there is something to guard and the guard is not intact.
 
-    Raises Refused where it cannot be restored and this role works on the cold tier; for all others, who only read it,
-    a warning is logged.
+    Raises Refused if it cannot be restored and this role works on the cold tier; for all other roles, which only read
+    it, a warning is logged.
     """
     with engine.connect() as connection:
         known = _read(connection, catalog)
@@ -308,12 +309,12 @@ def verify_guard(engine: Engine, catalog: str, live_catalog: str) -> None:
             raise
         _log.warning("%s", refused)
     else:
-        _log.warning("The guard of cold catalog %s was not as it was made, and is restored: %s", catalog, known.state)
+        _log.warning("The guard of cold catalog %s was not intact, and was restored: %s", catalog, known.state)
 
 
 def lift_guard(connection: Connection, catalog: str) -> None:
-    """Let every login write to `catalog` again: for who takes a whole cold tier down, in the same transaction; the next
-    open of a catalog that still has rows guards it anew. No-op where no guard stands."""
+    """Let every login write to `catalog` again. For removing a whole cold tier in the same transaction; the next open
+    of a catalog that still has rows guards it again. Does nothing without a guard."""
     if connection.execute(text("SELECT to_regclass('artemis_cold.catalogs') IS NOT NULL")).scalar_one():
         connection.execute(
             text("DELETE FROM artemis_cold.catalogs WHERE catalog_name = :catalog"), {"catalog": catalog}
@@ -329,11 +330,11 @@ def publish_guarded(
     expected_location: str | None,
     new_location: str,
 ) -> CatalogEntry:
-    """As `publish`, past the guard: the publication is recorded in the same transaction, and stands or falls with it.
+    """`publish` past the guard: the publication is recorded in the same transaction, and commits or fails with it.
 
-    Raises what `publish` raises, and Refused unless the guard stands as it was made, from here to the commit.
+    Raises what `publish` raises, and Refused unless the guard is intact from here to the commit.
     """
-    # Whoever disables or drops a trigger needs a stronger lock on its table, and waits for this transaction.
+    # Disabling or dropping a trigger needs a stronger lock on its table, and waits for this transaction.
     connection.execute(text(f"LOCK TABLE {', '.join(_TABLES)} IN ROW EXCLUSIVE MODE"))
     found = guard_state(connection, catalog)
     if found.condition != "present":
@@ -342,9 +343,9 @@ def publish_guarded(
             table=table,
             path=new_location,
             untouched="the cold catalog",
-            hint="see who changes its triggers; then run the step again, which restores them first",
+            hint="find out who changes its triggers; then run the step again, which restores them first",
         )
-    # As the triggers put the columns of a row together.
+    # In the same form in which the triggers join the columns of a row.
     as_row = ".".join(parse(table).row)
     connection.execute(
         text(
@@ -356,7 +357,7 @@ def publish_guarded(
     return publish(connection, catalog, table, expected_location=expected_location, new_location=new_location)
 
 
-# --- what stands ------------------------------------------------------------------------------------------------------
+# --- state of the guard -----------------------------------------------------------------------------------------------
 
 _LOCKED = ("55P03", "40P01")  # lock_not_available, deadlock_detected
 _NOT_ALLOWED = ("42501", "25006")  # insufficient_privilege, read_only_sql_transaction
@@ -375,8 +376,8 @@ _NEWEST_RESTORATIONS = text(
 
 @dataclass(frozen=True)
 class _Known:
-    """A state, the live catalog's name on record (None where this role may not read it), and functions in the guard's
-    schema that are none of its own."""
+    """A state, the recorded name of the live catalog (None if this role may not read it), and foreign functions in the
+    guard's schema."""
 
     state: GuardState
     live_catalog: str | None
@@ -398,7 +399,7 @@ def _read(connection: Connection, catalog: str) -> _Known:
             problems.append(GuardProblem(f"the row of {catalog} in artemis_cold.catalogs", "missing"))
         elif registered.version < VERSION:
             problems.append(GuardProblem(_OUTDATED, "altered", f"{registered.version}, and now {VERSION}"))
-    # Triggers and functions of another version are not to be compared with these.
+    # Triggers and functions of another version cannot be compared with these.
     comparable = registered is None or registered.version == VERSION
     strangers, of_functions = _functions(connection, compared=comparable)
     problems += of_functions
@@ -443,7 +444,7 @@ def _triggers(connection: Connection, *, compared: bool) -> Iterator[GuardProble
         if row is None:
             yield GuardProblem(part, "missing")
         elif row.tgenabled in ("D", "R"):
-            # R: it fires in sessions that replicate, and in no other.
+            # R: it fires only in sessions that replicate.
             yield GuardProblem(part, "disabled")
         elif compared and row.tgenabled != "A":
             yield GuardProblem(part, "altered", "it does not fire where session_replication_role is replica")

@@ -1,12 +1,12 @@
-"""Table identifiers: a tuple of namespace levels and a name. Belongs here: every way to write one, and to read it back.
-Does not belong: any other code that joins or splits names with dots.
+"""Table identifiers: a tuple of namespace levels and a name. Belongs here: every way to write and to parse one. Does
+not belong here: no other code joins or splits names with dots.
 
-- Text: `db.t`, as the API, lifecycle.yaml, the command line, partition keys and Postgres have it. A part that holds a
-  dot or a backtick, begins or ends with white space, or is empty, stands in backticks as in Spark SQL: ``db.`x.y` ``.
-  An identifier has one text and a text has one identifier, so that texts can be compared and used as keys.
-- SQL: the same for a statement, with the catalog, and with backticks around whatever is not a plain word.
+- Text: `db.t`, as used by the API, lifecycle.yaml, the command line, partition keys and Postgres. A part that contains
+  a dot or a backtick, begins or ends with white space, or is empty, is in backticks as in Spark SQL: ``db.`x.y` ``. An
+  identifier has one text and a text has one identifier, so that texts can be compared and used as keys.
+- SQL: the same for a statement, with the catalog, and with backticks around everything that is not a plain word.
 - Row: the key in a SQL catalog's tables, where the levels of a namespace are joined with dots and cannot be separated
-again.
+  again.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Identifier:
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> Self:
-        """The identifier of `parts`, the name last. Raises BadInput for fewer than two."""
+        """Return the identifier of `parts`, the name last. Raises BadInput for fewer than two."""
         *namespace, name = parts or [""]
         return cls(tuple(namespace), name)
 
     @classmethod
     def of_row(cls, namespace: str, name: str) -> Self:
-        """The identifier of a SQL catalog's row; every dot of its namespace counts as the edge of a level."""
+        """Return the identifier of a SQL catalog's row; every dot of its namespace separates two levels."""
         return cls(namespace_of_row(namespace), name)
 
     @property
@@ -59,11 +59,11 @@ class Identifier:
         return namespace_row(self.namespace), self.name
 
     def sql(self, *catalog: str) -> str:
-        """The identifier in Spark SQL, after `catalog` where that is given."""
+        """Return the identifier in Spark SQL, after `catalog` if given."""
         return sql_name(*catalog, *self.parts)
 
     def suffixed(self, suffix: str) -> Self:
-        """The identifier in the same namespace whose name ends in `suffix`."""
+        """Return the identifier in the same namespace with `suffix` appended to its name."""
         return type(self)(self.namespace, self.name + suffix)
 
     def __str__(self) -> str:
@@ -71,7 +71,8 @@ class Identifier:
 
 
 def parse(text: str) -> Identifier:
-    """The identifier whose text is `text`. Raises BadInput for what is none's, and for another spelling of one."""
+    """Return the identifier with this `text`. Raises BadInput for an invalid text, and for another spelling of an
+    identifier."""
     parts = parts_of(text, "table identifier", "write namespace.table")
     found = Identifier.of(parts)
     if str(found) != text:
@@ -80,44 +81,45 @@ def parse(text: str) -> Identifier:
 
 
 def is_addressable(text: str) -> bool:
-    """Return False if no engine can be trusted to find the table listed as `text`: a part is empty, `.` or `..`, or has
-    a slash or a control character. Such names enter a SQL catalog as rows; paths made of them lead elsewhere."""
+    """Return False if engines cannot reliably find the table listed as `text`: a part is empty, `.` or `..`, or has a
+    slash or a control character. Such names enter a SQL catalog as rows, but paths built from them lead elsewhere."""
     try:
         parts = parse(text).parts
     except BadInput:
         parts = () if ":" in text else ("",)
-    # Of a sibling catalog's table, whose name stands behind the catalog's and is joined with dots alone.
+    # For a sibling catalog's table, the name follows the catalog's name and is joined with dots only.
     parts += tuple(text.partition(":")[2].split(".")) if ":" in text else ()
     return not any(part in ("", ".", "..") or _UNADDRESSABLE.search(part) for part in parts)
 
 
 def parse_namespace(text: str) -> tuple[str, ...]:
-    """The levels of a namespace that is written as the namespace of a table is. Raises BadInput."""
+    """Return the levels of a namespace, written like the namespace of a table. Raises BadInput."""
     return parts_of(text, "namespace", "write it as a or a.b")
 
 
 def namespace_of_row(namespace: str) -> tuple[str, ...]:
-    """The levels of a namespace in a SQL catalog's row."""
+    """Return the levels of a namespace in a SQL catalog's row."""
     return tuple(namespace.split("."))
 
 
 def namespace_row(levels: Sequence[str]) -> str:
-    """The levels as a SQL catalog's row has them."""
+    """Return the levels as in a SQL catalog's row."""
     return ".".join(levels)
 
 
 def dotted(parts: Sequence[str]) -> str:
-    """The text of an identifier or a namespace with those parts."""
+    """Return the text of an identifier or a namespace with those parts."""
     return ".".join(map(quoted, parts))
 
 
 def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
-    """The parts of a dotted name, out of their backticks. Raises BadInput for an empty part without backticks."""
+    """Return the parts of a dotted name, without their backticks. Raises BadInput for an empty part without
+    backticks."""
     parts: list[str] = []
     at = 0
     while True:
         match = _PART.match(text, at)
-        assert match is not None  # the second alternative takes nothing, too
+        assert match is not None  # the second alternative also matches nothing
         in_backticks, plain = match.groups()
         at = match.end()
         if plain == "" or text[at : at + 1] not in ("", "."):
@@ -129,7 +131,7 @@ def parts_of(text: str, what: str, do: str) -> tuple[str, ...]:
 
 
 def quoted(part: str) -> str:
-    """A part as texts have it: in backticks where it could not be read back without them."""
+    """Return a part as in texts: in backticks if it could not be parsed without them."""
     if part and part == part.strip() and "." not in part and "`" not in part:
         return part
     return "`" + part.replace("`", "``") + "`"

@@ -1,4 +1,5 @@
-"""A pyiceberg catalog for writers, on a pool of its own: lifecycle work and ingest cannot exhaust each other's."""
+"""A pyiceberg catalog for writers with a separate connection pool, so that lifecycle work and ingest cannot exhaust
+each other's pool."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 
 def ingest_catalog(catalog: deployment.Catalog) -> PyIcebergCatalog:
-    """The catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
+    """Return the catalog for writers: pyiceberg's own of that type; on Postgres with the ingest pool."""
     return pyiceberg_catalog(catalog, purpose="ingest")
 
 
 def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle") -> PyIcebergCatalog:
-    """The catalog as pyiceberg's own type, on the pool of `purpose`. Raises OperationsUnavailable; ConfigError."""
+    """Return the catalog as pyiceberg's own type, with the pool of `purpose`. Raises OperationsUnavailable;
+    ConfigError."""
     from pyiceberg.catalog import MetastoreCatalog, load_catalog
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -30,7 +32,7 @@ def pyiceberg_catalog(catalog: deployment.Catalog, *, purpose: Purpose = "lifecy
     ensure_tables(engine)
 
     class PooledSqlCatalog(SqlCatalog):
-        # SqlCatalog's own __init__ makes an engine without a pool size or an application name.
+        # SqlCatalog's own __init__ creates an engine without a pool size or an application name.
         def __init__(self) -> None:
             MetastoreCatalog.__init__(self, catalog.name, **properties)
             self.engine = engine

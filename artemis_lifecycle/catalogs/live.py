@@ -1,4 +1,4 @@
-"""Reading a catalog itself, never a cache: what the pointer of a table is now."""
+"""Reads the catalog itself, never a cache: a table's current pointer."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _READERS = 8
 
 
 class CatalogReader:
-    """The live or the cold catalog, read anew at each call. SQL catalogs by SQL, with a pool of their own.
+    """The live or the cold catalog, read again at each call. SQL catalogs are read by SQL, with a separate pool.
 
-    Raises OperationsUnavailable when the catalog does not answer: that is never "no tables".
+    Raises OperationsUnavailable if the catalog does not answer: that never means "no tables".
     """
 
     def __init__(self, catalog: deployment.Catalog, purpose: Purpose = "lifecycle") -> None:
@@ -55,34 +55,35 @@ class CatalogReader:
         self._source: _Source = _Sql(catalog, purpose) if catalog.type == "sql" else _Other(catalog)
 
     def namespaces(self) -> list[str]:
-        """Every namespace, sorted; its levels as in the text of a table's identifier."""
+        """Return every namespace, sorted; levels are spelled as in a table's identifier."""
         return sorted(map(dotted, self._source.namespaces()))
 
     def tables(self) -> list[str]:
-        """The identifier of every table, sorted; views are left out."""
+        """Return the identifier of every table, sorted; without views."""
         return sorted(map(str, self._source.tables()))
 
     def entry(self, table: str) -> CatalogEntry:
-        """The table's row. Raises NoSuchTable; BadInput for a name that is not an identifier, or not how the table is
-        listed."""
+        """Return the table's row. Raises NoSuchTable; BadInput for an invalid identifier, or another spelling than the
+        listed one."""
         found = self._found(table)
         if found is None:
             raise NoSuchTable(
                 f"Catalog {self.name} has no such table",
                 table=table,
-                hint="list the tables that it has with: artemis tables",
+                hint="list its tables with: artemis tables",
             )
         return found
 
     def pointers(self) -> dict[str, CatalogEntry]:
-        """The row of every table, by identifier: one statement where the catalog is in SQL."""
+        """Return the row of every table, by identifier: a single statement if the catalog is in SQL."""
         return {
             entry.identifier: entry for entry in sorted(self._source.pointers(), key=lambda entry: entry.identifier)
         }
 
     def beside(self, without: Collection[str] = (), table: str | None = None) -> dict[str, CatalogEntry]:
-        """The rows of other catalogs in the same `iceberg_tables`, `without` some, by `<catalog>:<namespace.table>`; of
-        one of them only, if `table` names it so. None beside a catalog that is not in SQL."""
+        """Return the rows of other catalogs in the same `iceberg_tables`, except those in `without`, by
+        `<catalog>:<namespace.table>`; only one of them if `table` has such a name. Nothing for a catalog that is not in
+        SQL."""
         return self._source.beside(without, table)
 
     def exists(self, table: str) -> bool:
@@ -90,7 +91,7 @@ class CatalogReader:
         return self._found(table) is not None
 
     def listed_as(self, identifier: Identifier) -> str | None:
-        """The text under which the table is listed that the catalog has as `identifier`; None if it has none.
+        """Return the spelling under which the catalog lists the table `identifier`; None if it has no such table.
 
         A SQL catalog joins a namespace's levels with dots: ``db.`x.y`.t`` is the table that it lists as db.x.y.t.
         """
@@ -98,12 +99,12 @@ class CatalogReader:
         return None if found is None else found.identifier
 
     def create_namespace(self, namespace: str) -> None:
-        """Create it where it is not. Raises BadInput for what is not a namespace."""
+        """Create the namespace if it does not exist. Raises BadInput for an invalid namespace."""
         self._source.create_namespace(parse_namespace(namespace))
 
     def deployments(self, stores: Stores) -> DeploymentRecords:
-        """The records of which deployment the catalog belongs to. `stores` are its warehouse's, where those of a
-        catalog that is not in SQL stand."""
+        """Return the records of the catalog's deployment. `stores` are its warehouse's, which has the records of a
+        catalog that is not in SQL."""
         return self._source.deployments(stores)
 
     def close(self) -> None:
@@ -118,7 +119,7 @@ class CatalogReader:
     def _found(self, table: str) -> CatalogEntry | None:
         found = self._source.entry(parse(table))
         if found is not None and found.identifier != table:
-            # Policies, holds and partitions go by the text: two of one table would be two tables to them.
+            # Policies, holds and partitions use the text as a key: two texts of one table would be two tables to them.
             raise BadInput(
                 f"Catalog {self.name} lists this table as {found.identifier}",
                 table=table,
@@ -196,7 +197,7 @@ class _Sql(_Source):
             return [self._entry(row) for row in connection.execute(query)]
 
     def beside(self, without: Collection[str], table: str | None) -> dict[str, CatalogEntry]:
-        # Compared as a whole: any of the three names may have the separators in it.
+        # Compared separately: any of the three names may contain the separators.
         columns = iceberg_tables.c
         name = columns.catalog_name + ":" + columns.table_namespace + "." + columns.table_name
         query = select(iceberg_tables, name.label("name")).where(
@@ -232,14 +233,14 @@ class _Sql(_Source):
 
 
 class _Other(_Source):
-    """Any other catalog, by pyiceberg."""
+    """Any other catalog, through pyiceberg."""
 
     def __init__(self, catalog: deployment.Catalog) -> None:
         self._name = catalog.name
         self._warehouse = catalog.warehouse
         self._key = f"{catalog.type} {without_secrets(catalog.uri)}"
         self._properties = pyiceberg_properties(catalog)
-        # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it come out of order.
+        # pyiceberg's Hive catalog has one Thrift transport, and answers to threads that share it arrive out of order.
         self._loaded = threading.local() if catalog.type == "hive" else SimpleNamespace()
         with self._answering():
             self._catalog()
@@ -275,7 +276,7 @@ class _Other(_Source):
             except ValueError:
                 if is_addressable(str(identifier)):
                     raise
-                return None  # pyiceberg does not ask for it at all.
+                return None  # pyiceberg does not send a request for it.
         log = table.metadata.metadata_log
         previous = log[-1].metadata_file if log else None
         return CatalogEntry(self._name, Identifier.of(table.name()), table.metadata_location, previous)
@@ -285,14 +286,14 @@ class _Other(_Source):
         with ThreadPoolExecutor(max_workers=_READERS) as readers:
             found = dict(zip(listed, readers.map(self.entry, listed), strict=True))
         lost = {identifier for identifier, entry in found.items() if entry is None}
-        # One that cannot be addressed counts in its own place, which protection knows (`Neighbors`).
+        # A table that cannot be addressed counts in its own place, which protection knows (`Neighbors`).
         still = filter(is_addressable, map(str, lost.intersection(self.tables()) if lost else ()))
         if unloadable := sorted(still):
-            # Not dropped meanwhile: passing it over would let others delete what it reads.
+            # Not dropped in the meantime: skipping it would let other deletions remove what it reads.
             raise OperationsUnavailable(
                 f"Catalog {self._name} lists tables that it cannot load: {', '.join(unloadable[:5])}",
                 table=unloadable[0],
-                hint="see why the catalog cannot load them, or drop them from it",
+                hint="check why the catalog cannot load them, or drop them from it",
             )
         return [entry for entry in found.values() if entry is not None]
 
@@ -306,7 +307,7 @@ class _Other(_Source):
     def deployments(self, stores: Stores) -> DeploymentRecords:
         if self._warehouse is None:
             raise ConfigError(
-                f"Catalog {self._name} has no warehouse, beside which the record of its deployment would stand",
+                f"Catalog {self._name} has no warehouse, in which the record of its deployment is stored",
                 hint="set catalogs.live.warehouse in lifecycle.yaml",
             )
         return DeploymentsInFiles(stores, self._warehouse, self._name, self._key)
@@ -332,13 +333,13 @@ class _Other(_Source):
                 hint=f"pip install 'pyiceberg[{self._properties['type']}]'",
             ) from error
         except Exception as error:
-            # By name: neither Thrift nor botocore is loaded, or installed, for a catalog that does without.
+            # By name: neither Thrift nor botocore is loaded, or installed, for a catalog that does not need it.
             clients = {kind.__module__.partition(".")[0] for kind in type(error).__mro__} & {"thrift", "botocore"}
             if not clients and not isinstance(error, OSError | RESTError):
                 raise
-            # What a REST server answers may repeat what it was sent.
+            # A REST server's answer may repeat the request.
             said = f": {' '.join(str(error).split())[:300]}" if clients else ""
             raise OperationsUnavailable(
                 f"Catalog {self._name} does not answer: {type(error).__name__}{said}",
-                hint="see that it runs, and that its address and credentials in lifecycle.yaml are right",
+                hint="check that it runs, and that its address and credentials in lifecycle.yaml are correct",
             ) from error

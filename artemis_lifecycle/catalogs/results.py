@@ -1,4 +1,4 @@
-"""Result tables: Iceberg tables of namespace `lifecycle` in the live catalog, for people. Nothing decides by them."""
+"""Result tables: Iceberg tables of namespace `lifecycle` in the live catalog, for people. No decision uses them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMESPACE = "lifecycle"
-"""Left out of discovery, of sensors and of the tables' schedules."""
+"""Excluded from discovery, from sensors and from the tables' schedules."""
 
 RESULT_TABLES = frozenset(f"{NAMESPACE}.{name}" for name in ("plan_files", "deletions", "lineage_ledger"))
 """The project's own tables there, which read no files of other tables."""
 
 
 def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, **properties: str) -> str:
-    """Create `table` (catalog.namespace.name), and its namespace, at first use; returns its name in Spark SQL."""
+    """Create `table` (catalog.namespace.name) and its namespace at first use. Return its name in Spark SQL."""
     full = parse(table)
     if spark.catalog.tableExists(full.sql()):
         return full.sql()
-    # Every table's job appends here, two at a time or more.
+    # The jobs of all tables append here, several at the same time.
     settings = [f"'{key}' = '{value}'" for key, value in {"commit.retry.num-retries": "20", **properties}.items()]
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {sql_name(*full.namespace)}")
     spark.sql(
@@ -46,7 +46,7 @@ def ensure_table(spark: SparkSession, table: str, columns: str, partition: str, 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table partitioned by the month of its column `instant`. `key` names the job that a row belongs to."""
+    """A table partitioned by the month of its column `instant`. `key` is the column with the job of a row."""
 
     name: str
     columns: str
@@ -56,8 +56,8 @@ class ResultTable:
 
 @dataclass(frozen=True)
 class ResultRows:
-    """All rows of a job, which carry one instant. `earlier_since`: the table may have other rows of the job, none of
-    them with an earlier instant; they are replaced. None: it has none."""
+    """All rows of a job, which have one instant. `earlier_since`: the table may have other rows of the job, none with
+    an earlier instant; they are replaced. None: it has none."""
 
     job: str
     instant: datetime
@@ -66,12 +66,12 @@ class ResultRows:
 
 
 def publish(spark: SparkSession, stores: Stores, catalog: str, table: ResultTable, jobs: Sequence[ResultRows]) -> None:
-    """Append the rows of `jobs` to `<catalog>.lifecycle.<table.name>` in one commit. Creates it at first use.
+    """Append the rows of `jobs` to `<catalog>.lifecycle.<table.name>` in one commit. Creates the table at first use.
 
-    This process writes the Parquet files and Iceberg's core appends them: no Spark job, whose planning and tasks take
-    seconds for a handful of rows. Earlier rows are deleted before, in a commit of their own: dying between the two
-    leaves none, and a caller that runs again writes them again. Raises ConfigError where a person gave the table other
-    columns, or no partitioning by month.
+    This process writes the Parquet files and Iceberg's core appends them. It uses no Spark job, whose planning and
+    tasks take seconds for a few rows. Earlier rows are deleted first, in a separate commit. If the process dies between
+    the two commits, the rows are missing, and a caller that runs again writes them again. Raises ConfigError if a
+    person changed the table's columns, or removed its partitioning by month.
     """
     full = f"{catalog}.{NAMESPACE}.{table.name}"
     ensure_table(
@@ -79,11 +79,11 @@ def publish(spark: SparkSession, stores: Stores, catalog: str, table: ResultTabl
         full,
         table.columns,
         f"months({table.instant})",
-        # A deletion of earlier rows must not fail for what others append.
+        # A deletion of earlier rows must not fail because of other appends.
         **{"write.delete.isolation-level": "snapshot"},
     )
     jvm: Any = spark._jvm
-    # Iceberg asks for the active session of the thread; a thread that Python made may have none.
+    # Iceberg uses the thread's active session, which a thread created by Python may lack.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, parse(full).sql())
     found.refresh()
@@ -98,7 +98,7 @@ def publish(spark: SparkSession, stores: Stores, catalog: str, table: ResultTabl
     append = found.newAppend()
     for (year, month), those in groupby(sorted(jobs, key=_month), key=_month):
         partition = jvm.org.apache.iceberg.PartitionData(spec.partitionType())
-        # As Iceberg counts them: since January 1970.
+        # As Iceberg counts months: since January 1970.
         partition.set(0, (year - 1970) * 12 + month - 1)
         for part in pieces(each for rows in those for each in rows.tables):
             append.appendFile(_written(jvm, stores, found, spec, partition, _with_field_ids(part, found, full)))
@@ -110,7 +110,7 @@ def _month(rows: ResultRows) -> tuple[int, int]:
 
 
 def _written(jvm: Any, stores: Stores, table: Any, spec: Any, partition: Any, rows: pa.Table) -> Any:
-    """A new data file of these rows."""
+    """Return a new data file with these rows."""
     import pyarrow.parquet as pq
 
     place = table.locationProvider().newDataLocation(spec, partition, f"{uuid.uuid4().hex}.parquet")
@@ -126,8 +126,8 @@ def _written(jvm: Any, stores: Stores, table: Any, spec: Any, partition: Any, ro
 
 
 def _by_month(table: Any, column: str) -> Any | None:
-    """The table's newest partition spec of that column's month alone: a person may have added another. None: there is
-    none."""
+    """Return the table's newest partition spec with only that column's month, because a person may have added another.
+    None if there is none."""
     source = table.schema().findField(column)
     for spec in sorted(table.specs().values(), key=lambda spec: -spec.specId()):
         fields = spec.fields()
@@ -139,9 +139,9 @@ def _by_month(table: Any, column: str) -> Any | None:
 
 
 def _may_have(jvm: Any, table: Any, wanted: ResultTable, job: str, since: datetime) -> bool:
-    """Whether any file's bounds leave room for a row of the job whose instant is not before `since`."""
+    """Return True if any file's bounds allow a row of the job with an instant not before `since`."""
     expressions = jvm.org.apache.iceberg.expressions.Expressions
-    # A compacted file has room for every job; by its times it is passed over.
+    # The bounds of a compacted file allow every job; its times exclude it.
     scan = table.newScan().filter(expressions.equal(wanted.key, job))
     tasks = scan.filter(expressions.greaterThanOrEqual(wanted.instant, microseconds(since))).planFiles()
     try:
@@ -154,7 +154,8 @@ _TYPES = {"string": "string", "long": "int64", "timestamptz": "timestamp[us, tz=
 
 
 def _with_field_ids(rows: pa.Table, table: Any, name: str) -> pa.Table:
-    """`rows` with the field ids by which Iceberg finds columns. Raises ConfigError where the columns are others."""
+    """Return `rows` with the field ids by which Iceberg identifies columns. Raises ConfigError if the columns
+    differ."""
     import pyarrow as pa
 
     fields, schema = [], table.schema()
@@ -171,8 +172,8 @@ def _with_field_ids(rows: pa.Table, table: Any, name: str) -> pa.Table:
 
 def _changed(table: str, what: str) -> ConfigError:
     return ConfigError(
-        f"The result table {what}: it was changed by hand",
+        f"The result table {what}: it was changed manually",
         table=table,
-        untouched="the table; what is to be published stays recorded",
-        hint="rename the table; the next publication makes a new one",
+        untouched="the table; pending rows stay recorded",
+        hint="rename the table; the next publication creates a new one",
     )

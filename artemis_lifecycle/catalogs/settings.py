@@ -1,7 +1,7 @@
 """One configuration, two clients: the settings of a catalog for Spark and for pyiceberg, so that both see the same
 tables.
 
-Both key the rows of a SQL catalog by the catalog's name, so the name must be the same in both.
+Both use the catalog's name as the key of its rows in SQL, so the name must be the same in both.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 # The Spark driver's commits are serial; discovery and the writers of a demo add a few.
 _CLIENTS = {"lifecycle": "2", "ingest": "4"}
 
-# libpq's and pgjdbc's names are the same for these; the rest of a SQLAlchemy query is psycopg2's own.
+# libpq and pgjdbc have the same names for these; the rest of a SQLAlchemy query is specific to psycopg2.
 _SHARED_QUERY = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 
 
 def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
-    """(`jdbc:postgresql://host:port/database`, user, password) of a SQLAlchemy address of Postgres.
+    """Return (`jdbc:postgresql://host:port/database`, user, password) of a SQLAlchemy address of Postgres.
 
     Raises ConfigError for another database, and for a Unix socket: JDBC needs TCP.
     """
@@ -40,17 +40,17 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
     except (ArgumentError, ValueError):
         raise ConfigError(
             "The address of the catalog cannot be read",
-            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         ) from None
     if url.get_backend_name() != "postgresql":
         raise ConfigError(
             f"{shown(url)} is not a PostgreSQL address, which Spark and pyiceberg share for a catalog of type sql",
-            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
+            hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE, or set the catalog's type",
         )
     if not url.host or url.host.startswith("/") or "host" in url.query:
         raise ConfigError(
-            f"{shown(url)} names no TCP host, and Spark's JDBC needs one",
-            hint="write it as postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
+            f"{shown(url)} has no TCP host, but Spark's JDBC needs one",
+            hint="use postgresql+psycopg2://USER:PASSWORD@HOST:PORT/DATABASE",
         )
     host = f"[{url.host}]" if ":" in url.host else url.host
     shared = [
@@ -60,7 +60,7 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
         if isinstance(value, str)
     ]
     query = "?" + "&".join(shared) if shared else ""
-    # Password and user travel as properties: in the address they would stand in error messages.
+    # Password and user are properties: in the address they would appear in error messages.
     return (
         f"jdbc:postgresql://{host}:{url.port or 5432}/{quote(url.database or '', safe='')}{query}",
         url.username,
@@ -69,10 +69,11 @@ def jdbc_url(uri: str) -> tuple[str, str | None, str | None]:
 
 
 def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
-    """`spark.sql.catalog.*` of both catalogs for the steps of a lifecycle: `spark_conf`, and what Iceberg itself asks
-    of S3 (a compaction's reads and writes above all) draws from the bucket that all workers share.
+    """Return `spark.sql.catalog.*` of both catalogs for lifecycle steps: `spark_conf`, plus the shared rate limit.
+    Iceberg's own requests to S3 (mainly a compaction's reads and writes) then draw from the bucket that all workers
+    share.
 
-    A catalog with a client factory of its own, or with the analytics accelerator, keeps its own pace.
+    A catalog with a custom client factory, or with the analytics accelerator, is not rate-limited.
     """
     uri = of.operations.uri
     return spark_conf(of.catalogs, pace=None if uri is None else PaceSettings.of(of.defaults.budgets, uri))
@@ -81,10 +82,11 @@ def lifecycle_conf(of: LifecycleConfig) -> dict[str, str]:
 def spark_conf(
     catalogs: deployment.Catalogs, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
 ) -> dict[str, str]:
-    """`spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark has no part for.
+    """Return `spark.sql.catalog.*` of the live and the cold catalog. Raises ConfigError for a type that Spark does not
+    support.
 
-    Catalogs are not cached: a step must see what is committed now. For a warehouse on S3 the session needs Iceberg's
-    `iceberg-aws-bundle` jar besides the runtime; other stores need their own `io-impl` in `properties`.
+    Catalogs are not cached: a step must see what is committed now. For a warehouse on S3, the session needs Iceberg's
+    `iceberg-aws-bundle` jar in addition to the runtime; other stores need their own `io-impl` in `properties`.
     """
     return {
         **catalog_conf(catalogs.live, purpose=purpose, pace=pace),
@@ -95,7 +97,7 @@ def spark_conf(
 def catalog_conf(
     catalog: deployment.Catalog, *, purpose: Purpose = "lifecycle", pace: PaceSettings | None = None
 ) -> dict[str, str]:
-    """`spark.sql.catalog.<name>…` of one catalog."""
+    """Return `spark.sql.catalog.<name>…` of one catalog."""
     options = {
         key: value
         for key, value in catalog.properties.items()
@@ -113,7 +115,7 @@ def catalog_conf(
     build = _SPARK_TYPES.get(catalog.type)
     if build is None:
         raise ConfigError(
-            f"Catalog {catalog.name} is of type {catalog.type!r}, which Spark cannot share",
+            f"Catalog {catalog.name} is of type {catalog.type!r}, which Spark does not support",
             hint=f"use one of {', '.join(sorted(_SPARK_TYPES))}",
         )
     if pace is not None:
@@ -131,13 +133,13 @@ def _paced(options: dict[str, str], pace: PaceSettings) -> dict[str, str]:
     try:
         jdbc = jdbc_url(pace.uri)
     except ConfigError:
-        # A Unix socket, say. What needs JDBC says so itself; a pace of the JVM's own is better than none.
+        # For example a Unix socket. What needs JDBC reports that itself; a local limit per JVM is better than none.
         jdbc = None
     return {"s3.client-factory-impl": PACED_CLIENTS, **jvm_options(pace, jdbc)}
 
 
 def pyiceberg_properties(catalog: deployment.Catalog) -> dict[str, str]:
-    """What `pyiceberg.catalog.load_catalog(catalog.name, **properties)` takes."""
+    """Return the arguments of `pyiceberg.catalog.load_catalog(catalog.name, **properties)`."""
     properties = {**catalog.properties, "type": catalog.type}
     if catalog.uri is not None:
         properties["uri"] = catalog.uri
@@ -151,7 +153,7 @@ def pyiceberg_properties(catalog: deployment.Catalog) -> dict[str, str]:
 
 
 def require_uri(catalog: deployment.Catalog) -> str:
-    """The catalog's address. Raises ConfigError when it has none."""
+    """Return the catalog's address. Raises ConfigError if it has none."""
     if catalog.uri is None:
         raise ConfigError(
             f"Catalog {catalog.name} has no address",
@@ -161,7 +163,7 @@ def require_uri(catalog: deployment.Catalog) -> str:
 
 
 def without_secrets(uri: str | None) -> str:
-    """The host, port and path of an address; nothing of who logs in, and no options."""
+    """Return the host, port and path of an address, without credentials and options."""
     if uri is None:
         return ""
     parts = urlsplit(f"//{uri.partition('://')[2].partition('?')[0].rpartition('@')[2]}")
@@ -169,11 +171,11 @@ def without_secrets(uri: str | None) -> str:
 
 
 def in_one_database(one: deployment.Catalog, other: deployment.Catalog) -> bool:
-    """Whether two SQL catalogs have their rows in one database, as far as their addresses say so."""
+    """Return True if two SQL catalogs have their rows in one database, according to their addresses."""
     if one.type != "sql" or other.type != "sql":
         return False
     first, second = make_url(require_uri(one)), make_url(require_uri(other))
-    # The options may name another search path.
+    # The options may set another search path.
     return (first.host, first.port or 5432, first.database, first.query.get("options")) == (
         second.host,
         second.port or 5432,
@@ -196,7 +198,7 @@ def _jdbc(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
         "jdbc.ApplicationName": f"artemis-{purpose}-spark",
         "jdbc.tcpKeepAlive": "true",
         "jdbc.connectTimeout": options.get("jdbc.connectTimeout", "10"),
-        # A server that vanished must not hold a commit forever; what became of it is looked up afterwards.
+        # A server that vanished must not hold a commit forever; the result of the commit is looked up afterward.
         "jdbc.socketTimeout": options.get("jdbc.socketTimeout", "120"),
         "clients": options.get("clients", _CLIENTS[purpose]),
     }
@@ -221,7 +223,7 @@ def _glue(catalog: deployment.Catalog, options: dict[str, str], purpose: Purpose
 
 
 def _credentials(options: dict[str, str]) -> dict[str, str]:
-    """The credentials for Glue as pyiceberg reads them, in the one form in which Iceberg's Java client takes any."""
+    """Return the credentials for Glue as pyiceberg reads them, in the only form that Iceberg's Java client accepts."""
     if "client.credentials-provider" in options:
         return {}
     given = {

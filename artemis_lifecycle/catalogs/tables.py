@@ -1,5 +1,5 @@
-"""The two tables of a SQL catalog on Postgres, as Iceberg's JdbcCatalog (schema version V1) and pyiceberg's SqlCatalog
-both know them. They stand in the first schema of the connection's search path, where both look for them."""
+"""The two tables of a SQL catalog on Postgres, in the schema that Iceberg's JdbcCatalog (schema version V1) and
+pyiceberg's SqlCatalog share. They are in the first schema of the connection's search path, where both look for them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ iceberg_namespace_properties = Table(
     Column("property_value", String(1000)),
 )
 
-# V1: a row is a table, a view, or of before views were known.
+# V1: a row is a table or a view, or is older than views.
 IS_TABLE = (iceberg_tables.c.iceberg_type == "TABLE") | iceberg_tables.c.iceberg_type.is_(None)
 
 
 def ensure_tables(engine: Engine) -> None:
-    """Create the tables, or bring V0 to V1. Where they are, nothing is written and no right to create is needed."""
+    """Create the tables, or migrate V0 to V1. If they exist, nothing is written, and no right to create is needed."""
     probe = text(
         "SELECT to_regclass('iceberg_namespace_properties') IS NOT NULL AND EXISTS (SELECT 1 FROM pg_attribute WHERE "
         "attrelid = to_regclass('iceberg_tables') AND attname = 'iceberg_type' AND NOT attisdropped)"
