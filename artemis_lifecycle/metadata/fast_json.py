@@ -1,6 +1,5 @@
-"""The long lists of a metadata file, parsed by msgspec into values at once. Does not belong: saying what is wrong with
-a file (`table_metadata.py`), for which an answer of None asks.
-"""
+"""The long lists of a metadata file, parsed directly into values by msgspec. Does not belong here: reporting what is
+wrong with a file (`table_metadata.py`), which is used if the result is None."""
 
 from __future__ import annotations
 
@@ -43,9 +42,9 @@ _ENTRY = msgspec.json.Decoder(_LogEntry)
 
 
 def long_lists(data: bytes) -> tuple[dict[str, Any], tuple[Snapshot, ...], tuple[LogEntry, ...]] | None:
-    """(everything else as parsed JSON, the snapshots, the snapshot log); None when any of it is not plainly right.
+    """Return (everything else as parsed JSON, the snapshots, the snapshot log); None if any of it is unusual.
 
-    An inline list of manifests beside a manifest list counts for nothing, as in Iceberg.
+    As in Iceberg, an inline list of manifests is ignored if there is a manifest list.
     """
     try:
         with _no_collection():
@@ -63,7 +62,7 @@ def long_lists(data: bytes) -> tuple[dict[str, Any], tuple[Snapshot, ...], tuple
 def _value(node: _Snapshot) -> Snapshot:
     summary = NO_SUMMARY
     if node.summary:
-        # Iceberg takes a summary without its operation for an overwrite, so that it can be read at all.
+        # Iceberg treats a summary without an operation as an overwrite, so that it stays readable.
         summary = SnapshotSummary(node.summary.pop("operation", "overwrite"), node.summary)
     return Snapshot(
         node.snapshot_id,
@@ -87,7 +86,7 @@ def _entry(raw: msgspec.Raw) -> LogEntry:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the collector: it would walk all snapshots again and again while more come, and there is no cycle."""
+    """Pause the garbage collector: it would scan all snapshots repeatedly as they are added, and there is no cycle."""
     enabled = gc.isenabled()
     gc.disable()
     try:

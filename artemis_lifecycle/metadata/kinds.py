@@ -1,4 +1,4 @@
-"""The kinds of file that a table's metadata can name, as every report and stored frame spells them."""
+"""The kinds of files in a table's metadata, in the spelling of all reports and stored frames."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ STATISTICS: Final = "statistics"
 PARTITION_STATISTICS: Final = "partition_statistics"
 
 CONTENT_KINDS: Final[frozenset[str]] = frozenset({DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS})
-"""The kinds that manifest entries name."""
+"""The kinds in manifest entries."""
 
 
 NAMED_BY_SNAPSHOT: Final[Mapping[str, Kind]] = {
     "statistics": STATISTICS,
     "partition-statistics": PARTITION_STATISTICS,
 }
-"""Files that the table's metadata names for a snapshot beside its manifest list: the field's name, and their kind."""
+"""Files that the table's metadata has for a snapshot in addition to its manifest list: the field's name, and their
+kind."""
 
 
 def kind_of(content: int, file_format: str) -> Kind:
-    """The kind of a manifest entry's file, from its `content` (0, 1, 2) and `file_format` in any case.
+    """Return the kind of a manifest entry's file, from its `content` (0, 1, 2) and `file_format` in any case.
 
-    A position delete in a Puffin file is a deletion vector (format/spec.md, "Deletion Vectors").
-    Raises ValueError for a content that no format version up to 3 knows.
+    A position delete in a Puffin file is a deletion vector (format/spec.md, "Deletion Vectors"). Raises ValueError for
+    a content that no format version up to 3 has.
     """
     if content == 0:
         return DATA
@@ -50,4 +51,4 @@ def kind_of(content: int, file_format: str) -> Kind:
         return DELETION_VECTORS if file_format.lower() == "puffin" else POSITION_DELETES
     if content == 2:
         return EQUALITY_DELETES
-    raise ValueError(f"content {content} is none of 0 (data), 1 (position deletes), 2 (equality deletes)")
+    raise ValueError(f"content {content} is not 0 (data), 1 (position deletes) or 2 (equality deletes)")

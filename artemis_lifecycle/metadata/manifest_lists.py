@@ -1,9 +1,9 @@
 """Manifest lists. Source: format/spec.md, "Manifest Lists"; Iceberg's ManifestFile and V1Metadata to V3Metadata for
 what writers really wrote.
 
-Fields are found by their Avro `field-id`, and by name where a writer left ids out: names changed between versions
+Fields are found by their Avro `field-id`, or by name if a writer omitted ids: names changed between versions
 (`added_data_files_count` became `added_files_count`), ids did not. A list is checked against its snapshot's summary,
-because a file cut at an Avro block boundary still parses, only shorter.
+because a file truncated at an Avro block boundary still parses, only shorter.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _OLD_NAMES = {
     "existing_data_files_count": "existing_files_count",
     "deleted_data_files_count": "deleted_files_count",
 }
-"""Names that writers used for the same field before the spec settled; consulted only where ids are missing."""
+"""Names that writers used for the same field before the spec was final; used only if ids are missing."""
 
 
 def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None = None) -> ManifestList:
-    """Read the manifest list at `path`. `expected` is the snapshot that names it.
+    """Read the manifest list at `path`. `expected` is its snapshot.
 
-    Raises UnreadableMetadata when the file is missing, broken, lacks a required field, or lists fewer live data or
-    delete files than the snapshot's summary counts; EncryptedTable when a manifest is encrypted.
+    Raises UnreadableMetadata if the file is missing, broken, lacks a required field, or lists fewer live data or delete
+    files than the snapshot's summary counts; EncryptedTable if a manifest is encrypted.
     """
     with within_memory(path):
         data = read_file(stores, path)
@@ -95,8 +95,8 @@ def read_manifest_list(stores: Stores, path: str, *, expected: Snapshot | None =
 class ListedManifests:
     """The entries of one manifest list, as columns; `paths` are large_string.
 
-    `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer left out are -1, an unknown
-    length is UNKNOWN_LENGTH, an adding snapshot that is not named UNKNOWN_SNAPSHOT.
+    `path` is None, and the size 0, for v1's inline manifests. Counts that an old writer omitted are -1, an unknown
+    length is UNKNOWN_LENGTH, a missing adding snapshot is UNKNOWN_SNAPSHOT.
     """
 
     path: str | None
@@ -114,7 +114,8 @@ class ListedManifests:
 
 
 def listed_manifests(stores: Stores, snapshot: Snapshot) -> ListedManifests:
-    """What reachability needs of `manifests_of`, with the same checks and errors, without building an entry."""
+    """Return the part of `manifests_of` that reachability needs, with the same checks and errors, without building
+    entries."""
     if snapshot.key_id is not None:
         raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
     path = snapshot.manifest_list
@@ -163,7 +164,7 @@ def _listed(stores: Stores, snapshot: Snapshot, path: str) -> ListedManifests:
     )
     strange = listed.contents[(listed.contents != 0) & (listed.contents != 1)]
     if len(strange):
-        raise unreadable(f"The manifest list calls the content of a manifest {strange[0]}, not 0 or 1", path)
+        raise unreadable(f"The manifest list has a manifest with content {strange[0]}, not 0 or 1", path)
     _check_listed(listed, snapshot)
     return listed
 
@@ -182,7 +183,7 @@ def _check_listed(listed: ListedManifests, snapshot: Snapshot) -> None:
         chosen = listed.contents == content
         added, existing = listed.added[chosen], listed.existing[chosen]
         if recorded is None or (added < 0).any() or (existing < 0).any():
-            # An old v1 list has nothing to add up.
+            # An old v1 list has no counts to add up.
             continue
         live = int(added.sum() + existing.sum())
         if live < recorded:
@@ -223,14 +224,14 @@ def _listed_slowly(found: ManifestList) -> ListedManifests:
 
 
 def _negative(name: str, path: str) -> UnreadableMetadata:
-    # -1 stands for "not recorded" from here on: what a list records must not pass for that.
+    # From here on -1 means "not recorded", so a recorded value must not look like that.
     return unreadable(f"The manifest list has an entry whose {name} is negative", path)
 
 
 def manifests_of(stores: Stores, snapshot: Snapshot) -> ManifestList:
-    """The manifests of `snapshot`: its manifest list's, or the paths that a v1 snapshot holds inline.
+    """Return the manifests of `snapshot`: those of its manifest list, or the inline paths of a v1 snapshot.
 
-    Inline manifests come without lengths and counts, for nothing records them. Raises as `read_manifest_list` does.
+    Inline manifests have no lengths and counts, because nothing records them. Raises as `read_manifest_list` does.
     """
     if snapshot.key_id is not None:
         raise encrypted(f"The manifest list of snapshot {snapshot.snapshot_id}", snapshot.manifest_list)
@@ -302,7 +303,7 @@ def _list_entry(record: Mapping[str, Any], names: Mapping[str, str], path: str) 
 
 
 def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
-    # These names have never changed. A summary without the required one says nothing about nulls.
+    # These names have never changed. A summary without the required one has no information about nulls.
     return PartitionSummary(
         contains_null=record.get("contains_null", True),
         contains_nan=record.get("contains_nan"),
@@ -312,7 +313,7 @@ def _partition_summary(record: Mapping[str, Any]) -> PartitionSummary:
 
 
 def list_names(schema: Any, path: str) -> Mapping[str, str]:
-    """Our name of each field of a manifest list -> its name in the file. Raises UnreadableMetadata."""
+    """Return this module's name of each field of a manifest list -> its name in the file. Raises UnreadableMetadata."""
     return field_names(schema, _MANIFEST_FILE, frozenset({"manifest_path"}), path, _OLD_NAMES)
 
 

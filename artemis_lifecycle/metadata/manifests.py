@@ -1,9 +1,9 @@
 """Manifests. Source: format/spec.md, "Manifests"; Iceberg's DataFile and V1Metadata to V3Metadata for what writers
 really wrote.
 
-`decode_entries`, `live_entries` and `live_files` give the few columns that the reachable set needs, by a scan that
-skips the rest; fastavro reads what the scan cannot follow, and both give the same. Everything that is read is checked
-against what the manifest list records.
+`decode_entries`, `live_entries` and `live_files` return the few columns that the reachable set needs, by a scan that
+skips the rest. fastavro reads what the scan cannot follow, with the same result. Everything is checked against the
+manifest list's records.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _COLUMNS = ("content", "file_path", "file_format", "file_size_in_bytes", "record
 
 
 def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
-    """The live (existing and added) entries of the manifest that `entry` names, as `decode_entries` gives them.
+    """Return the live (existing and added) entries of the manifest `entry`, in the format of `decode_entries`.
 
-    Raises UnreadableMetadata when the manifest is missing, broken, not of the recorded length, its entries are not
-    those that the list counts, or another snapshot added them than the list says; EncryptedTable when one of its files
-    is encrypted.
+    Raises UnreadableMetadata if the manifest is missing, broken, not of the recorded length, its entries differ from
+    the list's counts, or were added by another snapshot than the list says; EncryptedTable if one of its files is
+    encrypted.
     """
     with within_memory(entry.manifest_path):
         return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
 
 
 def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
-    """The live ones of a manifest's entries, after checking all of them against what the list records."""
+    """Return a manifest's live entries, after checking all entries against the list's records."""
     status = batch.column("status")
     tally = {item["values"].as_py(): item["counts"].as_py() for item in pc.value_counts(status)}
     _check_counts([tally.get(number, 0) for number in range(3)], entry)
@@ -74,12 +74,11 @@ def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:
 
 
 def decode_entries(data: bytes, path: str = "manifest", limits: ReadLimits = DEFAULT_LIMITS) -> pa.RecordBatch:
-    """All entries of a manifest's bytes, in the file's order.
+    """Return all entries of a manifest's bytes, in the file's order.
 
     Columns: status int8 (EntryStatus), content int8, file_path string, file_format string in lower case,
-    file_size_in_bytes int64, record_count int64, referenced_data_file string and snapshot_id int64 (nullable, as is
-    nothing else).
-    Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
+    file_size_in_bytes int64, record_count int64, referenced_data_file string and snapshot_id int64 (only these two are
+    nullable). Raises UnreadableMetadata for a broken file or an entry without a required field; EncryptedTable.
     """
     with within_memory(path):
         return _decode(open_container(data, path, limits), path)
@@ -90,7 +89,7 @@ def _decode(container: Container, path: str) -> pa.RecordBatch:
     if batch is None:
         batch = decode_with_fastavro(container, path)
     if batch.num_rows != container.records:
-        raise unreadable(f"The Avro file holds {container.records} entries, and {batch.num_rows} came out", path)
+        raise unreadable(f"The Avro file has {container.records} entries, but {batch.num_rows} were decoded", path)
     for name in ("status", "content", "file_path", "file_format", "file_size_in_bytes", "record_count"):
         if batch.column(name).null_count:
             raise unreadable(f"A manifest entry has no {name}", path)
@@ -121,7 +120,7 @@ ENTRY_KINDS: Final = (DATA, POSITION_DELETES, EQUALITY_DELETES, DELETION_VECTORS
 
 
 def live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
-    """What reachability needs of the manifest that `entry` names. Raises as `live_entries` does."""
+    """Return what reachability needs of the manifest `entry`. Raises as `live_entries` does."""
     with within_memory(entry.manifest_path):
         return _live_files(stores, entry)
 
@@ -164,7 +163,7 @@ def _live_files(stores: Stores, entry: ManifestListEntry) -> LiveFiles:
 
 
 def _named(scan: Scan, rows: NDArray[np.bool_]) -> set[int]:
-    """The snapshots that these entries name: nearly always one, which two bounds tell."""
+    """Return the snapshots in these entries: nearly always one, which minimum and maximum show."""
     ids = scan.longs["snapshot_id"][rows & scan.is_set("snapshot_id")]
     return {int(ids.min()), int(ids.max())} if len(ids) else set()
 
@@ -190,7 +189,8 @@ def _manifest(stores: Stores, entry: ManifestListEntry) -> Container:
 
 
 def entry_names(schema: Any, path: str) -> Mapping[str, str]:
-    """Our name of each field of a manifest entry -> its name in the file. Raises UnreadableMetadata."""
+    """Return this module's name of each field of a manifest entry -> its name in the file. Raises
+    UnreadableMetadata."""
     return field_names(schema, _ENTRY, frozenset({"status", "data_file"}), path)
 
 
@@ -215,7 +215,7 @@ def _scan_entries(container: Container, path: str, wanted: tuple[str, ...]) -> S
 
 
 def decode_by_scan(container: Container, path: str) -> pa.RecordBatch | None:
-    """As `decode_entries`; None where the scan cannot follow the file's schema."""
+    """`decode_entries` by scan; None if the scan cannot follow the file's schema."""
     scan = _scan_entries(container, path, _COLUMNS)
     if scan is None:
         return None
@@ -235,7 +235,7 @@ def _scanned(scan: Scan, name: str, path: str) -> Any:
 
 
 def decode_with_fastavro(container: Container, path: str) -> pa.RecordBatch:
-    """The same, slowly, for any schema."""
+    """The same for any schema, but slower."""
     names = entry_names(container.schema, path)
     inner = file_names(container.schema, names, path)
     columns: dict[str, Any] = {name: [] for name in (*_OF_ENTRY, *_COLUMNS)}
@@ -268,7 +268,7 @@ def _batch(columns: Mapping[str, Any], rows: int, path: str) -> pa.RecordBatch:
     try:
         arrays = [_column(columns[name], kind, rows) for name, kind in types.items()]
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise unreadable(f"A manifest entry holds a value of the wrong kind ({error})", path) from error
+        raise unreadable(f"A manifest entry has a value of the wrong type ({error})", path) from error
     # Format version 1 has no content field: all its files are data files.
     arrays[1] = pc.fill_null(arrays[1], pa.scalar(0, pa.int8()))
     arrays[3] = pc.utf8_lower(arrays[3])
@@ -279,7 +279,7 @@ def _column(values: Any, kind: Any, rows: int) -> Any:
     if values is None:
         return pa.nulls(rows, kind)
     if isinstance(values, list) and pa.types.is_integer(kind) and any(type(v) not in (int, type(None)) for v in values):
-        # Arrow would make 1 of 1.5.
+        # Arrow would convert 1.5 to 1.
         raise pa.ArrowInvalid("not a whole number")
     return pa.array(values, kind) if isinstance(values, list) else values.cast(kind)
 
@@ -299,7 +299,7 @@ def _check_content(container: Container, entry: ManifestListEntry) -> None:
     named = container.header.get("content")
     if named is not None and named != ("data", "deletes")[entry.content]:
         raise unreadable(
-            f"The manifest says that it holds {named}, and its manifest list records content {entry.content}",
+            f"The manifest's header says {named}, but its manifest list records content {entry.content}",
             entry.manifest_path,
         )
 
@@ -316,7 +316,7 @@ def _check_counts(counts: Sequence[int], entry: ManifestListEntry) -> None:
 
 def _check_added_by(named: Iterable[int | None], entry: ManifestListEntry) -> None:
     """The snapshot that adds a manifest is the one that adds its added files (spec, "Snapshot ID inheritance": an entry
-    without one takes the manifest's). Another table's manifest, of the same length and counts, differs here."""
+    without one inherits the manifest's). Another table's manifest with the same length and counts differs here."""
     by = entry.added_snapshot_id
     others = [] if by is None else [each for each in named if each is not None and each != by]
     if others:

@@ -1,7 +1,7 @@
-"""The metadata file (`*.metadata.json`), parsed to the letter of the spec and tolerant of fields it does not know.
+"""The metadata file (`*.metadata.json`), parsed strictly by the spec and tolerant of unknown fields.
 
-What is required is what Iceberg's own TableMetadataParser, SnapshotParser and SnapshotRefParser require, and what keeps
-a cut or half-written file from passing for a shorter history. Format versions 1 to 3.
+Required are the fields that Iceberg's own TableMetadataParser, SnapshotParser and SnapshotRefParser require, and those
+that prevent a truncated or incomplete file from being read as a shorter history. Format versions 1 to 3.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def read_table_metadata(stores: Stores, metadata_location: str) -> TableMetadata:
     """Read and parse the metadata file at `metadata_location`.
 
-    Raises UnreadableMetadata when it is missing, cannot be fetched or is not whole.
+    Raises UnreadableMetadata if it is missing, cannot be fetched or is incomplete.
     """
     return parse_table_metadata(read_file(stores, metadata_location), metadata_location, stores.limits)
 
 
 def is_gzip_location(metadata_location: str) -> bool:
-    """Whether Iceberg reads a metadata file of this name through gzip; both of its namings."""
+    """Return True if Iceberg reads a metadata file with this name through gzip; covers both naming schemes."""
     return metadata_location.endswith((".gz.metadata.json", ".metadata.json.gz"))
 
 
 def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
-    """Raises EncryptedTable when any part of the table's metadata says that files are encrypted."""
+    """Raise EncryptedTable if any part of the table's metadata says that files are encrypted."""
     if metadata.encrypted:
         raise encrypted("The table", metadata.metadata_location, table)
 
@@ -57,11 +57,11 @@ def refuse_encrypted(metadata: TableMetadata, table: str | None = None) -> None:
 def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> TableMetadata:
     """Parse a metadata file's bytes, plain or gzip.
 
-    Unknown fields are ignored. A ref to a snapshot that is not there is kept, and named by `invalid_refs`.
+    Unknown fields are ignored. A ref to a missing snapshot is kept, and is in `invalid_refs`.
 
-    Raises UnreadableMetadata, saying which field, when the bytes are cut, a required field is missing or of the wrong
-    type, ids are doubled, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3;
-    TooLarge, another, where it comes to more than `limits` allow.
+    Raises UnreadableMetadata with the field if the bytes are truncated, a required field is missing or of the wrong
+    type, ids are duplicated, the current snapshot is not among the snapshots, or the format version is not 1, 2 or 3;
+    its subclass TooLarge if the content exceeds `limits`.
     """
     try:
         with within_memory(metadata_location):
@@ -73,16 +73,16 @@ def parse_table_metadata(data: bytes, metadata_location: str, limits: ReadLimits
 
 
 def metadata_json(data: bytes, metadata_location: str, limits: ReadLimits = DEFAULT_LIMITS) -> dict[str, Any]:
-    """A metadata file's bytes, plain or gzip, as the JSON object that they hold, fields that no parser knows included.
+    """Return a metadata file's bytes, plain or gzip, as a JSON object, including unknown fields.
 
-    Raises UnreadableMetadata; TooLarge, another, where it comes to more than `limits` allow.
+    Raises UnreadableMetadata; its subclass TooLarge if the content exceeds `limits`.
     """
     with within_memory(metadata_location):
         return _object(_plain(data, metadata_location, limits), metadata_location)
 
 
 def _plain(data: bytes, metadata_location: str, limits: ReadLimits) -> bytes:
-    """The bytes without gzip, which a file that is named so must be."""
+    """Return the bytes without gzip. A file with a gzip name must be gzip."""
     if data[:2] == _GZIP_MAGIC:
         try:
             return limits.allowance(metadata_location, len(data)).undo("gzip", data)
@@ -99,12 +99,12 @@ def _object(plain: bytes, metadata_location: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise unreadable(f"The metadata file is cut or is not JSON ({error})", metadata_location) from error
     if not isinstance(node, dict):
-        raise unreadable("The metadata file does not hold a JSON object", metadata_location)
+        raise unreadable("The metadata file is not a JSON object", metadata_location)
     return node
 
 
 class _Malformed(Exception):  # noqa: N818  (becomes UnreadableMetadata)
-    """Within this module: which field is wrong. Becomes UnreadableMetadata with the path."""
+    """Internal: which field is wrong. Becomes UnreadableMetadata with the path."""
 
 
 _LONG_LIMIT = 2**63
@@ -112,10 +112,10 @@ _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def _split(data: bytes) -> dict[str, Any] | None:
-    """The metadata with its two long lists, snapshots and log, as values already; the rest as parsed JSON.
+    """Return the metadata with its two long lists, snapshots and log, already as values; the rest as parsed JSON.
 
-    Snapshot by snapshot, so that 100,000 of them never stand there as dictionaries. None for anything unusual: the
-    parser that knows every reason then reads the whole file again, and says what is wrong with it.
+    It parses snapshot by snapshot, so that 100,000 of them are never dictionaries at the same time. None for anything
+    unusual: then the complete parser reads the whole file again, and reports what is wrong.
     """
     found = long_lists(data)
     if found is None:
@@ -136,9 +136,9 @@ class _Parser:
             raise _Malformed(f"Format version {version} is not among the supported, 1 to {NEWEST_FORMAT_VERSION}")
         table_uuid = _optional_text(node, "table-uuid")
         if table_uuid is None:
-            raise _Malformed("The metadata file has no table-uuid, which plans, holds and journal are keyed by")
+            raise _Malformed("The metadata file has no table-uuid, which is the key of plans, holds and the journal")
         if _UUID.fullmatch(table_uuid) is None:
-            # Folders are named by it: nothing else may stand there.
+            # Folders are named after it, so no other characters are allowed.
             raise _Malformed(f"table-uuid is not a UUID: {table_uuid!r:.80}")
         _integer(node, "last-column-id")
         last_sequence_number = _integer(node, "last-sequence-number") if version > 1 else 0
@@ -190,7 +190,7 @@ T = TypeVar("T")
 
 
 def _values(node: dict[str, Any], key: str, parse: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """The list under `key`; as it is when it was parsed before."""
+    """Return the list under `key`; unchanged if it is already parsed."""
     found = node.get(key)
     return found if isinstance(found, tuple) else tuple(map(parse, _objects(node, key)))
 
@@ -214,7 +214,7 @@ def _snapshot(node: dict[str, Any]) -> Snapshot:
             manifests = tuple(inline)
         elif not isinstance(manifest_list, str) or not manifest_list:
             raise _Malformed("manifest-list is not a path")
-        # Null or absent are one for these, as Iceberg writes neither.
+        # Null and absent are equal for these, because Iceberg writes neither.
         return Snapshot(
             snapshot_id,
             _optional_integer(node, "parent-snapshot-id"),
@@ -237,10 +237,10 @@ def _summary(node: Any) -> SnapshotSummary:
         raise _Malformed("summary is not a JSON object")
     for value in node.values():
         if type(value) is not str:
-            raise _Malformed("summary holds a value that is not text")
+            raise _Malformed("summary has a value that is not text")
     if not node:
         return NO_SUMMARY
-    # Iceberg takes a summary without its operation for an overwrite, so that it can be read at all.
+    # Iceberg treats a summary without an operation as an overwrite, so that it stays readable.
     operation = node.pop("operation", "overwrite")
     return SnapshotSummary(operation, node)
 
@@ -267,7 +267,7 @@ def _refs(node: dict[str, Any], current: int | None) -> Mapping[str, Ref]:
                 raise _Malformed(f"Ref {name}: {error}") from None
     main = refs.get(MAIN_BRANCH)
     if main is None:
-        # The spec: main always points to the current snapshot, also where refs are left out.
+        # The spec: main always points to the current snapshot, even if refs are omitted.
         if current is not None:
             refs[MAIN_BRANCH] = Ref(MAIN_BRANCH, current, "branch")
     elif not main.is_branch or main.snapshot_id != current:
@@ -329,7 +329,7 @@ def _statistics(node: dict[str, Any], key: str, kind: Kind) -> list[StatisticsFi
 
 def _integer(node: Mapping[str, Any], key: str) -> int:
     value = node.get(key)
-    # bool is an int to Python and not to JSON; an integer beyond 64 bits is not Iceberg's.
+    # A bool is an int in Python but not in JSON; Iceberg has no integers beyond 64 bits.
     if type(value) is not int or not -_LONG_LIMIT <= value < _LONG_LIMIT:
         raise _Malformed(f"{key} is missing" if key not in node else f"{key} is not a 64-bit integer: {value!r:.80}")
     return value

@@ -1,7 +1,7 @@
-"""The types that carry what an Iceberg table's metadata says; plain values, picklable, never changed once built.
+"""The types of an Iceberg table's metadata: plain, picklable values that are never changed once built.
 
 Field names follow the Iceberg spec. Times are milliseconds since the epoch, sizes are bytes. A field that an old format
-version lacks is None, never a made-up value.
+version lacks is None, never an invented value.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 MAIN_BRANCH = "main"
 
 FOREVER_MS = 2**63 - 1
-"""A `max-ref-age-ms` that never ends: the largest that Iceberg's metadata can hold."""
+"""A `max-ref-age-ms` that never ends: the largest that Iceberg's metadata can store."""
 
 UNKNOWN_LENGTH = -1
 """The length of a manifest that no manifest list records."""
 
 UNKNOWN_SNAPSHOT = -(2**63)
-"""Stands, in columns of ids, for the snapshot that no manifest list names."""
+"""In columns of ids, represents a snapshot that the manifest list does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
-    """A snapshot's summary: `operation`, and everything else as the writer spelt it. Operation is None in old v1."""
+    """A snapshot's summary: `operation`, and everything else in the writer's spelling. Operation is None in old v1."""
 
     operation: str | None
     properties: Mapping[str, str]
@@ -45,7 +45,7 @@ class SnapshotSummary:
         return self.properties.get(key, default)
 
     def count(self, key: str) -> int | None:
-        """The whole number under `key`; None when there is none, or what stands there is not one."""
+        """Return the integer under `key`; None if there is no valid one."""
         value = self.properties.get(key)
         if value is None:
             return None
@@ -76,7 +76,7 @@ NO_SUMMARY = SnapshotSummary(None, {})
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot of a metadata file. `manifests` are v1's inline manifest paths, where there is no list file."""
+    """One snapshot of a metadata file. `manifests` are v1's inline manifest paths, if it has no list file."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -131,10 +131,10 @@ class StatisticsFile:
 
 @dataclass(frozen=True)
 class TableMetadata:
-    """One metadata file, read whole.
+    """One metadata file, read completely.
 
-    `schemas` and `partition_specs` map ids to their JSON text. `refs` always has `main` when there is a current
-    snapshot, also where an old writer left refs out. `invalid_refs` names refs whose snapshot is not among `snapshots`.
+    `schemas` and `partition_specs` map ids to their JSON text. `refs` always has `main` if there is a current snapshot,
+    even if an old writer omitted refs. `invalid_refs` are refs whose snapshot is not among `snapshots`.
     """
 
     metadata_location: str
@@ -162,7 +162,7 @@ class TableMetadata:
         return {snapshot.snapshot_id: snapshot for snapshot in self.snapshots}
 
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot of that id; None when the metadata does not have it."""
+        """Return the snapshot with that id; None if the metadata does not have it."""
         return self._by_id.get(snapshot_id)
 
     @property
@@ -171,7 +171,7 @@ class TableMetadata:
 
     @cached_property
     def partition_fields(self) -> frozenset[str]:
-        """The names of the fields of every partition spec that the metadata has."""
+        """The names of the fields of all partition specs in the metadata."""
         specs = (json.loads(text) for text in self.partition_specs.values())
         return frozenset(field["name"] for spec in specs for field in spec.get("fields", ()))
 
@@ -181,7 +181,7 @@ class TableMetadata:
 
     @property
     def gc_enabled(self) -> bool:
-        """False only where `gc.enabled` says something else than true, in any case, as Iceberg reads it."""
+        """False only if `gc.enabled` has another value than true, in any case, as Iceberg reads it."""
         return self.properties.get("gc.enabled", "true").lower() == "true"
 
     @property
@@ -205,9 +205,9 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True)
 class ManifestListEntry:
-    """One manifest, as a manifest list records it. Counts are None where an old v1 writer left them out.
+    """One manifest, as recorded in a manifest list. Counts are None if an old v1 writer omitted them.
 
-    `content` is 0 (data) or 1 (deletes). For v1's inline manifests `manifest_length` is UNKNOWN_LENGTH.
+    `content` is 0 (data) or 1 (deletes). For v1's inline manifests, `manifest_length` is UNKNOWN_LENGTH.
     """
 
     manifest_path: str
@@ -228,7 +228,7 @@ class ManifestListEntry:
 
     @property
     def live_files_count(self) -> int | None:
-        """Added and existing entries together; None when one of the two is not recorded."""
+        """The sum of added and existing entries; None if one of the two is not recorded."""
         if self.added_files_count is None or self.existing_files_count is None:
             return None
         return self.added_files_count + self.existing_files_count
@@ -236,7 +236,7 @@ class ManifestListEntry:
 
 @dataclass(frozen=True, slots=True)
 class ManifestList:
-    """A manifest list, read whole and checked. `path` is None, and the size 0, for v1's inline manifests."""
+    """A manifest list, read completely and checked. `path` is None, and the size 0, for v1's inline manifests."""
 
     path: str | None
     size_in_bytes: int
@@ -265,7 +265,7 @@ class SnapshotHistory:
 
     @classmethod
     def of(cls, table: str, metadata: TableMetadata, read_at: datetime) -> SnapshotHistory:
-        """`metadata`'s history, under the name `table`, read at `read_at`."""
+        """Return `metadata`'s history, under the name `table`, read at `read_at`."""
         return cls(
             table=table,
             metadata_location=metadata.metadata_location,
@@ -279,14 +279,14 @@ class SnapshotHistory:
         )
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per snapshot, in the metadata's order.
+        """Return one row per snapshot, in the metadata's order.
 
         Columns: snapshot_id int64; parent_snapshot_id Int64 (nullable); sequence_number int64; committed_at
-        datetime64[ms, UTC]; current_since datetime64[ms, UTC], the last time that the snapshot log made it current (NaT
-        when it never was, or the log is cut there); is_current bool; refs object, its branches and tags by name, comma
-        separated; operation object (None in old v1); added_data_files, deleted_data_files, total_data_files,
-        total_delete_files, total_records, total_files_size Int64 (nullable), from the summary; manifest_list object
-        (None for v1's inline manifests); schema_id Int64 (nullable).
+        datetime64[ms, UTC]; current_since datetime64[ms, UTC], the last time when the snapshot log made it current (NaT
+        if it never was, or the log does not reach that far); is_current bool; refs object, its branches and tags by
+        name, comma-separated; operation object (None in old v1); added_data_files, deleted_data_files,
+        total_data_files, total_delete_files, total_records, total_files_size Int64 (nullable), from the summary;
+        manifest_list object (None for v1's inline manifests); schema_id Int64 (nullable).
         """
         import pandas as pd
 
@@ -300,7 +300,7 @@ class SnapshotHistory:
             return pd.Series([snapshot.summary.count(key) for snapshot in snapshots], dtype="Int64")
 
         def times(values: list[int | None]) -> pd.Series[pd.Timestamp]:
-            # Through nullable integers: an epoch in ms above 2**53 would not survive float64.
+            # Through nullable integers: float64 cannot represent an epoch in ms above 2**53.
             milliseconds = pd.Series(values, dtype="Int64").to_numpy(dtype="int64", na_value=-(2**63))
             return pd.Series(milliseconds.view("datetime64[ms]")).dt.tz_localize("UTC")
 

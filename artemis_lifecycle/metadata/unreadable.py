@@ -1,4 +1,4 @@
-"""Errors for metadata that cannot be read, and the one read that raises them."""
+"""Errors for metadata that cannot be read, and the read function that raises them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def read_file(stores: Stores, path: str) -> bytes:
-    """Read a metadata file. Raises UnreadableMetadata when the store cannot; TooLarge beyond the read limits."""
+    """Read a metadata file. Raises UnreadableMetadata if the store cannot read it; TooLarge beyond the read limits."""
     try:
         return stores.read(path)
     except TooLarge:
@@ -35,5 +35,5 @@ def encrypted(what: str, path: str | None, table: str | None = None) -> Encrypte
         table=table,
         path=path,
         untouched="the table and all its files",
-        hint="leave this table out of lifecycle.yaml",
+        hint="exclude this table from lifecycle.yaml",
     )

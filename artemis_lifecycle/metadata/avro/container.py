@@ -1,7 +1,8 @@
-"""Avro object container files: taken apart and checked without decoding a record, and written.
+"""Avro object container files: parsed and checked without decoding a record, and written.
 
-Every block is walked, its codec undone, its sync marker compared: a file that ends anywhere but after a sync marker is
-broken, whatever a lenient reader makes of it. Codecs: those that Iceberg writes (null, deflate, snappy, zstandard).
+Every block is walked and decompressed, and its sync marker compared. A file that ends anywhere except after a sync
+marker is broken, even if a lenient reader accepts it. Codecs: those that Iceberg writes (null, deflate, snappy,
+zstandard).
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ _MAGIC = b"Obj\x01"
 
 @dataclass(frozen=True)
 class Container:
-    """An Avro file without its codec: `records` values of the schema (JSON), back to back in `payload`.
+    """A decompressed Avro file: `records` values of the schema (JSON), consecutive in `payload`.
 
-    `head` is the file up to its sync marker, `header` the file's own metadata (texts), without the two keys of Avro
-    itself.
+    `head` is the file up to its sync marker; `header` is the file's own metadata (texts), without Avro's own two keys.
     """
 
     head: bytes
@@ -40,16 +40,16 @@ class Container:
 
     @property
     def schema(self) -> Any:
-        """The schema as parsed JSON. All files that spell it alike share it: do not change it."""
+        """The schema as parsed JSON. All files with the same spelling share it: do not change it."""
         return _parsed(self.schema_text)
 
     def with_header(self, key: str, value: str) -> Container:
-        """The same file with another value under `key` of its header; all other bytes of the head stay."""
+        """Return the same file with another value for `key` in its header; all other bytes of the head stay."""
         pairs, _ = _read_pairs(self.head)
         return replace(self, head=_head({**pairs, key.encode(): value.encode()}))
 
     def rewritten(self, blocks: Iterable[tuple[int, bytes]]) -> bytes:
-        """A file with this head, codec and sync marker, and `blocks`: the number of records and their bytes."""
+        """Return a file with this head, codec and sync marker, and `blocks`: the number of records and their bytes."""
         out = [self.head, self.sync]
         for count, block in blocks:
             packed = _compress(self.codec, block)
@@ -58,17 +58,17 @@ class Container:
 
 
 def open_container(data: bytes, path: str, limits: ReadLimits = DEFAULT_LIMITS) -> Container:
-    """Take `data`, the whole file at `path`, apart.
+    """Parse `data`, the whole file at `path`.
 
-    Raises UnreadableMetadata when it is not an Avro file, ends inside a block, has a broken sync marker, an unknown
-    codec, or a block that its codec cannot undo; TooLarge, another, where it comes to more than `limits` allow.
+    Raises UnreadableMetadata if it is not an Avro file, ends inside a block, has a broken sync marker, an unknown
+    codec, or a block that cannot be decompressed; its subclass TooLarge if the content exceeds `limits`.
     """
     with _naming(path):
         return _open(data, limits.allowance(path, len(data)))
 
 
 def schema_of(data: bytes, path: str) -> Any:
-    """The schema (parsed JSON) of the Avro file at `path` that begins with `data`. Raises UnreadableMetadata."""
+    """Return the schema (parsed JSON) of the Avro file at `path` that begins with `data`. Raises UnreadableMetadata."""
     with _naming(path):
         if data[:4] != _MAGIC:
             raise _Broken("it does not begin as an Avro file")
@@ -84,7 +84,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 class _Broken(Exception):  # noqa: N818  (becomes UnreadableMetadata)
-    """Within this module: what is wrong with the file."""
+    """Internal: what is wrong with the file."""
 
 
 def _open(data: bytes, allowance: Allowance) -> Container:
@@ -108,8 +108,8 @@ def _open(data: bytes, allowance: Allowance) -> Container:
             raise _Broken(f"a block ending at byte {end} is not followed by the file's sync marker")
         block = _decompress(head.codec, data[position:end], allowance)
         if count > len(block):
-            # No record of metadata is empty; readers make room for as many as are said to be there.
-            raise _Broken(f"a block of {len(block)} bytes claims to hold {count} records")
+            # No metadata record is empty; readers allocate space for the claimed number of records.
+            raise _Broken(f"a block of {len(block)} bytes claims to have {count} records")
         blocks.append(block)
         records += count
         position = end + 16
@@ -126,7 +126,7 @@ _SCHEMA_LEVELS = 200
 
 
 def _require_shallow(schema: Any) -> None:
-    """Readers recurse as deep as a schema nests; no writer's schema nests deeper than this."""
+    """Raise for a deeply nested schema: readers recurse to its depth, and no writer's schema nests deeper than this."""
     level = [schema]
     for _ in range(_SCHEMA_LEVELS):
         level = [
@@ -141,7 +141,7 @@ def _require_shallow(schema: Any) -> None:
 
 @dataclass(frozen=True)
 class _Head:
-    """The first bytes of a file, up to its sync marker, and what they say."""
+    """The first bytes of a file, up to its sync marker, and their content."""
 
     raw: bytes
     schema_text: str
@@ -150,7 +150,7 @@ class _Head:
 
     @classmethod
     def of(cls, data: bytes) -> _Head:
-        # A table's files begin alike to the last byte, and there are tens of thousands: a head is read once.
+        # A table's files begin with the same bytes, and there are tens of thousands: each head is parsed once.
         global _heads
         for known in _heads:
             if data.startswith(known.raw):
@@ -168,13 +168,13 @@ class _Head:
             schema_text = pairs.pop(b"avro.schema", b"").decode("utf-8")
             _require_shallow(_parsed(schema_text))
         except (ValueError, RecursionError) as error:
-            raise _Broken(f"its header holds no schema ({error})") from error
+            raise _Broken(f"its header has no schema ({error})") from error
         texts = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}
         return cls(data[:size], schema_text, codec, texts)
 
 
 def _read_pairs(data: bytes) -> tuple[dict[bytes, bytes], int]:
-    """The header's keys and values in their order, and where they end."""
+    """Return the header's keys and values in order, and where they end."""
     position = len(_MAGIC)
     pairs: dict[bytes, bytes] = {}
     while True:
@@ -202,16 +202,16 @@ def _decompress(codec: str, block: bytes, allowance: Allowance) -> bytes:
     if codec == "null":
         return block
     if codec not in ("deflate", "snappy", "zstandard"):
-        raise _Broken(f"codec {codec!r} is none that Iceberg writes")
+        raise _Broken(f"codec {codec!r} is not one that Iceberg writes")
     try:
         if codec != "snappy":
             return allowance.undo("zstd" if codec == "zstandard" else codec, block)
-        # The block ends in the CRC of what it holds, as only Avro's snappy does.
+        # The block ends in the CRC of its content, which is specific to Avro's snappy.
         raw = allowance.undo(codec, block[:-4])
     except ValueError as error:
-        raise _Broken(f"a {codec} block cannot be undone ({error})") from error
+        raise _Broken(f"a {codec} block cannot be decompressed ({error})") from error
     if zlib.crc32(raw) != int.from_bytes(block[-4:], "big"):
-        raise _Broken("a snappy block does not have its checksum")
+        raise _Broken("a snappy block differs from its checksum")
     return raw
 
 
@@ -254,7 +254,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes, int]:
 
 
 def _long(value: int) -> bytes:
-    """As Avro writes a long: zigzag, seven bits a byte."""
+    """Encode a long as Avro does: zigzag, seven bits per byte."""
     unsigned = (value << 1) ^ (value >> 63)
     out = bytearray()
     while unsigned > 0x7F:

@@ -1,4 +1,4 @@
-"""Whole Avro records, through fastavro: their stored values, in and out."""
+"""Whole Avro records through fastavro: their stored values, in and out."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _BROKEN = (ValueError, EOFError, LookupError, TypeError, AttributeError, Overflo
 
 
 def read_records(container: Container, path: str) -> Iterator[dict[str, Any]]:
-    """The records as stored: no logical type is applied, so that no odd value can fail to convert.
+    """Yield the records as stored: no logical type is applied, so that no unusual value can fail to convert.
 
-    Raises UnreadableMetadata when the payload does not hold the records to its last byte.
+    Raises UnreadableMetadata if the payload is not exactly these records.
     """
     schema = structure(container.schema, path)
     require_bounded(schema, container.payload, container.records, path)
@@ -33,14 +33,14 @@ def read_records(container: Container, path: str) -> Iterator[dict[str, Any]]:
         for _ in range(container.records):
             record = fastavro.schemaless_reader(stream, parsed, None)
             if not isinstance(record, dict):
-                raise unreadable("The Avro file holds values that are not records", path)
+                raise unreadable("The Avro file has values that are not records", path)
             yield record
         if stream.tell() != len(container.payload):
-            raise unreadable("The Avro file's blocks hold more than their records", path)
+            raise unreadable("The Avro file's blocks have more than their records", path)
 
 
 def with_records(container: Container, records: Iterable[dict[str, Any]], path: str) -> bytes:
-    """The file of `container` with these records instead of its own; header, codec and sync marker stay."""
+    """Return the file of `container` with these records instead of its own; header, codec and sync marker stay."""
 
     def blocks() -> Iterator[tuple[int, bytes]]:
         block, count = io.BytesIO(), 0
@@ -60,7 +60,7 @@ def with_records(container: Container, records: Iterable[dict[str, Any]], path: 
 
 @contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Raise UnreadableMetadata where a schema or a record is not what a writer makes; TooLarge beyond memory."""
+    """Raise UnreadableMetadata for a schema or a record that no writer produces; TooLarge if memory is insufficient."""
     with within_memory(path):
         try:
             yield

@@ -1,11 +1,11 @@
-"""Scanning Avro records for a few fields, without building the others. Source: the Avro specification.
+"""Scans Avro records for a few fields, without building the others. Source: the Avro specification.
 
-A schema becomes a small program of skips and takes, which a compiled loop runs once per record: a manifest's bounds,
-counts and partition values are stepped over where they lie, and a path is an offset and a length until it is read
-it as a string. Ten times as fast as a reader that builds records.
+A schema becomes a small program of skips and takes, which a compiled loop runs once per record. It steps over a
+manifest's bounds, counts and partition values in place. A path is an offset and a length until it is read as a string.
+This is ten times as fast as a reader that builds records.
 
-What the program cannot follow (recursive types, unions inside what is taken) is `None`: the caller reads it the slow
-way.
+If the program cannot follow a schema (recursive types, unions inside taken fields), the result is `None`, and the
+caller reads the file the slow way.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _UNSET = -(2**63)
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan took from `rows` records.
+    """The result of a scan of `rows` records.
 
-    `longs[field]` are numbers, with the field's name in `unset` masks where a record has null. Of a text or bytes field
-    `starts` and `sizes` say where it stands in `data`; size -1 is null.
+    `longs[field]` are numbers; `unset` masks have the field's name if a record has null. For a text or bytes field,
+    `starts` and `sizes` say where it is in `data`; size -1 means null.
     """
 
     rows: int
@@ -47,7 +47,8 @@ class Scan:
     sizes: Mapping[str, NDArray[np.int64]]
 
     def texts(self, field: str, rows: NDArray[np.int64] | None = None) -> pa.Array:
-        """The field as a large_string array, of all records or of the given rows. Raises pa.ArrowInvalid: no UTF-8."""
+        """Return the field as a large_string array, for all records or for the given rows. Raises pa.ArrowInvalid if it
+        is not UTF-8."""
         from artemis_lifecycle.metadata.avro.scan_kernels import gather
 
         chosen = np.arange(self.rows, dtype=np.int64) if rows is None else rows
@@ -63,42 +64,42 @@ class Scan:
         return array
 
     def has(self, field: str) -> bool:
-        """Whether the schema has the field at all."""
+        """Return True if the schema has the field."""
         return field in self.sizes or field in self.longs
 
     def is_set(self, field: str) -> NDArray[np.bool_]:
-        """Whether each record has a value in the field."""
+        """Return whether each record has a value in the field."""
         found: NDArray[np.bool_] = self.sizes[field] >= 0 if field in self.sizes else self.longs[field] != _UNSET
         return found
 
 
 @dataclass(frozen=True)
 class Program:
-    """What `walk_records` runs, and the columns that it fills."""
+    """The program that `walk_records` runs, and the columns that it fills."""
 
     steps: NDArray[np.int64]
     targets: NDArray[np.int64]
     longs: tuple[str, ...]
     texts: tuple[str, ...]
     widthless: int
-    """Values of no bytes in a record."""
+    """Number of zero-byte values in a record."""
 
 
 Ways = Callable[[Any, tuple[str, ...], str], Mapping[str, tuple[str, ...]]]
-"""From a file's schema, the fields wanted and the file's path: each field that the schema has -> its way through nested
-records."""
+"""From a file's schema, the wanted fields and the file's path, returns each field in the schema -> its way through
+nested records."""
 
 
 def scan_container(
     container: Container, ways: Ways, wanted: tuple[str, ...], texts: frozenset[str], path: str
 ) -> Scan | None:
-    """Take the `wanted` fields out of the records; None where no program can follow the schema, or where a field among
-    `texts` is a number in it, or another one a text."""
+    """Read the `wanted` fields of the records; None if no program can follow the schema, or if a field of `texts` is a
+    number in it, or another field is a text."""
     try:
         # A table's files have one schema, and there are tens of thousands of them.
         program = _cached(container.schema_text, ways, wanted, texts)
     except UnreadableMetadata:
-        # Compile again, for an error that names this file.
+        # Compile again, for an error with this file's path.
         program = _program(container.schema, ways, wanted, texts, path)
     return None if program is None else scan_records(program, container.payload, container.records, path)
 
@@ -120,13 +121,13 @@ def _program(schema: Any, ways: Ways, wanted: tuple[str, ...], texts: frozenset[
 def scan_records(program: Program, payload: bytes, records: int, path: str) -> Scan:
     """Run a program over the records of an Avro payload.
 
-    Raises UnreadableMetadata when the payload does not hold those records to its last byte.
+    Raises UnreadableMetadata if the payload is not exactly these records.
     """
     from artemis_lifecycle.metadata.avro.scan_kernels import OK, walk_records
 
     data = np.frombuffer(payload, np.uint8)
     if records * (len(program.longs) + len(program.texts)) > len(payload):
-        # Each value that is taken has a byte at least.
+        # Each taken value has at least one byte.
         raise _ends_elsewhere(0, records, path)
     longs = np.full((max(len(program.longs), 1), records), _UNSET, np.int64)
     starts = np.zeros((max(len(program.texts), 1), records), np.int64)
@@ -149,9 +150,10 @@ def _ends_elsewhere(at: int, records: int, path: str) -> UnreadableMetadata:
 
 
 def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> None:
-    """Walk records that a reader in C is to read: it would nest as deep, and make as many empty items, as they say.
+    """Walk records before a reader in C reads them: it would nest as deep, and build as many empty items, as they
+    claim.
 
-    Raises UnreadableMetadata when the payload does not hold those records to its last byte, or nests without end.
+    Raises UnreadableMetadata if the payload is not exactly these records, or nests without end.
     """
     program = compile_scan(schema, {})
     if program is not None and program.widthless <= _MOST_WIDTHLESS:
@@ -169,7 +171,7 @@ def require_bounded(schema: Any, payload: bytes, records: int, path: str) -> Non
 
 
 class _Walker:
-    """Steps over values of any schema, recursive ones too, in Python, whose stack has an end that it tells."""
+    """Skips values of any schema, including recursive ones, in Python, whose recursion limit is detectable."""
 
     def __init__(self, payload: bytes) -> None:
         if len(payload) > _MOST_WALKED:
@@ -221,7 +223,7 @@ class _Walker:
                 self.skip(schema["items" if kind == "array" else "values"])
 
     def _define(self, schema: Any) -> None:
-        # A branch that is not taken may define what a later value refers to.
+        # A branch that is not taken may define a type to which a later value refers.
         if isinstance(schema, dict):
             name = schema.get("name")
             if name is not None:
@@ -255,13 +257,14 @@ class _Walker:
 
 
 _MOST_STEPS = 100_000
-"""Of a program: a schema whose types name each other may unfold to more than any memory holds."""
+"""Maximum steps of a program: a schema whose types refer to each other may expand beyond any memory."""
 
 _MOST_WIDTHLESS = 64
-"""Values of no bytes (nulls, empty records) in one record that a reader builds: nothing in the file bounds them."""
+"""Maximum zero-byte values (nulls, empty records) in one record that a reader builds: nothing in the file limits
+them."""
 
 _MOST_WALKED = 16 << 20
-"""Bytes whose values are walked in Python: of recursive schemas, which no writer of Iceberg's has."""
+"""Maximum bytes whose values are walked in Python: only recursive schemas need it, which no Iceberg writer uses."""
 
 
 class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
@@ -269,10 +272,10 @@ class _CannotFollow(Exception):  # noqa: N818  (control flow inside this module)
 
 
 def compile_scan(schema: Any, fields: Mapping[str, tuple[str, ...]]) -> Program | None:
-    """The program that takes `fields` (our name -> the field's way through nested records) out of records of `schema`.
+    """Return the program that reads `fields` (name -> the field's way through nested records) from records of `schema`.
 
-    `schema` is parsed JSON without annotations. A field that it lacks is in no column. None where no program can follow
-    the schema.
+    `schema` is parsed JSON without annotations. Fields that it lacks have no column. None if no program can follow the
+    schema.
     """
     compiler = _Compiler({way: name for name, way in fields.items()})
     try:
@@ -309,7 +312,7 @@ class _Compiler:
         return len(self.steps) - 1
 
     def add(self, schema: Any, way: tuple[str, ...] | None) -> None:
-        """`way` leads to this value through records alone; None inside arrays and maps, where nothing is taken."""
+        """`way` leads to this value through records only; None inside arrays and maps, where nothing is taken."""
         self.added += 1
         if self.added > _MOST_STEPS:
             raise _CannotFollow
@@ -360,7 +363,7 @@ class _Compiler:
     @staticmethod
     def _column(mine: list[str], other: Sequence[str], name: str) -> int:
         if name in other:
-            # A union of a number and a text: no column can hold it.
+            # A union of a number and a text: no column can store it.
             raise _CannotFollow
         if name not in mine:
             mine.append(name)
@@ -385,14 +388,14 @@ class _Compiler:
         for number, option in enumerate(options):
             self.targets[first + number] = len(self.steps)
             self.add(option, way)
-            # The branch's number is a byte.
+            # The branch's number takes one byte.
             self.widthless -= option == "null"
             ends.append(self._step(steps.JUMP))
         for end in ends:
             self.steps[end][1] = len(self.steps)
 
     def _pair(self, items: Any) -> int | None:
-        """1 for records of a number and bytes, 0 for records of two numbers; None for anything else."""
+        """Return 1 for records of a number and bytes, 0 for records of two numbers; None for anything else."""
         if not isinstance(items, dict) or items.get("type") != "record" or len(items["fields"]) != 2:
             return None
         first, second = (field["type"] for field in items["fields"])

@@ -1,5 +1,5 @@
-"""The compiled loop that walks Avro records. Belongs here: the loop, and what its instructions mean. Does not belong:
-how a schema becomes instructions (`scan.py`). Loaded by what needs it: numba takes half a second to load.
+"""The compiled loop that walks Avro records. Belongs here: the loop, and what its instructions mean. Does not belong
+here: how a schema becomes instructions (`scan.py`). Import it inside functions: numba takes half a second to load.
 
 Source: the Avro specification, "Binary Encoding". Every read is bounded by the payload's end: a value that does not fit
 stops the walk, whatever the schema says.
@@ -32,14 +32,14 @@ _TABLE = types.Array(types.int64, 2, "C", readonly=True)
 _OUT = types.int64[:, ::1]
 
 MAX_DEPTH = 32
-"""Arrays and maps inside each other."""
+"""Maximum nesting of arrays and maps."""
 
 OK, CUT, MALFORMED = 0, 1, 2
 
 
 @njit(cache=True, nogil=True)
 def _long(data: Any, at: int, end: int) -> Any:
-    """(value, position behind it), or position -1 when the number does not end in time."""
+    """Return (value, position after it), or position -1 if the number does not end in time."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < 64:
@@ -54,10 +54,11 @@ def _long(data: Any, at: int, end: int) -> Any:
 
 @njit(types.UniTuple(types.int64, 2)(_BYTES, types.int64, _TABLE, _LONGS, _OUT, _OUT, _OUT), cache=True, nogil=True)
 def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any, starts: Any, sizes: Any) -> Any:
-    """Run `program` once per record; returns (OK, CUT or MALFORMED; the record it stopped at).
+    """Run `program` once per record. Return (OK, CUT or MALFORMED; the record at which it stopped).
 
-    `longs[column, record]` takes numbers, `starts` and `sizes` where a text or bytes stand in `data`; what a record
-    does not set (a null branch) stays as the caller left it. The records must end where the data does.
+    `longs[column, record]` receives numbers; `starts` and `sizes` say where a text or bytes are in `data`. For values
+    that a record does not set (a null branch), the caller's initial values stay. The records must end where the data
+    does.
     """
     at, end = 0, len(data)
     empty = 0
@@ -100,7 +101,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                         if at < 0:
                             return CUT, record
                     if count < 0 or count > end - at:
-                        # Each pair takes two bytes at least.
+                        # Each pair takes at least two bytes.
                         return CUT, record
                     for _pair in range(count):
                         while at < end and data[at] >= 128:
@@ -123,13 +124,13 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
                         return MALFORMED, record
                     left[depth] = 0
                     depth += 1
-                    # `one` is the step behind the NEXT that closes this; NEXT's own operand leads back here.
+                    # `one` is the step after the NEXT that closes this; NEXT's own operand leads back here.
                     behind, body = one, step
                 else:
                     left[depth - 1] -= 1
                     behind, body = step, one
                     if at == begun[depth - 1]:
-                        # An item that takes no bytes is like all its fellows.
+                        # A zero-byte item is like all others of its kind.
                         if left[depth - 1] > MAX_EMPTY + end - empty:
                             return MALFORMED, record
                         empty += left[depth - 1] + 1
@@ -176,7 +177,7 @@ def walk_records(data: Any, records: int, program: Any, targets: Any, longs: Any
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
 def gather(data: Any, starts: Any, sizes: Any, rows: Any, out: Any, offsets: Any) -> None:
-    """Copy the given rows' bytes behind each other into `out`, and where each begins into `offsets` (one more)."""
+    """Copy the given rows' bytes consecutively to `out`, and their start offsets to `offsets` (one more)."""
     at = 0
     for index in range(len(rows)):
         offsets[index] = at

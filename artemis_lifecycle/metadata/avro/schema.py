@@ -1,4 +1,4 @@
-"""Avro schemas of Iceberg's files: their structure alone, and the names of fields by their `field-id`."""
+"""Avro schemas of Iceberg's files: their structure alone, and the names of fields by `field-id`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from artemis_lifecycle.metadata.unreadable import unreadable
 
 
 def structure(schema: Any, path: str) -> Any:
-    """A file's schema with its structure alone: no logical types, ids, docs or defaults.
+    """Return only the structure of a file's schema: no logical types, ids, docs or defaults.
 
-    Under it every value is read as it is stored, and written back as it was. Raises UnreadableMetadata.
+    With it, every value is read as stored, and written back unchanged. Raises UnreadableMetadata.
     """
     try:
         return _bare(schema)
@@ -47,10 +47,10 @@ def _bare(schema: Any) -> Any:
 def field_names(
     schema: Any, by_id: Mapping[int, str], required: frozenset[str], path: str, aliases: Mapping[str, str] = {}
 ) -> Mapping[str, str]:
-    """Map our name of each known field of the record `schema` to the name that it has in the file.
+    """Map this project's name of each known field of the record `schema` to its name in the file.
 
-    A field is known by its id, and by its name where a writer left ids out; `aliases` are other names for such fields.
-    Raises UnreadableMetadata when `schema` is not a record, or lacks a required field.
+    A field is identified by its id, or by its name if a writer omitted ids; `aliases` are other names for such fields.
+    Raises UnreadableMetadata if `schema` is not a record, or lacks a required field.
     """
     record = _record_type(schema)
     if record is None:

@@ -1,12 +1,13 @@
-"""The instructions of a scan. Apart from the compiled loop, so that compiling a schema does not load numba."""
+"""The instructions of a scan, separate from the compiled loop, so that compiling a schema does not load numba."""
 
 from __future__ import annotations
 
 END, SKIP_LONG, SKIP_FIXED, SKIP_BYTES, UNION, JUMP, BLOCKS, NEXT, TAKE_LONG, TAKE_BYTES, SKIP_PAIRS = range(11)
 """Instructions, each with two operands. SKIP_FIXED: bytes. UNION: first of its branches in the table of targets, number
-of branches. JUMP: target. BLOCKS (an array or map begins): target behind it. NEXT: the first instruction of the item;
-the one behind BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column. SKIP_PAIRS (an array of two numbers, or of a
-number and bytes, as nearly all of a manifest is): 1 for bytes."""
+of branches. JUMP: target. BLOCKS (an array or map begins): target after it. NEXT: the first instruction of the item;
+the one after BLOCKS's target. TAKE_LONG, TAKE_BYTES: the column. SKIP_PAIRS (an array of two numbers, or of a number
+and bytes, as nearly all of a manifest is): 1 for bytes."""
 
 MAX_EMPTY = 1 << 16
-"""Items of no bytes in one file, beyond one for each of its bytes: nothing else bounds how many it may claim."""
+"""Maximum zero-byte items in one file, in addition to one for each of its bytes: nothing else limits how many it may
+claim."""
