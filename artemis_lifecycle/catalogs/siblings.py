@@ -52,7 +52,7 @@ class CatalogsOfDatabase:
         both = set(live).intersection(others)
         if both:
             raise LocationConflict(
-                f"Catalog {self._live.name} has a table whose name is the qualified name of a table in another catalog of the same "
+                f"Catalog {self._live.name} has a table with the qualified name of a table in another catalog of the same "
                 "database",
                 table=min(both),
                 untouched="all files",

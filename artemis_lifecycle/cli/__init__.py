@@ -1,5 +1,5 @@
-"""`artemis`: the steps of the walk for a terminal. Belongs here: arguments, output, exit codes. Does not belong:
-anything that a caller of `Lifecycle` would miss.
+"""`artemis`: the steps of the walk for a terminal. Belongs here: arguments, output, exit codes. Does not belong here:
+anything that callers of `Lifecycle` also need.
 
 Exit codes: 0 done, 2 bad input, 3 a guard refused, 4 unreadable metadata or a failing store, 5 the environment, 6 busy
 or unknown: try again; 1 anything else.
@@ -18,7 +18,7 @@ from artemis_lifecycle.errors import LifecycleError
 
 app = typer.Typer(
     name="artemis",
-    help="The life of Apache Iceberg tables: what stays, what expires, what goes to the cold tier, what is deleted.",
+    help="Manages the life of Apache Iceberg tables: what is kept, expired, moved to the cold tier and deleted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,7 +40,7 @@ def main() -> None:
             err.print(f"[red]{type(error).__name__}[/red]: {plain(str(error))}", soft_wrap=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
-        # An unexpected error quotes names and paths, too.
+        # An unexpected error also quotes names and paths.
         for line in traceback.format_exc().splitlines():
             err.print(plain(line), soft_wrap=True)
         raise SystemExit(1) from None

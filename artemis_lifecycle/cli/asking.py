@@ -1,4 +1,4 @@
-"""Questions before what destroys: where a delay is zero, nothing leaves time to notice a mistake afterwards."""
+"""Confirmation of destructive commands: if a delay is zero, there is no time to notice a mistake afterward."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def agreed(
     table: Callable[[Lifecycle], str], *, yes: bool, json: bool, dry_run: bool = False
 ) -> Callable[[Lifecycle], None]:
-    """For `opened`: ask on the terminal before files of `table` go, or its history, if a delay of its policy is zero.
+    """Return a check for `opened`: confirm on the terminal before files or history of `table` are removed, if a delay
+    of its policy is zero.
 
-    A program (`json`, no terminal) is not asked. What it does raises Refused without a terminal, Abort on no.
+    A program (`json`, no terminal) is not asked. The check raises Refused without a terminal, and Abort on no.
     """
 
     def ask(lifecycle: Lifecycle) -> None:
@@ -42,10 +43,10 @@ def agreed(
 
 
 def table_of_plan(plan: str) -> Callable[[Lifecycle], str]:
-    """The table of a stored plan. Raises NoSuchPlan."""
+    """Return the table of a stored plan. Raises NoSuchPlan."""
     return lambda lifecycle: lifecycle.operations.plans.get(plan).table
 
 
 def table_of_scan(scan: str) -> Callable[[Lifecycle], str]:
-    """The table of a stored scan. Raises NoSuchPlan."""
+    """Return the table of a stored scan. Raises NoSuchPlan."""
     return lambda lifecycle: lifecycle.operations.scans.get(scan).table

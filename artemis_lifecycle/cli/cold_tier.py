@@ -1,4 +1,4 @@
-"""Commands of the cold tier: bringing back, costs, the deep archive and its thaws."""
+"""Commands of the cold tier: restores, costs, the deep archive and its thaws."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ app = typer.Typer()
 @app.command()
 def restore(
     table: TableArgument,
-    snapshot_id: Annotated[int, typer.Argument(help="A snapshot that expired.", metavar="SNAPSHOT")],
-    branch: Annotated[str, typer.Option(help="A new branch of the live table, to hold its rows.")],
-    why: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the restore.")] = "",
-    ticket: Annotated[str | None, typer.Option(help="Kept in the snapshot's summary.")] = None,
-    owner: Annotated[str | None, typer.Option(help="Who wants it back; default: you.")] = None,
+    snapshot_id: Annotated[int, typer.Argument(help="An expired snapshot.", metavar="SNAPSHOT")],
+    branch: Annotated[str, typer.Option(help="A new branch of the live table for its rows.")],
+    why: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the restore.")] = "",
+    ticket: Annotated[str | None, typer.Option(help="Stored in the snapshot's summary.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Who requests it; default: you.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring an expired snapshot back from the cold tier, as a new snapshot on a branch of the live table."""
+    """Restore an expired snapshot from the cold tier, as a new snapshot on a branch of the live table."""
     with opened(config, f"restoring {table}") as lifecycle:
         done = lifecycle.restore(table, snapshot_id, branch, why=why, who=owner, ticket=ticket)
         show(done, json=json, title=f"{table}: snapshot {snapshot_id} on branch {branch}")
@@ -49,7 +49,7 @@ def restore(
 
 @app.command()
 def restores(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """What was brought back from the cold tier, newest first, and what is being brought back."""
+    """Show restores from the cold tier, newest first, including unfinished ones."""
     with opened(config, "reading the restores") as lifecycle:
         found = lifecycle.restores(table)
     show_list(
@@ -77,7 +77,8 @@ def costs(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """What a table holds in each tier and for each tag, and what that costs by the price table of lifecycle.yaml."""
+    """Show what a table holds in each tier and for each tag, and what that costs by the price table in
+    lifecycle.yaml."""
     require_picture(plot)
     with opened(config, f"adding up {table}") as lifecycle:
         found = lifecycle.costs(table)
@@ -122,9 +123,9 @@ def costs(
     if tags:
         show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)
     if found.per_month is None:
-        say("no price for every class: give them in lifecycle.yaml (prices)", dim=True)
+        say("no price for every class: set them in lifecycle.yaml (prices)", dim=True)
     if plot is not None:
-        say(f"Drawn into {plot}", dim=True)
+        say(f"Written to {plot}", dim=True)
 
 
 @app.command(name="deep-archive")
@@ -135,7 +136,8 @@ def deep_archive(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move cold snapshots past their retention to the deep archive; files that others read, or a hold keeps, stay."""
+    """Move cold snapshots past their retention to the deep archive. Files that others read, or that a hold keeps,
+    stay."""
     with opened(config, f"archiving {table}") as lifecycle:
         done = lifecycle.deep_archive(table, instant(now), dry_run=dry_run)
         show(done, json=json, title=f"Deep archive of {table}{' (dry run)' if dry_run else ''}")
@@ -145,12 +147,12 @@ def deep_archive(
 def scrub_cold(
     table: TableArgument,
     now: NowOption = None,
-    limit: Annotated[int | None, typer.Option(help="Read about so many files; default: all that are due.")] = None,
-    losses: Annotated[bool, typer.Option("--losses", help="List what is lost still; read nothing.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Read about this many files; default: all that are due.")] = None,
+    losses: Annotated[bool, typer.Option("--losses", help="List the files that are still lost; read nothing.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read the cold files that are due and compare checksums; copy lost ones again while live has them."""
+    """Read the due cold files and compare checksums. Copies lost files again while the live table has them."""
     with opened(config, f"reading the cold files of {table}") as lifecycle:
         if losses:
             show_list(
@@ -176,9 +178,9 @@ def scrub_cold(
 @app.command()
 def thaw(
     table: TableArgument,
-    case: Annotated[str, typer.Option(prompt=True, help="The case that it is for.")],
-    requester: Annotated[str, typer.Option(prompt=True, help="Who asks for it.")],
-    reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Kept with the thaw.")],
+    case: Annotated[str, typer.Option(prompt=True, help="The case for which it is needed.")],
+    requester: Annotated[str, typer.Option(prompt=True, help="Who requests it.")],
+    reason: Annotated[str, typer.Option("--reason", "--why", prompt=True, help="Recorded with the thaw.")],
     snapshot_id: Annotated[list[int] | None, typer.Option(help="An archived snapshot; may be repeated.")] = None,
     as_of: AsOfOption = None,
     tag: str | None = None,
@@ -186,7 +188,7 @@ def thaw(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Ask for archived snapshots to be made readable. Nothing is thawed before a second person approves it."""
+    """Request that archived snapshots be readable. Nothing is thawed before a second person approves it."""
     with opened(config, f"asking for a thaw of {table}") as lifecycle:
         asked = lifecycle.request_thaw(
             table,
@@ -204,12 +206,12 @@ def thaw(
 @app.command(name="approve-thaw")
 def approve_thaw(
     thaw_id: ThawArgument,
-    who: Annotated[str, typer.Option(prompt=True, help="You; not who asked for it.")],
+    who: Annotated[str, typer.Option(prompt=True, help="You; not the requester.")],
     why: ReasonOption,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Approve a thaw, as the second person: the store is asked for its files."""
+    """Approve a thaw as the second person, and request its files from the store."""
     with opened(config, "approving the thaw") as lifecycle:
         done = lifecycle.approve_thaw(thaw_id, who, why)
     _show_thaw(done, json)
@@ -223,7 +225,7 @@ def refuse_thaw(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """End a thaw that should not be, or is needed no longer."""
+    """End a thaw that is unwanted or no longer needed."""
     with opened(config, "ending the thaw") as lifecycle:
         done = lifecycle.refuse_thaw(thaw_id, who, why)
     _show_thaw(done, json)
@@ -231,17 +233,15 @@ def refuse_thaw(
 
 @app.command()
 def thaws(
-    table: Annotated[
-        str | None, typer.Argument(help="namespace.table; every table without it.", metavar="TABLE")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Look how far each is, and write it down.")] = False,
-    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
-    files: Annotated[str | None, typer.Option("--files", help="The files of this thaw, instead.")] = None,
+    table: Annotated[str | None, typer.Argument(help="namespace.table; default: every table.", metavar="TABLE")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Check the state of each, and record it.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
+    files: Annotated[str | None, typer.Option("--files", help="Show the files of this thaw instead.")] = None,
     limit: int = 20,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Thaws: for which case, by whom, approved by whom, how far they are and until when their files can be read."""
+    """Show thaws: case, requester, approver, state, and until when their files are readable."""
     with opened(config, "reading the thaws") as lifecycle:
         if files is not None:
             show_rows(lifecycle.thaw_files(files), json=json, limit=limit, title=f"Files of {files}")
@@ -275,7 +275,7 @@ def thaws(
 def _show_thaw(record: ThawRecord, json: bool) -> None:
     said = {"state": record.state, **asdict(record)}
     if not json:
-        # What is not known yet is left out; instants are written as in the lists.
+        # Unknown values are omitted; instants are written as in lists.
         known = {key: value for key, value in said.items() if value is not None}
         said = {key: cell(value) if isinstance(value, datetime) else value for key, value in known.items()}
     show(said, json=json, title=f"Thaw for case {record.case_id}")

@@ -41,13 +41,13 @@ def plan(
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Expire this snapshot; may be repeated.")] = None,
     files: FilesOption = False,
     explain: Annotated[
-        str | None, typer.Option("--explain", metavar="PATH", help="Why this file is in the plan, or why not.")
+        str | None, typer.Option("--explain", metavar="PATH", help="Explain why this file is in the plan, or why not.")
     ] = None,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan an expiration: seal which snapshots and files would go, and say why the others stay. Changes nothing of the
+    """Plan an expiration: seal which snapshots and files it removes, and say why the others stay. Does not change the
     table."""
     with opened(config, f"planning {table}") as lifecycle:
         made = lifecycle.plan_expiration(
@@ -96,14 +96,14 @@ def _show_plan(plan: ExpirationPlan, limit: int) -> None:
 
 @app.command("plan-diff")
 def plan_diff(
-    before: Annotated[str, typer.Argument(help="A plan's id.", metavar="A")],
-    after: Annotated[str, typer.Argument(help="Another's, of the same table.", metavar="B")],
+    before: Annotated[str, typer.Argument(help="The id of a plan.", metavar="A")],
+    after: Annotated[str, typer.Argument(help="The id of another plan of the same table.", metavar="B")],
     files: FilesOption = False,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """What plan B removes and plan A does not, and the other way round: snapshots and why, refs, files and bytes."""
+    """Show what plan B removes and plan A does not, and the opposite: snapshots and why, refs, files and bytes."""
     with opened(config, "comparing the plans") as lifecycle:
         found = lifecycle.plan_difference(before, after)
         if files:
@@ -136,7 +136,7 @@ def plan_diff(
 
 @app.command()
 def plans(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """The plans of a table, newest first, with their status."""
+    """List the plans of a table, newest first, with their status."""
     with opened(config, "reading the plans") as lifecycle:
         found = lifecycle.plans(table)
     show_list(
@@ -176,7 +176,7 @@ def hand_off(
 
 @app.command()
 def check(plan: PlanArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Run a plan's checks again. A plan with a red one is neither committed nor deleted."""
+    """Run a plan's checks again. A plan with a failed check is neither committed nor deleted."""
     with opened(config, "checking") as lifecycle:
         found = lifecycle.check_plan(plan)
         if json:
@@ -202,7 +202,7 @@ def commit(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove a plan's snapshots from the table's metadata, in one commit."""
+    """Remove a plan's snapshots from the table's metadata in one commit."""
     first = agreed(table_of_plan(plan), yes=yes, json=json, dry_run=dry_run)
     with opened(config, "committing", first) as lifecycle:
         show(lifecycle.commit_expiration(plan, dry_run=dry_run), json=json, title=f"Commit of {plan}")
@@ -234,7 +234,7 @@ def expire(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Plan, hand off, commit, and delete if the grace is over: the steps in their order."""
+    """Plan, hand off, commit, and delete if the grace is over: all steps in order."""
     with opened(config, f"expiring {table}", agreed(lambda _: table, yes=yes, json=json)) as lifecycle:
         report = lifecycle.expire(
             table, now=instant(now), older_than=instant(older_than), retain_last=retain_last, snapshot_ids=snapshot_id

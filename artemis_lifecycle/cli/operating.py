@@ -1,4 +1,4 @@
-"""Commands for those who operate it: approvals, receipts, pauses, the quarantine, old records, the demo."""
+"""Commands for operators: approvals, receipts, pauses, the quarantine, old records, the demo."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def approve(
     large: Annotated[
         bool,
         typer.Option(
-            "--large", help="It may pass max_files, max_bytes, max_share_of_table; a dropped table's files may go."
+            "--large", help="It may exceed max_files, max_bytes, max_share_of_table, or delete a dropped table's files."
         ),
     ] = False,
-    lost: Annotated[
-        bool, typer.Option("--lost", help="Its handoff may leave out snapshots whose files are gone.")
-    ] = False,
+    lost: Annotated[bool, typer.Option("--lost", help="Its handoff may omit snapshots whose files are gone.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Who, when and why are kept."""
+    """Let a plan pass a guard. Each approval is for one thing: --large, --lost, or both. Records who, when and why."""
     if not large and not lost:
         raise BadInput(
-            "It is not said what is approved", untouched="the plan", hint=f"artemis approve {plan} --large, or --lost"
+            "The option that says what is approved is missing",
+            untouched="the plan",
+            hint=f"artemis approve {plan} --large, or --lost",
         )
     with opened(config, "approving") as lifecycle:
         # The narrower one first: a scan, which can lose nothing, refuses it before anything is approved.
@@ -71,7 +71,7 @@ def close(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """End a plan for good. Files of a committed one become the orphan scan's."""
+    """End a plan permanently. Orphan scans take over the files of a committed one."""
     with opened(config, "closing") as lifecycle:
         show(lifecycle.close_plan(plan, who=who, why=why), json=json, title=f"Plan {plan}")
 
@@ -82,8 +82,8 @@ def receipt(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The receipt of a finished deletion, as Markdown: what became of the files, by whose decision, and where every
-    path stands."""
+    """Print the receipt of a finished deletion as Markdown: what happened to the files, who decided it, and where every
+    path is listed."""
     with opened(config, "reading a receipt") as lifecycle:
         found = lifecycle.receipt(plan)
     if json:
@@ -95,7 +95,7 @@ def receipt(
 
 @app.command("take-over")
 def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Make the live catalog this deployment's, when another operations database is on record for it."""
+    """Transfer the live catalog to this deployment, if another operations database is recorded for it."""
     with opened(config, "taking the catalog over") as lifecycle:
         found = lifecycle.take_over(who=who, why=why)
     show_list(
@@ -111,7 +111,8 @@ def take_over(who: PersonOption, why: ReasonOption, config: ConfigOption = None,
 
 @app.command()
 def doctor(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Check the configuration and all that it names, in one pass, and say how to fix what is wrong. Changes nothing."""
+    """Check the configuration and everything that it references in one pass, and show how to fix problems. Changes
+    nothing."""
     from artemis_lifecycle.doctor.diagnosis import diagnose
 
     with spinner("checking"):
@@ -127,26 +128,26 @@ def doctor(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 @app.command()
 def pause(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; none is every table.")] = None,
+    table: Annotated[str | None, typer.Argument(help="namespace.table; default: every table.")] = None,
     who: Annotated[str, typer.Option(prompt=True)] = "",
     why: Annotated[str, typer.Option(prompt=True)] = "",
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Stop all work on a table, or on every table, wherever it runs; workers notice within seconds."""
+    """Stop all work on a table, or on every table, on all machines. Workers notice within seconds."""
     with opened(config, "pausing") as lifecycle:
         show(lifecycle.pause(table, who=who, why=why), json=json, title="Paused")
 
 
 @app.command()
 def resume(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; none ends the pause of all.")] = None,
+    table: Annotated[str | None, typer.Argument(help="namespace.table; default: end the pause of all tables.")] = None,
     who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
-    why: Annotated[str | None, typer.Option(help="Kept on record.")] = None,
+    why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """End a pause. What was stopped goes on with the next run."""
+    """End a pause. The next run continues what was stopped."""
     with opened(config, "resuming") as lifecycle:
         ended = lifecycle.resume(table, who=lifecycle.resources.owner if who is None else who, why=why)
         left = lifecycle.pauses()
@@ -159,12 +160,12 @@ def resume(
 
 @app.command()
 def decisions(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; all tables without it", metavar="TABLE")] = None,
+    table: Annotated[str | None, typer.Argument(help="namespace.table; default: all tables", metavar="TABLE")] = None,
     about: Annotated[str | None, typer.Option(help="The id of a plan, scan, hold, pause or thaw.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Who approved, closed, held, released, paused, resumed or brought back what, when, why and by which account."""
+    """Show who approved, closed, held, released, paused, resumed or restored what, when, why and with which account."""
     with opened(config, "reading decisions") as lifecycle:
         found = lifecycle.decisions(table, about=about)
     show_list(
@@ -181,7 +182,7 @@ def decisions(
 
 @app.command()
 def pauses(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """The pauses that are in force."""
+    """List the active pauses."""
     with opened(config, "reading pauses") as lifecycle:
         found = lifecycle.pauses()
     show_list(
@@ -195,7 +196,7 @@ def pauses(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 @app.command()
 def quarantine(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """What deletions moved into quarantine, until when it stays there, and what was brought back."""
+    """Show what deletions moved into quarantine, until when it stays there, and what was restored."""
     with opened(config, f"reading the quarantine of {table}") as lifecycle:
         found = lifecycle.quarantined(table)
     if json:
@@ -222,7 +223,7 @@ def undelete(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Put what a deletion moved into quarantine back to its paths. Protected there until `artemis close PLAN`."""
+    """Move files from quarantine back to their paths. They are protected there until `artemis close PLAN`."""
     with opened(config, "bringing files back") as lifecycle:
         done = lifecycle.undelete(plan, who=who, why=why)
     show(done, json=json, title=f"Undelete of {plan}")
@@ -238,7 +239,7 @@ def purge_quarantine(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete for good what was in quarantine for longer than `quarantine.retain`."""
+    """Delete permanently what was in quarantine for longer than `quarantine.retain`."""
     first = agreed(lambda _: table, yes=yes, json=json, dry_run=dry_run)
     with opened(config, f"purging the quarantine of {table}", first) as lifecycle:
         done = lifecycle.purge_quarantine(table, dry_run=dry_run)
@@ -253,20 +254,20 @@ def purge_quarantine(
 
 @app.command("forget-records")
 def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Delete the details of what is long over (`records` in lifecycle.yaml): batches, steps, leases, listings."""
-    with opened(config, "looking through old records") as lifecycle:
+    """Delete the details of old work (`records` in lifecycle.yaml): batches, steps, leases, listings."""
+    with opened(config, "checking old records") as lifecycle:
         show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
 
 
 @app.command()
 def publish(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Append what plans and deletions left to be published to the result tables lifecycle.plan_files and deletions."""
+    """Append pending rows of plans and deletions to the result tables lifecycle.plan_files and deletions."""
     with opened(config, "publishing") as lifecycle:
         show({"plans_and_deletions": lifecycle.publish_results()}, json=json, title="Result tables")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
-    """Make three tables with 400 days of history and run the whole walk on them, through Dagster."""
-    # A process of its own: the demo brings Dagster, which the other verbs do without.
+    """Create three tables with 400 days of history and run the whole walk on them, through Dagster."""
+    # In a separate process: the demo loads Dagster, which the other commands do not need.
     raise typer.Exit(subprocess.call([sys.executable, "-m", "artemis_lifecycle.demo", *context.args]))

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and what they are read as."""
+"""Arguments and options that several commands share, and their parsing."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ ConfigOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 TableArgument = Annotated[str, typer.Argument(help="namespace.table", metavar="TABLE")]
-PlanArgument = Annotated[str, typer.Argument(help="The id that `artemis plan` printed.", metavar="PLAN")]
-ThawArgument = Annotated[str, typer.Argument(help="The id that `artemis thaw` printed.", metavar="THAW")]
+PlanArgument = Annotated[str, typer.Argument(help="The id from `artemis plan`.", metavar="PLAN")]
+ThawArgument = Annotated[str, typer.Argument(help="The id from `artemis thaw`.", metavar="THAW")]
 NowOption = Annotated[str | None, typer.Option("--now", help="Decide as of this instant, e.g. 2026-01-31T00:00:00Z.")]
 OlderThanOption = Annotated[str | None, typer.Option("--older-than", help="An instant with its time zone.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; touch nothing.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask where a window, grace or min_age is zero.")]
-FilesOption = Annotated[bool, typer.Option("--files", help="List the files too.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Report what would be done; change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask if a window, grace or min_age is zero.")]
+FilesOption = Annotated[bool, typer.Option("--files", help="Also list the files.")]
 AsOfOption = Annotated[str | None, typer.Option("--as-of", help="An instant with its time zone.")]
-PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw it into this file (.png or .svg).")]
+PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write a picture to this file (.png or .svg).")]
 PersonOption = Annotated[str, typer.Option(prompt=True)]
 ReasonOption = Annotated[str, typer.Option(prompt=True)]
 
 
 def instant(text: str | None) -> datetime | None:
-    """An ISO 8601 instant. Raises BadInput for what is none, NaiveDatetime for one without a time zone."""
+    """Parse an ISO 8601 instant. Raises BadInput if it is invalid, NaiveDatetime if it has no time zone."""
     if text is None:
         return None
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
-        raise BadInput(f"{text!r} is not an instant", hint="write it as 2026-01-31T00:00:00Z") from error
+        raise BadInput(f"{text!r} is not an instant", hint="use a form such as 2026-01-31T00:00:00Z") from error
     if parsed.tzinfo is None:
         raise NaiveDatetime(f"{text!r} has no time zone", hint=f"append Z or an offset: {text}Z")
     return parsed
@@ -43,4 +43,4 @@ def instant(text: str | None) -> datetime | None:
 
 def require_picture(plot: Path | None) -> None:
     if plot is not None and plot.suffix not in (".png", ".svg"):
-        raise BadInput(f"{plot} is no .png or .svg", hint="name a picture")
+        raise BadInput(f"{plot} is not a .png or .svg file", hint="use a picture file")

@@ -59,18 +59,18 @@ def scan_orphans(
     ] = None,
     listed_at: Annotated[
         str | None,
-        typer.Option(help="When that listing was begun (with its time zone), if earlier than its files."),
+        typer.Option(help="When that listing was started (with its time zone), if earlier than its files."),
     ] = None,
-    files: Annotated[bool, typer.Option("--files", help="List the orphans too.")] = False,
+    files: Annotated[bool, typer.Option("--files", help="Also list the orphans.")] = False,
     limit: int = 50,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the table's files, then read its metadata, and seal the orphans. Changes nothing."""
     if inventory is not None and listing is not None:
-        raise typer.BadParameter("--inventory and --listing are two listings: give one of them.")
+        raise typer.BadParameter("--inventory and --listing exclude each other: use one of them.")
     if listed_at is not None and listing is None:
-        raise typer.BadParameter("--listed-at belongs to --listing.")
+        raise typer.BadParameter("--listed-at needs --listing.")
     with opened(config, f"scanning {table}") as lifecycle:
         given: Inventory | ParquetListing | None = None
         if inventory is not None:
@@ -99,7 +99,7 @@ def scan_cold(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Find files of the cold tier that nothing there has. Changes nothing, and nothing deletes by it."""
+    """Find unreferenced files in the cold tier. Changes nothing, and no deletion uses the result."""
     with opened(config, f"scanning the cold tier of {table}") as lifecycle:
         scan = lifecycle.scan_cold(table)
         if files:
@@ -110,13 +110,13 @@ def scan_cold(
 
 @app.command("delete-orphans")
 def delete_orphans(
-    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-orphans` printed.", metavar="SCAN")],
+    scan: Annotated[str, typer.Argument(help="The id from `artemis scan-orphans`.", metavar="SCAN")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete the orphans of a stored scan, each looked at once more before it goes."""
+    """Delete the orphans of a stored scan, and check each one again first."""
     first = agreed(table_of_scan(scan), yes=yes, json=json, dry_run=dry_run)
     with opened(config, "deleting orphans", first) as lifecycle:
         show(lifecycle.delete_orphans(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
@@ -130,17 +130,17 @@ def settle_metadata(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Decide that the catalog's pointer is right, where newer metadata files of the table stop its orphan scans."""
+    """Confirm the catalog's pointer if newer metadata files of the table stop its orphan scans."""
     with opened(config, f"settling {table}") as lifecycle:
         settled = lifecycle.settle_metadata(table, who=who, why=why)
-    title = f"Metadata files that are no history of {table}"
+    title = f"Metadata files that do not belong to the history of {table}"
     show_list(settled, json=json, title=title, columns=("path",), row=lambda path: (path,))
 
 
 @app.command()
 def dropped(config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Tables that the catalog has no more, until when their files are kept, and what became of them."""
-    with opened(config, "looking for dropped tables") as lifecycle:
+    """List tables that the catalog no longer has, until when their files are kept, and their state."""
+    with opened(config, "checking for dropped tables") as lifecycle:
         found = lifecycle.dropped_tables()
     show_list(
         found,
@@ -166,7 +166,7 @@ def scan_dropped(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List what a dropped table has left, but for what others read, and seal it. Changes nothing."""
+    """List what a dropped table has left, except what others read, and seal it. Changes nothing."""
     with opened(config, f"scanning what is left of {table}") as lifecycle:
         scan = lifecycle.scan_dropped(table)
         if files:
@@ -177,13 +177,13 @@ def scan_dropped(
 
 @app.command("delete-dropped")
 def delete_dropped(
-    scan: Annotated[str, typer.Argument(help="The id that `artemis scan-dropped` printed.", metavar="SCAN")],
+    scan: Annotated[str, typer.Argument(help="The id from `artemis scan-dropped`.", metavar="SCAN")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Delete the files of a dropped table, when its time is over and a person approved the scan."""
+    """Delete the files of a dropped table, once its retention is over and a person has approved the scan."""
     first = agreed(table_of_scan(scan), yes=yes, json=json, dry_run=dry_run)
     with opened(config, "deleting what a dropped table has left", first) as lifecycle:
         show(lifecycle.delete_dropped(scan, dry_run=dry_run), json=json, title=f"Deletion of scan {scan}")
@@ -194,11 +194,11 @@ def keep_dropped(
     table: Annotated[str, typer.Argument(help="namespace.table, or its uuid", metavar="TABLE")],
     who: str = "",
     why: str = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Let its time run again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let its retention continue.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Decide that the files of a dropped table stay (say --who and --why); with --undo, that they do not."""
+    """Decide to keep the files of a dropped table (with --who and --why); with --undo, end that."""
     with opened(config, f"deciding on {table}") as lifecycle:
         found = (
             lifecycle.unkeep_dropped(table, who=who or None)

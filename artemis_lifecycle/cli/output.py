@@ -1,4 +1,4 @@
-"""Output: JSON, tables, single lines, and the spinner while work is done."""
+"""Output: JSON, tables, single lines, and the spinner while work is in progress."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def plain(text: str) -> str:
-    """`text` for a Rich console, from whomever it is: escaped for the terminal, and no markup."""
+    """Return any `text` for a Rich console: escaped for the terminal, and without markup."""
     return escape(terminal(text))
 
 
 def as_json(value: object) -> object:
-    """`value` as what JSON can hold: dataclasses by their public fields, instants in ISO 8601, durations in seconds."""
+    """Convert `value` to JSON types: dataclasses by their public fields, instants in ISO 8601, durations in seconds."""
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: as_json(getattr(value, field.name)) for field in fields(value) if not field.name.startswith("_")
@@ -83,7 +83,7 @@ def _short(value: object) -> str:
 
 
 def say(*lines: str, dim: bool = False, unbroken: bool = False) -> None:
-    """Print lines. `unbroken` ones are to be copied."""
+    """Print lines. `unbroken` ones can be copied."""
     for line in lines:
         out.print(plain(line), style="dim" if dim else None, soft_wrap=unbroken)
 
@@ -92,8 +92,8 @@ _IDS = ("snapshot", "snapshot id", "committed at", "hold", "thaw", "kind", "on",
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
-    """Print rows of plain values; an unknown one is empty, an instant is in UTC, several are one below the other. Ids
-    stay whole, to be copied."""
+    """Print rows of plain values. An unknown value is empty, an instant is in UTC, several values are on separate
+    lines. Ids are complete, so that they can be copied."""
     table = Table(show_header=header)
     for name in columns:
         table.add_column(plain(name), overflow="fold", no_wrap=name in _IDS)
@@ -103,7 +103,7 @@ def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[objec
 
 
 def _show_titled(title: str, table: Table) -> None:
-    # Rich would break a title of the table's at its width, and let a name begin a line.
+    # Rich would break the table's title at its width, and could begin a line with a name.
     if title:
         out.print(plain(title), style="italic", soft_wrap=True)
     out.print(table)
@@ -112,7 +112,7 @@ def _show_titled(title: str, table: Table) -> None:
 def show_list(
     found: Iterable[T], *, json: bool, title: str, columns: Sequence[str], row: Callable[[T], Sequence[object]]
 ) -> None:
-    """Print a list of results: as JSON, or as a table with one row of plain values for each."""
+    """Print a list of results: as JSON, or as a table with one row of plain values per result."""
     if json:
         show_json(found)
     else:
@@ -120,7 +120,7 @@ def show_list(
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it, escaped for the terminal; a list has a line for each of its items."""
+    """Format a value for a table, escaped for the terminal; a list has one line per item."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -131,7 +131,7 @@ def cell(value: object) -> str:
 
 
 def collected(frame: DataFrame, limit: int) -> list[dict[str, object]]:
-    """At most `limit` rows, ready for JSON. Raises BadInput for what Spark finds wrong with them."""
+    """Return at most `limit` rows, ready for JSON. Raises BadInput for errors that Spark finds in them."""
     from artemis_lifecycle.spark.statement_errors import statement_errors
 
     with statement_errors():
@@ -145,7 +145,7 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
     if json:
         show_json(rows)
         return
-    # A row's own lists and structures are one line, as Python writes them.
+    # A row's own lists and structures are one line, in Python's notation.
     show_table(title, frame.columns, [[str(item) for item in row.values()] for row in rows])
     if len(rows) == limit:
         say(f"(the first {limit}; --limit shows more)", dim=True)
@@ -153,7 +153,7 @@ def show_rows(frame: DataFrame, *, json: bool, limit: int, title: str) -> None:
 
 @contextmanager
 def opened(config: Path | None, doing: str, first: Callable[[Lifecycle], None] | None = None) -> Iterator[Lifecycle]:
-    """An open Lifecycle, with a spinner on a terminal that says what is being done; `first` may ask before it."""
+    """Yield an open Lifecycle, with a spinner on a terminal that shows the activity; `first` may ask before it."""
     from artemis_lifecycle.lifecycle import Lifecycle
 
     with ExitStack() as stack:
@@ -169,12 +169,12 @@ _SIGNS = {"ok": "[green]✓[/]", "warning": "[yellow]! warning[/]", "failed": "[
 
 
 def say_check(status: str, name: str, detail: str, fix: str) -> None:
-    """Print a check and what was found, green or red; below it how to fix it. Lines are to be copied."""
+    """Print a check and its result, in green or red; below it how to fix it. Lines can be copied."""
     out.print(f"{_SIGNS[status]} [bold]{plain(name)}[/]: {plain(detail)}", soft_wrap=True)
     if fix:
         out.print(f"    → {plain(fix)}", soft_wrap=True)
 
 
 def spinner(doing: str) -> AbstractContextManager[object]:
-    """A spinner on a terminal that says what is being done."""
+    """Return a spinner on a terminal that shows the activity."""
     return err.status(plain(doing)) if err.is_terminal else nullcontext()

@@ -1,4 +1,4 @@
-"""Commands that answer: a file's fate, rows of any tier, SQL."""
+"""Commands that answer questions: a file's fate, rows of any tier, SQL."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ app = typer.Typer()
 @app.command()
 def explain(
     table: TableArgument,
-    path: Annotated[str, typer.Argument(help="A file's path, as the metadata or the store spells it.")],
+    path: Annotated[str, typer.Argument(help="A file's path, in the spelling of the metadata or the store.")],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Who holds this file, since when and until when; or which plan or scan took it."""
-    with opened(config, "looking for the file") as lifecycle:
+    """Show what holds this file, since when and until when; or which plan or scan deleted it."""
+    with opened(config, "searching for the file") as lifecycle:
         show(lifecycle.explain(table, path), json=json, title=path)
 
 
@@ -43,7 +43,8 @@ def read(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Rows of a table now, at an instant, of a snapshot or a tag: from the live or the cold catalog; says which."""
+    """Read rows of a table now, at an instant, of a snapshot or a tag, from the live or the cold catalog. Shows
+    which."""
     with opened(config, f"reading {table}") as lifecycle:
         route = lifecycle.route(table, as_of=instant(as_of), snapshot_id=snapshot_id, tag=tag)
         if route.readable_in is not None:
@@ -66,18 +67,18 @@ def query(
             help="SELECT … FROM namespace.table FOR TAG 'x', or TAG SNAPSHOT n AS 'x' WITH RETENTION FOREVER."
         ),
     ],
-    table: Annotated[str | None, typer.Option(help="The table of a TAG statement that names none.")] = None,
+    table: Annotated[str | None, typer.Option(help="The table of a TAG statement without one.")] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="An instant with its time zone, for tables without a FOR clause.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside a tag.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who answers for a tag; default: you.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with a tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who is responsible for a tag; default: you.")] = None,
     translate: Annotated[bool, typer.Option("--translate", help="Show the Spark SQL; run nothing.")] = False,
     limit: int = 20,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read a table where its history is, in SQL, and tag snapshots in SQL. Shows the Spark SQL beside it."""
+    """Read a table's history in SQL, from the tier that has it, and tag snapshots in SQL. Also shows the Spark SQL."""
     from artemis_lifecycle.cold_tier.queries import Query
     from artemis_lifecycle.lifecycle import Tagged
 
@@ -122,7 +123,7 @@ def _show_translation(found: Query | TagStatement) -> None:
 
 
 def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
-    """That there is an answer, and how long it will take until it can be read."""
+    """Say that there is an answer, and how long it takes until it is readable."""
     waiting = {table: source for table, source in found.items() if source.readable_in is not None}
     if json:
         show_json(
@@ -144,7 +145,7 @@ def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
         where = f"the deep archive ({source.storage_class})"
         say(f"{table}: snapshot {source.snapshot_id} is in {where}: not read")
         if source.thaw is None:
-            say(f"readable about {hours:.0f} hours after a second person approved a thaw; ask for one:")
+            say(f"readable about {hours:.0f} hours after a second person approves a thaw; request one:")
             how = f"artemis thaw {quote(table)} --snapshot-id {source.snapshot_id} --case … --requester … --reason …"
             say(f"    {how}", unbroken=True)
         else:
@@ -152,7 +153,7 @@ def _show_in_archive(found: Mapping[str, Route], json: bool) -> None:
 
 
 def _show_latency(sources: Sequence[Route], seconds: float) -> None:
-    """What was to be expected of the tiers that answered, and what it took."""
+    """Show the expected latency of the tiers that answered, and the actual time."""
     tiers = {source.tier: source for source in sources}
     said = []
     for tier, source in sorted(tiers.items()):

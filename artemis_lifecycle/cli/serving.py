@@ -1,4 +1,4 @@
-"""Serving one text over HTTP, for Prometheus to scrape."""
+"""Serves a text over HTTP, for Prometheus to scrape."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from artemis_lifecycle.errors import BadInput, LifecycleError
 
 
 def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int], None] | None = None) -> None:
-    """Answer GET /metrics with `text()` until interrupted. Raises BadInput for an address that cannot be listened at.
-    `ready` gets the port that is listened at, which for 0 is any free one."""
+    """Answer GET /metrics with `text()` until interrupted. Raises BadInput for an address that cannot be used. `ready`
+    receives the port; for 0, it is any free one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,13 +30,13 @@ def serve(host: str, port: int, text: Callable[[], str], *, ready: Callable[[int
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """A line for each scrape helps no one."""
+            """Suppress the log line per scrape."""
 
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as error:
         raise BadInput(
-            f"{host}:{port} cannot be listened at: {error.strerror}", hint="choose another --port or --host"
+            f"Cannot listen on {host}:{port}: {error.strerror}", hint="choose another --port or --host"
         ) from error
     with server:
         (ready or (lambda at: say(f"http://{host}:{at}/metrics")))(server.server_address[1])

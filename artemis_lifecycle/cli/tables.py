@@ -1,4 +1,4 @@
-"""Commands about what tables have: history, schemas, health and lineage, other windows."""
+"""Commands about the contents of tables: history, schemas, health and lineage, other windows."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def tables(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         show_json(entries)
         return
-    rows = [(name, entry or "defaults, by hand only") for name, entry in entries.items()]
+    rows = [(name, entry or "defaults, manual only") for name, entry in entries.items()]
     show_table("Tables", ("table", "governed by"), rows)
 
 
 @app.command()
 def fleet(
-    html: Annotated[Path | None, typer.Option(help="Also write the page of the fleet to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the fleet page to this file.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Every governed table at a glance: what waits for a person, is overdue, was freed. Starts no Spark."""
+    """Show every governed table at a glance: what waits for a person, is overdue, was freed. Starts no Spark."""
     with opened(config, "reading the fleet") as lifecycle:
         found = lifecycle.fleet()
     if html is not None:
@@ -61,11 +61,11 @@ def fleet(
 
 @app.command()
 def metrics(
-    port: Annotated[int | None, typer.Option(help="Serve them at this port of 127.0.0.1, until Ctrl-C.")] = None,
-    host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(help="Serve them on this port of 127.0.0.1, until Ctrl-C.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     config: ConfigOption = None,
 ) -> None:
-    """The fleet as Prometheus metrics by table: printed, or served at /metrics. Starts no Spark."""
+    """Print the fleet as Prometheus metrics by table, or serve them at /metrics. Starts no Spark."""
     with opened(config, "reading the fleet") as lifecycle:
         if port is None:
             typer.echo(lifecycle.metrics(), nl=False)
@@ -78,12 +78,12 @@ def metrics(
 @app.command()
 def history(
     table: TableArgument,
-    cold: Annotated[bool, typer.Option("--cold", help="What the cold tier and the deep archive have of it.")] = False,
+    cold: Annotated[bool, typer.Option("--cold", help="Show what the cold tier and the deep archive have.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
     limit: int = 20,
 ) -> None:
-    """The snapshots, refs and log of a table, pinned to one metadata file."""
+    """Show the snapshots, refs and log of a table, pinned to one metadata file."""
     with opened(config, f"reading the history of {table}") as lifecycle:
         found = lifecycle.cold_history(table) if cold else lifecycle.snapshot_history(table)
     if json:
@@ -117,7 +117,8 @@ def reachable(
 
 @app.command("schema-history")
 def schema_history(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """The schemas that the table has had, what each changed, and since when and until when it was written with."""
+    """Show the schemas that the table has had, what each changed, and since when and until when it was used for
+    writes."""
     with opened(config, f"reading the schemas of {table}") as lifecycle:
         found = lifecycle.schema_history(table)
     if json:
@@ -135,7 +136,7 @@ def schema_history(table: TableArgument, config: ConfigOption = None, json: Json
 
 @app.command()
 def health(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
+    """Show what slows down reads of the current snapshot: small files, deletes, manifests and metadata."""
     with opened(config, f"measuring {table}") as lifecycle:
         rows = lifecycle.table_health(table).to_pandas()
         show(dict(zip(rows["figure"], rows["value"], strict=True)), json=json, title=f"Health of {table}")
@@ -144,12 +145,12 @@ def health(table: TableArgument, config: ConfigOption = None, json: JsonOption =
 @app.command()
 def compact(
     table: TableArgument,
-    manifests: Annotated[bool, typer.Option("--manifests", help="Manifests instead of data files.")] = False,
+    manifests: Annotated[bool, typer.Option("--manifests", help="Compact manifests instead of data files.")] = False,
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Rewrite small data files, or small manifests, where the table's health asks for it."""
+    """Rewrite small data files, or small manifests, if the table's health requires it."""
     with opened(config, f"compacting {table}") as lifecycle:
         work = lifecycle.compact_manifests if manifests else lifecycle.compact_data_files
         show(work(table, dry_run=dry_run), json=json, title=f"Compaction of {table}")
@@ -157,7 +158,7 @@ def compact(
 
 @app.command("record-lineage")
 def record_lineage(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Append to the lineage ledger what the table's snapshots say of their writers, before they expire."""
+    """Append who wrote the table's snapshots to the lineage ledger, before the snapshots expire."""
     with opened(config, f"recording the lineage of {table}") as lifecycle:
         show(lifecycle.record_lineage(table), json=json, title=f"Lineage of {table}")
 
@@ -172,7 +173,8 @@ def retention_curve(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """What the table would hold under other windows, and what each tag and branch costs to keep. Changes nothing."""
+    """Show what the table would hold under other windows, and what each tag and branch costs to keep. Changes
+    nothing."""
     require_picture(plot)
     windows = None if not window else [parse_duration(text) for text in window]
     with opened(config, "comparing windows") as lifecycle:
@@ -212,4 +214,4 @@ def retention_curve(
         ],
     )
     if plot is not None:
-        say(f"Drawn into {plot}", dim=True)
+        say(f"Written to {plot}", dim=True)

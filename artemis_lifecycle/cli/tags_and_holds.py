@@ -28,20 +28,20 @@ def tag(
     name: str,
     snapshot_id: int,
     retain: Annotated[str, typer.Option(help="forever, or a duration such as 90d, from now.")] = "forever",
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the tag.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Move a tag of that name from another snapshot.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Tag a snapshot, so that it stays for that long. Who, when and why are kept: see `artemis tags`."""
+    """Tag a snapshot, so that it is kept for that long. Records who, when and why: see `artemis tags`."""
     with opened(config, "tagging") as lifecycle:
         made = lifecycle.tag(table, name, snapshot_id, retain=retain, why=reason, who=owner, replace=replace)
         show_tag(made, json)
 
 
 def show_tag(tag: Tagged, json: bool) -> None:
-    """What was done, and what is on record of it."""
+    """Show the tag and its record."""
     if json:
         show_json(tag)
         return
@@ -56,12 +56,12 @@ def show_tag(tag: Tagged, json: bool) -> None:
 def untag(
     table: TableArgument,
     name: str,
-    reason: Annotated[str, typer.Option("--reason", "--why", help="Kept beside the tag's record.")] = "",
-    owner: Annotated[str | None, typer.Option(help="Who answers for it; default: you.")] = None,
+    reason: Annotated[str, typer.Option("--reason", "--why", help="Recorded with the removal.")] = "",
+    owner: Annotated[str | None, typer.Option(help="Who is responsible for it; default: you.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove a tag. Its snapshot expires by the table's rule from then on."""
+    """Remove a tag. From then on, its snapshot expires by the table's rule."""
     with opened(config, "removing the tag") as lifecycle:
         show_tag(lifecycle.untag(table, name, why=reason, who=owner), json)
 
@@ -69,11 +69,11 @@ def untag(
 @app.command()
 def tags(
     table: TableArgument,
-    removed: Annotated[bool, typer.Option("--removed", help="Also the tags that are no more.")] = False,
+    removed: Annotated[bool, typer.Option("--removed", help="Include removed tags.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
+    """Show the table's tags and branches: on which snapshot, by whom, when and why, for how long and until when."""
     with opened(config, "reading the refs") as lifecycle:
         found = lifecycle.tags(table, with_removed=removed)
     if json:
@@ -106,15 +106,15 @@ def tags(
 @app.command()
 def hold(
     table: TableArgument,
-    reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may go.")],
-    owner: Annotated[str, typer.Option(prompt=True, help="Who answers for it.")],
+    reason: Annotated[str, typer.Option(prompt=True, help="Why nothing may be removed.")],
+    owner: Annotated[str, typer.Option(prompt=True, help="Who is responsible for it.")],
     kind: Annotated[
         HoldKind,
-        typer.Option(help="legal; lease: a reader's, for a time; consumer: its next snapshot and all after it."),
+        typer.Option(help="legal; lease: for a reader, for a time; consumer: its next snapshot and all later ones."),
     ] = HoldKind.LEGAL,
     snapshot_id: Annotated[list[int] | None, typer.Option(help="Only this snapshot; may be repeated.")] = None,
     until: Annotated[str | None, typer.Option(help="An instant; without it, until released.")] = None,
-    ttl: Annotated[str | None, typer.Option(help="How long, from now, such as 2h; a lease must have an end.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long from now, such as 2h; a lease must have an end.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -135,11 +135,11 @@ def hold(
 @app.command()
 def holds(
     table: TableArgument,
-    ended: Annotated[bool, typer.Option("--ended", help="Also those that are over.")] = False,
+    ended: Annotated[bool, typer.Option("--ended", help="Include ended ones.")] = False,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The holds on a table: of which kind, whose and why, on what, until when."""
+    """Show the holds on a table: their kind, owner, reason, snapshots and end."""
     with opened(config, "reading the holds") as lifecycle:
         found = lifecycle.holds(table, ended=ended)
     show_list(
@@ -166,7 +166,7 @@ def renew(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a reader's lease last longer."""
+    """Extend a reader's lease."""
     with opened(config, "renewing") as lifecycle:
         show(lifecycle.renew(hold_id, ttl), json=json, title=f"Hold {hold_id}")
 
@@ -174,7 +174,7 @@ def renew(
 @app.command()
 def advance(
     hold_id: str,
-    snapshot_id: Annotated[int, typer.Argument(help="What the consumer reads next.")],
+    snapshot_id: Annotated[int, typer.Argument(help="The snapshot that the consumer reads next.")],
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -187,22 +187,22 @@ def advance(
 def release(
     hold_id: str,
     who: Annotated[str | None, typer.Option(help="Default: the account.")] = None,
-    why: Annotated[str | None, typer.Option(help="Kept on record.")] = None,
+    why: Annotated[str | None, typer.Option(help="Recorded.")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Release a hold. Who, when and why are kept."""
+    """Release a hold. Records who, when and why."""
     with opened(config, "releasing") as lifecycle:
         show(lifecycle.release(hold_id, who=who, why=why), json=json, title=f"Hold {hold_id}")
 
 
 @app.command()
 def writers(
-    table: Annotated[str | None, typer.Argument(help="namespace.table; all tables without it", metavar="TABLE")] = None,
+    table: Annotated[str | None, typer.Argument(help="namespace.table; default: all tables", metavar="TABLE")] = None,
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """The writers at work, whose files no orphan scan touches, by their heartbeats."""
+    """Show the active writers, by their heartbeats. No orphan scan touches their files."""
     from artemis_lifecycle.operations.heartbeats import SHOWN
 
     with opened(config, "reading heartbeats") as lifecycle:
@@ -210,7 +210,7 @@ def writers(
     show_list(
         found,
         json=json,
-        title="Writers at work",
+        title="Active writers",
         columns=("table", *SHOWN),
         row=lambda beat: (beat.table, *beat.shown),
     )
