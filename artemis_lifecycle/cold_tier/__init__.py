@@ -1,4 +1,4 @@
-"""The cold tier: an expired snapshot's files copied, verified and published as a table that reads by itself. Belongs
-here: where a live path goes, the rewriting of files that hold paths, copying in batches that resume, the cold metadata
-file, reading from either tier. Does not belong: which snapshots expire, and deleting anything live.
-"""
+"""The cold tier: expired snapshots are copied, verified and published as a table that is readable without the live
+tier. Belongs here: where a live path goes in the cold tier, rewriting files that contain paths, resumable copying in
+batches, the cold metadata file, and reading from either tier. Does not belong here: which snapshots expire, and
+deleting live files."""

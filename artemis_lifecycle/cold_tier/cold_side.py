@@ -1,4 +1,4 @@
-"""The cold catalog as protection asks for it: the cold tables of one live table as one, and all others around them."""
+"""The cold catalog from protection's view: the cold tables of one live table as one table, and all others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from artemis_lifecycle.reachability.index import IndexView
 
 
 class ColdSide:
-    """`table` is the live one. `open_tables` finds its cold tables anew; `index` is over what they reach together.
+    """`table` is the live table. `open_tables` looks up its cold tables again; `index` covers what they reach together.
 
-    Raises NoSuchTable where there is no cold table, UnreadableMetadata for one that cannot be read.
+    Raises NoSuchTable if there is no cold table, and UnreadableMetadata for one that cannot be read.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ColdSide:
         self._whole: TableMetadata | None = None
 
     def current(self) -> TableMetadata:
-        """All of the table's cold tables as one; the same object as long as their rows in the catalog are the same."""
+        """Return all of the table's cold tables as one; the same object as long as their catalog rows do not change."""
         return self._as_of(self._catalog.pointers())
 
     def _as_of(self, rows: Mapping[str, CatalogEntry]) -> TableMetadata:
@@ -48,13 +48,13 @@ class ColdSide:
         return self._whole
 
     def index(self, metadata: TableMetadata) -> IndexView:
-        """Over all that these tables reach, as of `metadata`."""
+        """Return the index of everything that these tables reach, as of `metadata`."""
         if self._view is None or self._view.metadata is not metadata:
             self._view = self._index(metadata)
         return self._view
 
     def tables(self) -> list[str]:
-        """The other tables of the cold catalog."""
+        """Return the other tables of the cold catalog."""
         return list(self.pointers())
 
     def entry(self, table: str) -> CatalogEntry:

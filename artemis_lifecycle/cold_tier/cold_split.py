@@ -1,11 +1,11 @@
-"""Cold metadata that stays small however long the history is: a cold table that has grown beyond its bound gives its
-past years (or months) to tables of their own. Pure: JSON in, JSON out. Data, manifests and manifest lists stay where
-they are; only which metadata file names them changes.
+"""Keeps cold metadata small for a long history: a cold table above its limit moves past years (or months) to separate
+tables. Pure: JSON in, JSON out. Data files, manifests and manifest lists are not moved; only the metadata file that
+references them changes.
 
-The newest table keeps the name, and a list of the others in its properties. Together they cover all time without gap or
-overlap: a snapshot stands in the table that covers the instant of its commit, and a log entry in the one that covers
-its own. Where a table begins, its log names the snapshot that was current then, wherever that stands, so that the
-answer for an instant is the one of the undivided log.
+The newest table keeps the name, and lists the others in its properties. Together they cover all time without gap or
+overlap. A snapshot belongs to the table that covers the time of its commit; a log entry to the table that covers its
+time. The log of each table starts with the snapshot that was current at its begin, wherever that snapshot is. So the
+answer for an instant is the same as from the undivided log.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ Json = dict[str, Any]
 Period = Literal["year", "month"]
 
 CLOSED_TABLES = "artemis.cold-tables"
-"""The newest cold table's property: the closed ones in order of time, as JSON `[[name, until-ms], …]`."""
+"""A property of the newest cold table: the closed tables in time order, as JSON `[[name, until-ms], …]`."""
 
 CLOCK_TOLERANCE = 60_000
-"""By how many milliseconds Iceberg lets a commit be earlier than the one before it."""
+"""How many milliseconds earlier than the previous commit Iceberg allows a commit to be."""
 
 _LABELS: Mapping[Period, str] = {"year": "%Y", "month": "%Y_%m"}
 
 
 @dataclass(frozen=True)
 class ClosedTable:
-    """A cold table that covers a past stretch of time, up to `until_ms` (epoch ms, not included)."""
+    """A cold table that covers a past period, up to `until_ms` (epoch ms, exclusive)."""
 
     name: str
     until_ms: int
 
 
 def closed_tables(properties: Mapping[str, str] | None) -> tuple[ClosedTable, ...]:
-    """Those that the newest cold table's properties list, in order of time. Raises ValueError for a damaged list."""
+    """Return the closed tables from the newest cold table's properties, in time order. Raises ValueError for a damaged
+    list."""
     listed = json.loads((properties or {}).get(CLOSED_TABLES, "[]"))
     return tuple(ClosedTable(str(name), int(until)) for name, until in listed)
 
 
 def covering(closed: Sequence[ClosedTable], at_ms: int) -> ClosedTable | None:
-    """The closed table that covers an instant; None for the newest table."""
+    """Return the closed table that covers an instant; None if the newest table does."""
     return next((table for table in closed if at_ms < table.until_ms), None)
 
 
 def begins_at(closed: Sequence[ClosedTable]) -> int | None:
-    """Where the newest table begins (epoch ms); None while it covers all time."""
+    """Return when the newest table begins (epoch ms); None if it covers all time."""
     return closed[-1].until_ms if closed else None
 
 
 def log_between(log: Sequence[Json], since: int | None, until: int | None) -> list[Json]:
-    """The entries of a stretch of time, and at its beginning the snapshot that was current then."""
+    """Return the log entries of a period, starting with the snapshot that was current at its begin."""
     inside = [
         entry
         for entry in log
@@ -68,7 +69,7 @@ def log_between(log: Sequence[Json], since: int | None, until: int | None) -> li
     before = [entry for entry in log if entry["timestamp-ms"] < since]
     if not before:
         return inside
-    # The first of equal times, as Iceberg's SnapshotUtil takes it.
+    # The first of equal times, like Iceberg's SnapshotUtil.
     current = max(before, key=lambda entry: entry["timestamp-ms"])
     return [{"timestamp-ms": since, "snapshot-id": current["snapshot-id"]}, *inside]
 
@@ -76,11 +77,11 @@ def log_between(log: Sequence[Json], since: int | None, until: int | None) -> li
 def split(
     newest: Json, by: Period, above: int, known_until: int, name_for: Callable[[str], str]
 ) -> tuple[Json, dict[str, Json]]:
-    """The newest cold table without the periods before its last one, and the metadata of a new table for each of those,
-    by name; `newest` as it is while it has at most `above` snapshots, or all are of one period (UTC), or its log, which
-    is whole up to `known_until`, may still get an entry of the periods before.
+    """Return the newest cold table without all periods before its last one, and the metadata of a new table for each of
+    those periods, by name. Return `newest` unchanged if it has at most `above` snapshots, if all are in one period
+    (UTC), or if its log, which is complete up to `known_until`, may still get an entry in an earlier period.
 
-    `name_for` gives a free name to a period's label, `2024` or `2024_05`. A period without snapshots belongs to the
+    `name_for` returns a free name for a period's label, `2024` or `2024_05`. A period without snapshots belongs to the
     table before it.
     """
     closed = list(closed_tables(newest.get("properties")))
@@ -93,7 +94,7 @@ def split(
         name = name_for(datetime.fromtimestamp(start / 1000, UTC).strftime(_LABELS[by]))
         piece = _piece(newest, begins_at(closed), until)
         piece["table-uuid"] = str(uuid.uuid5(uuid.UUID(newest["table-uuid"]), name))
-        # The newest one's log of older metadata files is not its own.
+        # The newest table's log of older metadata files does not apply to this table.
         piece["metadata-log"] = []
         piece["properties"] = {key: value for key, value in newest["properties"].items() if key != CLOSED_TABLES}
         pieces[name] = piece
@@ -105,8 +106,8 @@ def split(
 
 
 def close(newest: Json, name: str) -> tuple[Json, Json]:
-    """(The newest cold table without any snapshot, the metadata of a table `name` that has all of them.) That one
-    covers no time: whatever the newest table gets from here on, it covers what it did."""
+    """Return the newest cold table without snapshots, and the metadata of a table `name` that has all of them. The
+    latter covers no time: the newest table still covers what it covered."""
     closed = closed_tables(newest.get("properties"))
     piece = {
         **newest,
@@ -128,8 +129,9 @@ def _start(at_ms: int, by: Period) -> int:
 
 
 def _piece(whole: Json, since: int | None, until: int | None) -> Json:
-    """`whole`, of which nothing but a stretch of time is left; it has a snapshot there."""
-    # What is older than the table itself could go to no closed one (`close`), and stays with its oldest.
+    """Return `whole` reduced to a period in which it has a snapshot."""
+    # Snapshots older than the table's own period could go to no closed table (`close`), and stay with the oldest one
+    # here.
     closed_until = begins_at(closed_tables(whole.get("properties")))
     snapshots = [
         snapshot
@@ -155,10 +157,10 @@ def _piece(whole: Json, since: int | None, until: int | None) -> Json:
 
 
 def history_order(snapshot: Json) -> tuple[int, int, int]:
-    """The order in which a cold table lists its snapshots."""
+    """Return the sort key for the order in which a cold table lists its snapshots."""
     return (snapshot.get("sequence-number") or 0, snapshot["timestamp-ms"], snapshot["snapshot-id"])
 
 
 def by_commit(snapshot: Json) -> tuple[int, tuple[int, int, int]]:
-    """The greatest is the snapshot that a cold table calls its current one."""
+    """Return a sort key. The greatest snapshot is the one that a cold table lists as current."""
     return (snapshot["timestamp-ms"], history_order(snapshot))

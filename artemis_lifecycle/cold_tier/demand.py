@@ -1,6 +1,5 @@
-"""The snapshots that are wanted in the other tier, and the metadata that names their files, as rows. Belongs here:
-reading manifest lists and manifests. Does not belong: which of the files still have to be copied (`needed`).
-"""
+"""The snapshots that are wanted in the other tier, and the metadata that references their files, as rows. Belongs here:
+reading manifest lists and manifests. Does not belong here: which of the files still need copying (`needed`)."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ LISTED = arrow_schema(
     "snapshot_id bigint, list_source string, list_destination string, list_size bigint, source string, "
     "destination string, size_in_bytes bigint, live_files bigint, entry binary, error string"
 )
-"""A (snapshot, manifest that its list names); without a manifest for an empty list, with `error` for a list that cannot
-be read. `entry` is what the list records of the manifest, pickled; it may stand in one of a manifest's rows only."""
+"""A (snapshot, manifest in its list). An empty list has a row without a manifest; an unreadable list has a row with
+`error`. `entry` is the list's entry for the manifest, pickled; only one of a manifest's rows may have it."""
 
 MANIFESTS = arrow_schema("source string, destination string, size_in_bytes bigint, live_files bigint, entry binary")
 
@@ -38,15 +37,15 @@ FILES = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
     "role string, manifest string, error string"
 )
-"""A (manifest, live entry); with `error`, and the manifest as `source`, for a manifest that cannot be read. `manifest`
-is its destination."""
+"""A (manifest, live entry). An unreadable manifest has a row with `error`, and itself as `source`. `manifest` is its
+destination."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """Which snapshots are wanted in the other tier, of which metadata, and by what mapping.
+    """The snapshots wanted in the other tier, their metadata, and the path mapping.
 
-    `origin` recorded the sources when they were copied to where they are: whatever is not as it says is damaged.
+    `origin` recorded the sources when they were copied to their current place: a source that differs is damaged.
     """
 
     metadata: TableMetadata
@@ -59,7 +58,7 @@ class Demand:
         return [snapshot for snapshot in self.metadata.snapshots if snapshot.snapshot_id in wanted]
 
     def statistics(self) -> dict[str, tuple[str, str, int]]:
-        """Kind, path and size of the wanted snapshots' statistics files, by destination."""
+        """Return kind, path and size of the wanted snapshots' statistics files, by destination."""
         wanted = set(self.snapshot_ids)
         return {
             self.mapping(file.path): (file.kind, file.path, file.size_in_bytes)
@@ -69,32 +68,32 @@ class Demand:
 
 
 def read_lists(runner: Runner, source: Stores, demand: Demand) -> Rows:
-    """The manifest lists of the wanted snapshots (LISTED)."""
+    """Return the manifest lists of the wanted snapshots (LISTED)."""
     pickled = [pickle.dumps(snapshot) for snapshot in demand.snapshots()]
     snapshots = pa.table({"snapshot": pa.array(pickled, pa.binary())})
     return runner.map(snapshots, partial(_lists, source, demand.mapping), LISTED, Cost(files=len(pickled)))
 
 
 def read_manifests(source: Stores, demand: Demand, manifests: Rows) -> Rows:
-    """The live entries of `manifests` (MANIFESTS), which is read twice, as FILES."""
+    """Return the live entries of `manifests` (MANIFESTS) as FILES. Reads `manifests` twice."""
     files, size, entries = manifests.sums("size_in_bytes", "live_files")
     cost = Cost(files, entries, max(size, 0))
     return manifests.map(partial(_entries, source, demand.mapping), FILES, cost)
 
 
 def named_manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The manifests that LISTED rows describe, as MANIFESTS; one may come several times."""
+    """Yield the manifests of LISTED rows as MANIFESTS. A manifest may come several times."""
     for batch in batches:
         yield batch.filter(batch.column("entry").is_valid()).select(MANIFESTS.names)
 
 
 def distinct_manifests(named: pa.Table) -> pa.Table:
-    """Each of these MANIFESTS once: as the row with the largest size has it."""
+    """Return each of these MANIFESTS once: the row with the largest size."""
     return first_of_each(named.sort_by([("size_in_bytes", "descending"), ("source", "ascending")]), "destination")
 
 
 def readers(lists: Rows, paths: Collection[str]) -> dict[str, set[int]]:
-    """The snapshots whose list is, or names, each of these manifest lists and manifests, by destination."""
+    """Return the snapshots that use each of these manifest lists and manifests, by destination."""
     rows = lists.map(partial(_naming, pa.array(sorted(paths), pa.string())), LISTED).table()
     users: dict[str, set[int]] = {path: set() for path in paths}
     columns = (rows.column(name).to_pylist() for name in ("snapshot_id", "list_destination", "destination"))
@@ -106,7 +105,7 @@ def readers(lists: Rows, paths: Collection[str]) -> dict[str, set[int]]:
 
 
 def list_problems(lists: Rows) -> tuple[Problem, ...]:
-    """The manifest lists that cannot be read."""
+    """Return the manifest lists that cannot be read."""
     rows = lists.map(unreadable, LISTED).table().sort_by("snapshot_id").to_pylist()
     return tuple(
         Problem(
@@ -117,7 +116,7 @@ def list_problems(lists: Rows) -> tuple[Problem, ...]:
 
 
 def manifest_problems(files: Rows, lists: Rows) -> tuple[Problem, ...]:
-    """The manifests that cannot be read, with the snapshots whose lists name them."""
+    """Return the manifests that cannot be read, with the snapshots whose lists contain them."""
     rows = files.map(unreadable, FILES).table().to_pylist()
     if not rows:
         return ()
@@ -129,7 +128,7 @@ def manifest_problems(files: Rows, lists: Rows) -> tuple[Problem, ...]:
 
 
 def unreadable(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows with an `error`."""
+    """Yield the rows with an `error`."""
     for batch in batches:
         yield batch.filter(batch.column("error").is_valid())
 

@@ -1,9 +1,9 @@
-"""What schemas, partition specs and sort orders are in the other tier. They are compared by what they say, never by id
-alone: a live table that dropped one may give its id to another (`expire_snapshots` with `clean_expired_metadata`), and
-the archive has both. Pure. Source: format/spec.md, "Schemas and Data Types", "Partition Evolution", "Sorting".
+"""Maps schemas, partition specs and sort orders to the other tier. They are compared by content, never by id alone: a
+live table that dropped one may reuse its id (`expire_snapshots` with `clean_expired_metadata`), and the archive has
+both. Pure. Source: format/spec.md, "Schemas and Data Types", "Partition Evolution", "Sorting".
 
-An id in cold is the archive's own. It is the live one, unless that means something else there; then it follows from
-what it stands for, so that it is the same at every try.
+The archive has its own ids. An id is the same as the live one, unless the archive uses that id for something else. Then
+it is derived from the content, so that every attempt gets the same id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMAS, SPECS, ORDERS = "schemas", "partition-specs", "sort-orders"
 ID_KEYS: Mapping[str, str] = {SCHEMAS: "schema-id", SPECS: "spec-id", ORDERS: "order-id"}
 
 _FIRST_OWN_ID = 1_000_000
-"""Where the archive's own ids begin: no writer counts so far."""
+"""The start of the archive's own ids; no writer reaches such numbers."""
 
 UNSORTED: Json = {"order-id": 0, "fields": []}
 
@@ -29,7 +29,7 @@ _UNPARTITIONED: Json = {"fields": []}
 
 @dataclass(frozen=True)
 class Ids:
-    """The ids of one tier by those of the other; one that is not named is the same. Picklable."""
+    """Maps the ids of one tier to those of the other. Ids without an entry are the same. Picklable."""
 
     schemas: Mapping[int, int] = field(default_factory=dict)
     specs: Mapping[int, int] = field(default_factory=dict)
@@ -43,18 +43,19 @@ SAME_IDS = Ids()
 
 
 class AlwaysUnsorted(dict[int, int]):
-    """Calls every sort order the unsorted one."""
+    """Maps every sort order to the unsorted one."""
 
     def get(self, key: int, default: Any = None) -> Any:
         return 0
 
 
 _TYPES = frozenset({"type", "element", "key", "value", "transform"})
-"""Where the text is a type or a transform, in which writers put blanks or not."""
+"""Keys whose text is a type or a transform, which writers write with or without blanks."""
 
 
 def shape(item: Any, key: str = "") -> Any:
-    """What an item says, however its writer spelt it: Iceberg, pyiceberg and their versions differ in empty fields."""
+    """Return an item's content, independent of its spelling: Iceberg, pyiceberg and their versions differ in empty
+    fields."""
     if isinstance(item, dict):
         shaped = {name: shape(value, name) for name, value in item.items()}
         return {name: value for name, value in shaped.items() if value is not None and value != []}
@@ -64,12 +65,12 @@ def shape(item: Any, key: str = "") -> Any:
 
 
 def content(item: Json, key: str) -> Any:
-    """`shape` without the item's id."""
+    """Return `shape` without the item's id."""
     return shape({name: value for name, value in item.items() if name != ID_KEYS[key]})
 
 
 def with_lists(metadata: Json) -> Json:
-    """`metadata` with the lists of schemas and partition specs that writers of format version 1 may leave out."""
+    """Return `metadata` with the lists of schemas and partition specs, which writers of format version 1 may omit."""
     new = dict(metadata)
     if SCHEMAS not in new and isinstance(new.get("schema"), dict):
         number = new["schema"].get("schema-id") or 0
@@ -86,12 +87,13 @@ def with_lists(metadata: Json) -> Json:
 
 
 def _numbered(fields: Sequence[Json]) -> list[Json]:
-    """Partition fields with the ids that Iceberg gives to those of a spec that has none."""
+    """Return partition fields with the ids that Iceberg assigns if a spec has none."""
     return [{**each, "field-id": each.get("field-id", 1000 + place)} for place, each in enumerate(fields)]
 
 
 def archive_ids(live: Json, cold: Json | None) -> Ids:
-    """What the ids of `live` are in the archive, whose newest table is `cold`; None before the first handoff."""
+    """Return the archive's ids for the ids of `live`. `cold` is the archive's newest table; None before the first
+    handoff."""
     found = {key: _new_ids(live.get(key) or (), (cold or {}).get(key) or (), key) for key in ID_KEYS}
     return Ids(found[SCHEMAS], found[SPECS], found[ORDERS])
 
@@ -119,7 +121,8 @@ def _own_id(means: Any, there: Mapping[int, Any]) -> int:
 
 
 def same_ids(theirs: Mapping[int, str], ours: Mapping[int, str], key: str) -> dict[int, int]:
-    """Which of `ours` each of `theirs` is (JSON text by id), by what they say; those that `ours` lacks are left out."""
+    """Map each of `theirs` to the equal one of `ours` (JSON text by id), by content. Those without an equal are
+    omitted."""
     mine = {number: content(json.loads(text), key) for number, text in ours.items()}
     found = {}
     for number, text in theirs.items():
@@ -131,7 +134,8 @@ def same_ids(theirs: Mapping[int, str], ours: Mapping[int, str], key: str) -> di
 
 
 def merged(live: Json, cold: Json | None, ids: Ids) -> dict[str, list[Json]]:
-    """The schemas, specs and orders of both, by the archive's ids; none that the archive has is lost or changed."""
+    """Return the schemas, specs and orders of both, with the archive's ids. Those of the archive are never lost or
+    changed."""
     found = {}
     for key, id_key in ID_KEYS.items():
         if key not in live and key not in (cold or {}):
@@ -145,7 +149,7 @@ def merged(live: Json, cold: Json | None, ids: Ids) -> dict[str, list[Json]]:
 
 
 def field_ids(schema: Json) -> dict[int, Any]:
-    """The types of a schema's fields, nested ones too, by their ids."""
+    """Return the types of a schema's fields by id, including nested fields."""
     return dict(_fields(schema))
 
 
@@ -162,14 +166,14 @@ def _fields(kind: Any) -> Iterator[tuple[int, Any]]:
 
 
 def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> Json:
-    """`metadata`, its current schema, default spec and default order being those of its current snapshot: engines bind
-    filters to them. `specs_of` are the specs by which a snapshot's files are partitioned, those that it wrote first.
+    """Return `metadata` with the current schema, default spec and default order of its current snapshot, because
+    engines bind filters to them. `specs_of` returns the specs of a snapshot's files, those that it wrote first.
 
-    Where a name stands for different columns in different schemas, an unpartitioned spec is among the specs. Iceberg's
-    Spark runtime leaves a filter to the partitions if every spec decides it, and binds its names to the current schema
-    for that (SparkScanBuilder.pushPredicates, ExpressionUtil.selectsPartitions; like apache/iceberg#16510): a filter on
-    an older snapshot would not be evaluated at all, and rows come back that do not match. No spec without fields
-    decides a filter.
+    If a name stands for different columns in different schemas, the result has an unpartitioned spec. Iceberg's Spark
+    runtime leaves a filter to the partitions if every spec decides it, and binds its names to the current schema
+    (SparkScanBuilder.pushPredicates, ExpressionUtil.selectsPartitions; like apache/iceberg#16510). A filter on an older
+    snapshot would then not be evaluated at all, and the result would have rows that do not match. A spec without fields
+    never decides a filter.
     """
     current = next(
         (each for each in metadata["snapshots"] if each["snapshot-id"] == metadata.get("current-snapshot-id")), None
@@ -205,13 +209,13 @@ def with_current(metadata: Json, specs_of: Callable[[Json], Sequence[int]]) -> J
 
 
 def _renamed(schemas: Iterable[Json]) -> bool:
-    """Whether any name, in any case, stands for different columns in different schemas."""
+    """Return True if any name, ignoring case, stands for different columns in different schemas."""
     columns: dict[str, int] = {}
     return any(columns.setdefault(name, number) != number for schema in schemas for name, number in _names(schema))
 
 
 def _names(struct: Json, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """Full names, in lower case, and ids of a struct's fields, those of nested structs too."""
+    """Yield full names, in lower case, and ids of a struct's fields, including those of nested structs."""
     for each in struct.get("fields") or ():
         name = prefix + each["name"].lower()
         yield name, each["id"]
@@ -230,7 +234,7 @@ def _first_bound(wanted: Iterable[int | None], items: Mapping[int, Json], known:
 
 
 def _sources(item: Json) -> set[int]:
-    """The columns that a spec or an order is of."""
+    """Return the source columns of a spec or an order."""
     found: set[int] = set()
     for each in item.get("fields") or ():
         found |= {each["source-id"]} if "source-id" in each else set(each.get("source-ids") or ())
@@ -241,7 +245,7 @@ _PROMOTIONS = {("int", "long"), ("float", "double"), ("date", "timestamp"), ("da
 
 
 def unreadable_fields(then: Json, now: Json) -> list[int]:
-    """The fields of the schema `then` that `now` has with a type by which their values cannot be read."""
+    """Return the fields of the schema `then` whose type in `now` cannot read their values."""
     types = field_ids(now)
     return [number for number, kind in field_ids(then).items() if number in types and not _reads(kind, types[number])]
 

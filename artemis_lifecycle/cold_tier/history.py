@@ -1,4 +1,4 @@
-"""What the cold tier has of a table, snapshot by snapshot, and what of it can be read now. Plain values."""
+"""The cold tier's snapshots of a table, and which of them are readable now. Plain values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColdSnapshot:
-    """An archived snapshot. `tier` is deep-archive where a file of it has to be thawed first; `tags` are the names that
-    it had; `cold_table` has it in the cold catalog. Counts are its summary's; None where the writer did not say."""
+    """An archived snapshot. `tier` is deep-archive if one of its files must be thawed first. `tags` are the names that
+    it had. `cold_table` is its table in the cold catalog. Counts are from its summary; None if the writer did not
+    record them."""
 
     snapshot_id: int
     committed_at: datetime
@@ -31,15 +32,15 @@ class ColdSnapshot:
 
 @dataclass(frozen=True)
 class ColdHistory:
-    """The snapshots of the cold tables, in the order of their commits, pinned to the newest one's metadata file."""
+    """The snapshots of the cold tables in commit order, pinned to the newest table's metadata file."""
 
     table: str
     metadata_location: str
     snapshots: tuple[ColdSnapshot, ...]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, cold_table, tags (joined
-        by a comma), operation object; records, data_files Int64 (NA where unknown)."""
+        """Return one row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, cold_table, tags
+        (joined by commas), operation object; records, data_files Int64 (NA if unknown)."""
         import pandas as pd
 
         rows = [{**asdict(snapshot), "tags": ", ".join(snapshot.tags)} for snapshot in self.snapshots]
@@ -49,7 +50,7 @@ class ColdHistory:
 
 
 def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> ColdHistory:
-    """`archived` are the snapshots that are in the deep archive."""
+    """Return the history. `archived` are the snapshots in the deep archive."""
     found: list[ColdSnapshot] = []
     for each in reversed(list(cold)):
         tags: dict[int, list[str]] = {}

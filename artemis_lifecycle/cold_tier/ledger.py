@@ -1,8 +1,7 @@
-"""What was copied, by destination: one Parquet file for each finished batch, which appears whole or not at all. A
-table's handoffs share one ledger (`handoff_ledger`): it is both their journal (a killed one goes on with the next
-batch) and the memory by which no file is copied twice in its life. A restore has one of its own. A manifest in it
-means that every live file of that manifest is in it too.
-"""
+"""The record of copies, by destination: one Parquet file per finished batch, written completely or not at all. A
+table's handoffs share one ledger (`handoff_ledger`). It is their journal, so that a killed handoff continues with the
+next batch, and it ensures that no file is ever copied twice. Each restore has a separate ledger. If a manifest is in
+it, all live files of that manifest are too."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ from artemis_lifecycle.storage.threads import threaded
 Found = TypeVar("Found")
 
 COPIED = "copied"
-"""Byte for byte, read back and equal."""
+"""Copied byte for byte, read back and equal."""
 REWRITTEN = "rewritten"
-"""With the other tier's paths in it, read back and equal to what was to be written."""
+"""Rewritten with the other tier's paths, read back and equal to the intended bytes."""
 PRESENT = "present"
-"""Was there already, byte for byte what would have been written."""
+"""Already there, with exactly the bytes to write."""
 LOST = "lost"
-"""The source is gone, or not what the metadata records of it."""
+"""The source is gone, or differs from its metadata."""
 FAILED = "failed"
 
 _RECORDED = ("size_in_bytes", "rewritten", "checksum", "source", "kind", "file_format", "source_size")
@@ -49,8 +48,8 @@ COPIES = arrow_schema(
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """One file of a batch and what became of it. `checksum` is that of the copy as it was read back; `rewritten`
-    the JSON of a RewrittenDelete, for files that manifests must describe anew. Sizes in bytes."""
+    """One file of a batch and its result. `checksum` is that of the copy as it was read back. `rewritten` is the JSON
+    of a RewrittenDelete, for files whose manifest entries change. Sizes in bytes."""
 
     kind: str
     file_format: str | None
@@ -66,7 +65,7 @@ class CopiedFile:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a work's files, by action, and the files that a person let go."""
+    """The results of a work's files, by action, and the files whose loss a person approved."""
 
     counts: Mapping[str, int]
     sizes: Mapping[str, int]
@@ -81,8 +80,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What later work needs to know of a copy: its size in bytes, how it was rewritten, its checksum, and the file
-    that it is a copy of, with its kind, format and size."""
+    """What later work needs to know about a copy: its size in bytes, how it was rewritten, its checksum, and its source
+    with kind, format and size."""
 
     size_in_bytes: int
     rewritten: str | None
@@ -94,7 +93,7 @@ class Recorded:
 
 
 class Ledger:
-    """The copies recorded in one folder, each by the `work_id` (a plan's, a restore's) that made it."""
+    """The copies recorded in one folder, each with the `work_id` (of a plan or a restore) that made it."""
 
     def __init__(self, stores: Stores, folder: str) -> None:
         self._stores = stores
@@ -116,7 +115,7 @@ class Ledger:
         self._stores.write(f"{self._folder}/{work_id}/batch-{batch:06d}.parquet", out.getvalue(), overwrite=True)
 
     def batches(self, work_id: str) -> dict[int, str]:
-        """The finished batches of a work: number to path."""
+        """Return the finished batches of a work: number to path."""
         found = {}
         for file in self._stores.list(f"{self._folder}/{work_id}"):
             match = re.fullmatch(r"batch-(\d+)\.parquet", file.path.rpartition("/")[2])
@@ -125,11 +124,11 @@ class Ledger:
         return found
 
     def files(self, runner: Runner, work_id: str | None = None) -> Rows:
-        """All that one work, or every one, recorded (COPIES), lost files too."""
+        """Return everything that one work, or all, recorded (COPIES), including lost files."""
         return self._read(runner, COPIES, work_id, None)
 
     def rows(self, runner: Runner, columns: Sequence[str] = COPIES.names, work_id: str | None = None) -> Rows:
-        """These columns of the copies that count, of all works or of one. A destination may come twice."""
+        """Return these columns of the valid copies, of all works or of one. A destination may come twice."""
         return self._read(runner, pa.schema([COPIES.field(name) for name in columns]), work_id, VERIFIED)
 
     def _read(
@@ -143,24 +142,25 @@ class Ledger:
         parts = self._parts(work_id)
         size = sum(part.size_in_bytes for part in parts)
         paths = pa.table({"path": pa.array([part.path for part in parts], pa.string())})
-        # Most parts are tiny: their rows are the work.
+        # Most parts are tiny, so the rows determine the work.
         cost = Cost(rows=size // _BYTES_PER_ROW, size_in_bytes=size)
         function = partial(_read_parts, self._stores, schema.names, actions, wanted)
         return runner.map(paths, function, schema, cost, self._stores.readers(self._folder, _THREADS))
 
     def _parts(self, work_id: str | None = None) -> list[StoredFile]:
-        """The files of all works, or of one, by path."""
+        """Return the files of all works, or of one, by path."""
         folder = self._folder if work_id is None else f"{self._folder}/{work_id}"
         return sorted(
             (file for file in self._stores.list(folder) if file.path.endswith(".parquet")), key=lambda file: file.path
         )
 
     def _each_part(self, read: Callable[[str], Found], parts: Sequence[StoredFile]) -> Iterator[Found]:
-        """What `read` makes of each part's path, in their order; in threads of this process."""
+        """Yield the result of `read` for each part's path, in order; in threads of this process."""
         return threaded(read, [part.path for part in parts], self._stores.readers(self._folder, _THREADS))
 
     def outcome(self, work_id: str) -> Outcome:
-        """What became of the files of a work's finished batches. Read here, batch by batch, without Spark."""
+        """Return the results of the files in a work's finished batches. Reads them here, batch by batch, without
+        Spark."""
         files: dict[str, int] = {}
         sizes: dict[str, int] = {}
         lost: list[CopiedFile] = []
@@ -176,7 +176,7 @@ class Ledger:
         return Outcome(files, sizes, tuple(sorted(lost, key=lambda file: file.source)))
 
     def copies(self) -> int:
-        """How many files were ever sent, by all works together: all parts are read."""
+        """Return how many files all works together transferred. Reads all parts."""
 
         def sent(path: str) -> int:
             actions = (
@@ -187,7 +187,7 @@ class Ledger:
         return sum(self._each_part(sent, self._parts()))
 
     def among(self, runner: Runner, destinations: Collection[str]) -> dict[str, Recorded]:
-        """What counts of these destinations, by destination."""
+        """Return the valid copies among these destinations, by destination."""
         if not destinations:
             return {}
         schema = pa.schema([COPIES.field(name) for name in ("destination", *_RECORDED)])
@@ -197,7 +197,7 @@ class Ledger:
 
 
 def handoff_ledger(stores: Stores, root: str, table_uuid: str) -> Ledger:
-    """Everything that handoffs ever copied for a table; `root` is `operations.root`."""
+    """Return the ledger of everything that handoffs copied for a table; `root` is `operations.root`."""
     return Ledger(stores, f"{root}/cold/{table_uuid}/copies")
 
 
@@ -208,7 +208,8 @@ def _read_parts(
     wanted: Collection[str] | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """These columns of the parts, of rows with one of `actions` and to `wanted` destinations; of all without either."""
+    """Yield these columns of the parts, for rows with one of `actions` and to the `wanted` destinations. None means no
+    filter."""
     needed = {*columns, "action", "destination"}
     read = [name for name in COPIES.names if name in needed]
     for path in (path for batch in batches for path in batch.column("path").to_pylist()):

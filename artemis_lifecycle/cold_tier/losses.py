@@ -1,4 +1,4 @@
-"""What lost files mean: which snapshots cannot be read without them."""
+"""The consequences of lost files: which snapshots cannot be read without them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class Losses:
-    """What lost files mean: problems, and destinations of manifests and lists that must not be made without them."""
+    """The consequences of lost files: problems, and destinations of manifests and lists that must not be written
+    without them."""
 
     problems: tuple[Problem, ...] = ()
     excluded: frozenset[str] = frozenset()
@@ -38,8 +39,8 @@ class Losses:
 
 
 def losses_of(runner: Runner, source: Stores, demand: Demand, lost: Sequence[CopiedFile]) -> Losses:
-    """Find the snapshots of the demand that cannot be read without `lost` files. Reads all its manifests; files are
-    seldom lost."""
+    """Find the snapshots of the demand that cannot be read without the `lost` files. Reads all its manifests, but files
+    are rarely lost."""
     if not lost:
         return Losses()
     paths = {file.destination for file in lost}

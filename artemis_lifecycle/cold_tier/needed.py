@@ -1,7 +1,8 @@
-"""What has to be copied: everything that the wanted snapshots read, less what the ledger has already.
+"""The files to copy: everything that the wanted snapshots read, except what the ledger already has.
 
-The answer is sealed before the first copy, so that a killed handoff or restore goes on with the same batches.
-A manifest that was copied before is not even read again: the ledger has all its files. Cost follows the new manifests.
+The list is sealed before the first copy, so that a killed handoff or restore continues with the same batches. A
+manifest that was copied before is not read again, because the ledger has all its files. The cost depends on the new
+manifests.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ def seal_work(
     bytes_per_batch: int,
     problems: tuple[Problem, ...] = (),
 ) -> Work | tuple[Problem, ...]:
-    """Find what is needed in `source` and seal it in `folder`, which `records` reach; or the problems, sealing nothing,
-    when metadata cannot be read."""
+    """Find what is needed in `source` and seal it in `folder`, which `records` can access. If metadata cannot be read,
+    return the problems and seal nothing."""
     with find_needed(runner, source, demand, ledger) as rows:
         if isinstance(rows, tuple):
             return rows
-        # A name of its own: of two runs at once, or after a kill, one is sealed and the other is garbage.
+        # A unique name: of two concurrent runs, or after a kill, one frame is sealed and the other is garbage.
         frame = frame_folder(folder, uuid.uuid4().hex)
         sizes = rows.map(_sizes, _SIZES).table().group_by(["phase", "bucket"])
         summed = sizes.aggregate([("files", "sum"), ("size_in_bytes", "sum")])
@@ -79,7 +80,7 @@ def seal_work(
 
 @dataclass(frozen=True)
 class Needed:
-    """How much is to be copied; or, in `problems`, the metadata that cannot be read."""
+    """How much there is to copy; or, in `problems`, the metadata that cannot be read."""
 
     files: int = 0
     size_in_bytes: int = 0
@@ -87,7 +88,7 @@ class Needed:
 
 
 def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Needed:
-    """Count what is needed in `source`, and seal nothing."""
+    """Count what is needed in `source`, without sealing it."""
     with find_needed(runner, source, demand, ledger) as rows:
         if isinstance(rows, tuple):
             return Needed(problems=rows)
@@ -97,7 +98,7 @@ def count_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger)
 
 @contextmanager
 def find_needed(runner: Runner, source: Stores, demand: Demand, ledger: Ledger) -> Iterator[Rows | tuple[Problem, ...]]:
-    """What is needed (SEALED), for as long as the block runs; or the metadata that cannot be read."""
+    """Yield what is needed (SEALED), which is valid inside the block; or the metadata that cannot be read."""
     with runner.keeping() as keep:
         lists = keep(read_lists(runner, source, demand))
         problems = list_problems(lists)
@@ -145,7 +146,7 @@ def _manifests_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
 
 
 def _lists_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The lists of LISTED rows, to be copied, and the manifests, as named."""
+    """Yield the lists of LISTED rows, to be copied, and the manifests as named."""
     for batch in batches:
         rows = pa.Table.from_batches([batch])
         lists = rows.select(["list_source", "list_destination", "list_size"]).filter(
@@ -160,7 +161,7 @@ def _lists_to_copy(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _candidates(rows: pa.Table, **values: int | str) -> pa.RecordBatch:
-    """FILES rows with the columns of `rows`, and with these values in all of them."""
+    """Return FILES rows with the columns of `rows`, and these constant values."""
     columns = {name: pa.array([value] * rows.num_rows) for name, value in values.items()}
     columns |= {name: rows.column(name).combine_chunks() for name in rows.column_names if name in FILES.names}
     absent = pa.nulls(rows.num_rows)
@@ -170,14 +171,14 @@ def _candidates(rows: pa.Table, **values: int | str) -> pa.RecordBatch:
 
 
 def _needed(candidates: pa.Table, known: pa.Table) -> pa.Table:
-    """SEALED rows: each file to copy that is not known, once; the delete files that manifests name; named manifests."""
+    """Return SEALED rows: each unknown file to copy, once; the delete files in manifests; and the named manifests."""
     copy = candidates.filter(pc.field("role") == COPY)
-    # One Puffin file may hold deletion vectors, which are rewritten, and statistics.
+    # One Puffin file may have both deletion vectors, which are rewritten, and statistics.
     is_content = pc.is_in(copy.column("kind"), pa.array([*CONTENT_KINDS, MANIFEST, MANIFEST_LIST]))
     contents = copy.filter(is_content).column("destination")
     copy = copy.filter(pc.or_(is_content, pc.invert(pc.is_in(copy.column("destination"), contents.combine_chunks()))))
     new = copy.filter(pc.invert(_among(copy, known)))
-    # By the smallest of each: the order of manifests must not decide.
+    # Take the smallest of each, so that the order of manifests does not matter.
     smallest = ("phase", "kind", "file_format", "source", "role")
     functions = [*((name, "min") for name in smallest), ("size_in_bytes", "max")]
     files = new.group_by("destination").aggregate(functions)
@@ -201,7 +202,7 @@ def _as_sources(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_checksums(needed: pa.Table, origin: pa.Table) -> pa.Table:
-    # A file may have been recorded by two handoffs at once; its content is one.
+    # Two concurrent handoffs may have recorded the same file; its content is the same.
     recorded = origin.group_by("source").aggregate([("checksum", "max")])
     places = pc.index_in(needed.column("source"), recorded.column("source").combine_chunks(), skip_nulls=True)
     checksums = recorded.column("checksum_max").take(places)
@@ -213,7 +214,7 @@ def _among(rows: pa.Table, known: pa.Table) -> pa.ChunkedArray:
 
 
 def _sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Files to copy, and their bytes, by phase and bucket."""
+    """Return the number of files to copy, and their bytes, by phase and bucket."""
     files, sizes = np.zeros((PHASES, BUCKETS), np.int64), np.zeros((PHASES, BUCKETS), np.int64)
     for batch in batches:
         rows = batch.filter(batch.column("phase").is_valid())

@@ -1,4 +1,4 @@
-"""The sealed rows of a work, phase by phase, with what the files of a phase need to know of the phases before."""
+"""The sealed rows of a work, phase by phase, with what each phase needs from earlier phases."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _SIZED = arrow_schema("destination string, size_in_bytes bigint")
 
 @dataclass(frozen=True)
 class PhaseRows:
-    """The rows of one phase, and what copies them."""
+    """The rows of one phase, and their copier."""
 
     runner: Runner
     rows: Rows
     copier: Copier
 
     def copy(self, batch: Batch, excluded: Collection[str]) -> list[CopiedFile]:
-        """Copy the files of a batch except those to `excluded` destinations; one answer for each, by destination."""
+        """Copy the files of a batch except those to `excluded` destinations. Return one result per file, by
+        destination."""
         rows = self.rows.between("bucket", batch.first_bucket, batch.last_bucket)
         cost = Cost(batch.files, batch.files, batch.size_in_bytes)
         return copy_files(self.runner, rows, self.copier.without(excluded), cost)
@@ -39,7 +40,7 @@ class PhaseRows:
 
 @contextmanager
 def open_phase(runner: Runner, sealed: Rows, ledger: Ledger, phase: int, copier: Copier) -> Iterator[PhaseRows]:
-    """The rows of a phase, for as long as the block runs. The phase before must be in the ledger."""
+    """Yield the rows of a phase, which are valid inside the block. The phase before must be in the ledger."""
     rows = sealed.between("phase", phase, phase)
     with runner.keeping() as keep:
         if phase == 1:
@@ -65,7 +66,7 @@ def _manifests(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _rewritten_deletes(named: pa.Table, described: pa.Table) -> pa.Table:
-    """How the delete files that a manifest names were rewritten, by the manifest's destination."""
+    """Return how the delete files of a manifest were rewritten, by the manifest's destination."""
     places = pc.index_in(named.column("destination"), described.column("destination").combine_chunks())
     found = [named.column("manifest"), named.column("destination"), described.column("rewritten").take(places)]
     return pa.Table.from_arrays(found, schema=_REWRITTEN).filter(pc.field("rewritten").is_valid())

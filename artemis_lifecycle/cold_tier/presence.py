@@ -1,9 +1,9 @@
-"""What was promised to be in the cold tier, and whether it is: asked of the cold store itself, file by file, and of no
-record. Belongs here: which live files have a promised copy, and which copies are absent. Does not belong: making them
-again (`repair`), and what their absence stops.
+"""Which copies must be in the cold tier, and whether they are. The cold store itself is asked, file by file, not a
+record. Belongs here: which live files must have a copy, and which copies are absent. Does not belong here: copying
+again (`repair`), and what an absent copy prevents.
 
-A copy is promised if the ledger has it, or if the cold table reaches it: losing either one takes no promise back. The
-files of snapshots that the policy does not archive, or that a person let go, are in neither.
+A copy must exist if the ledger has it, or if the cold table reaches it; losing one of the two changes nothing. Files of
+snapshots that the policy does not archive, or whose loss a person approved, are in neither.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ _SIZES = arrow_schema("path string, size_in_bytes bigint")
 
 @dataclass(frozen=True)
 class PromisedCopy:
-    """A live file and the copy of it that must be in cold, with the size that was verified (where the ledger is lost,
-    what the cold table's metadata records; UNKNOWN_LENGTH where that says nothing). `checksum` and `source_size` are
-    the ledger's."""
+    """A live file and its required copy in cold, with its verified size. If the ledger is lost, this is the size in the
+    cold table's metadata, or UNKNOWN_LENGTH. `checksum` and `source_size` are from the ledger."""
 
     source: str
     destination: str
@@ -54,7 +53,7 @@ class PromisedCopy:
 
     @classmethod
     def of(cls, source: str, destination: str, copy: CopiedFile | Recorded) -> PromisedCopy:
-        """As the ledger has it."""
+        """Create it from the ledger's record."""
         return cls(
             source, destination, copy.kind, copy.file_format, copy.size_in_bytes, copy.source_size, copy.checksum
         )
@@ -62,8 +61,8 @@ class PromisedCopy:
 
 @dataclass(frozen=True)
 class ColdCopies:
-    """The copies of one table's files. `cold` opens the index of all its cold tables, as published now; None if nothing
-    is published."""
+    """The copies of one table's files. `cold` opens the index of all its cold tables in their published state; None if
+    nothing is published."""
 
     spark: SparkSession
     cold_stores: Stores
@@ -76,9 +75,9 @@ class ColdCopies:
         return Runner(self.spark)
 
     def promised(self, paths: Sequence[str]) -> dict[str, PromisedCopy]:
-        """The promised copies of these live files, by live path; a file without one is left out.
+        """Return the required copies of these live files, by live path. Files without one are omitted.
 
-        Raises UnreadableMetadata when the cold table cannot answer for what the ledger does not have.
+        Raises UnreadableMetadata if the ledger lacks a file and the cold table cannot be read.
         """
         placed = {path: place for path in paths if (place := self._place(path)) is not None}
         known = self.ledger.among(self.runner, frozenset(placed.values()))
@@ -91,7 +90,8 @@ class ColdCopies:
         return {**found, **self._reached(unknown)} if unknown else found
 
     def absent(self, copies: Sequence[PromisedCopy]) -> list[PromisedCopy]:
-        """Those of which no file of the right size stands in cold, or only the live file itself under another name."""
+        """Return those for which cold has no file of the right size, or only the live file itself under another
+        name."""
         paths = pa.table({"path": pa.array([copy.destination for copy in copies], pa.string())})
         found = self.runner.map(paths, partial(_sizes, self.cold_stores), _SIZES, Cost(len(copies)), threads=1).table()
         sizes = dict(zip(*(column.to_pylist() for column in found.columns), strict=True))
@@ -108,10 +108,10 @@ class ColdCopies:
         try:
             return self.mapping(path)
         except HandoffFailed:
-            return None  # No handoff could have archived a snapshot with such a path.
+            return None  # No handoff can archive a snapshot with such a path.
 
     def _reached(self, placed: dict[str, str]) -> dict[str, PromisedCopy]:
-        """The promised copies of files that the ledger does not have: what the cold table reaches all the same."""
+        """Return the required copies that the ledger does not have, but that the cold table reaches."""
         view, rules = self.cold(), self.mapping.rules
         if view is None:
             return {}
@@ -130,8 +130,8 @@ class ColdCopies:
 
 
 class PlannedCopies:
-    """The promised copies of a plan's files, for a deletion that asks batch by batch: which copies are promised is
-    looked up once, where the plan is not very large; whether they are there is asked each time."""
+    """The required copies of a plan's files, for a deletion that asks batch by batch. Which copies are required is
+    looked up once, unless the plan is very large. Whether they exist is checked each time."""
 
     def __init__(self, copies: ColdCopies, files: int, paths: Callable[[], Iterator[Sequence[str]]]) -> None:
         self._copies = copies
@@ -140,8 +140,8 @@ class PlannedCopies:
         self._promised: dict[str, PromisedCopy] | None = None
 
     def missing(self, paths: pa.Array) -> NDArray[np.bool_]:
-        """Return True for each live path whose promised copy is not in the cold store with its size: deleting it would
-        delete the last copy. Raises UnreadableMetadata, StorageError: then nothing is known of any of them."""
+        """Return True for each live path whose required copy is not in the cold store with its size: deleting it would
+        delete the last copy. Raises UnreadableMetadata, StorageError: then the state of all paths is unknown."""
         asked = paths.to_pylist()
         if self._few and self._promised is None:
             self._promised = {
@@ -154,7 +154,7 @@ class PlannedCopies:
 
 
 def absent_among(copies: ColdCopies, paths: Iterator[Sequence[str]]) -> list[PromisedCopy]:
-    """The promised copies of these live files that are not in cold. Memory holds one piece of the files."""
+    """Return the required copies of these live files that are not in cold. Holds one piece of the files in memory."""
     return [
         copy
         for several in paths

@@ -16,13 +16,13 @@ from artemis_lifecycle.storage.threads import threaded
 _THREADS = 16
 
 Request = Callable[[Stores, str], tuple[Any, ...]]
-"""What a store answers for a path. Picklable; what it raises ends the work."""
+"""Returns a store's answer for a path. Picklable; an exception ends the work."""
 
 
 def each_file(
     runner: Runner, stores: Stores, request: Request, schema: str, paths: Sequence[str]
 ) -> list[tuple[Any, ...]]:
-    """The answers to `request` (columns: the DDL `schema`) for all paths, in any order."""
+    """Return the answers to `request` (columns: the DDL `schema`) for all paths, in any order."""
     if not paths:
         return []
     answers = arrow_schema(schema)

@@ -1,9 +1,9 @@
-"""Bringing snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff does it
-towards the cold tier, a restore back. Belongs here: the order of the phases, what a batch means, what a resume goes by.
-Does not belong: which snapshots, how one file is copied, and what is published in the end.
+"""Transfers snapshots from one tier to the other: found, sealed, copied, verified, recorded by batch. A handoff
+transfers to the cold tier, a restore back. Belongs here: the order of the phases, the meaning of a batch, and how a run
+resumes. Does not belong here: which snapshots, how to copy one file, and what is published in the end.
 
-Contents come first, then manifests, which name them and their new sizes, then manifest lists. A batch is recorded when
-all of it is verified, and a later run begins with the first batch that is not.
+Contents come first; then manifests, which record the contents' new sizes; then manifest lists. A batch is recorded once
+it is completely verified. A later run begins with the first batch that is not recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from artemis_lifecycle.storage.stores import Stores
 
 @dataclass(frozen=True)
 class TransferSettings:
-    """Bounds of a batch, which is the unit that a killed run repeats."""
+    """Limits of a batch, the unit that a killed run repeats."""
 
     files_per_batch: int = 2_000
     bytes_per_batch: int = 8 << 30
@@ -36,7 +36,7 @@ class TransferSettings:
 
 @dataclass(frozen=True)
 class TransferProgress:
-    """Where a running transfer is: files and recorded bytes of finished batches, and of all."""
+    """The progress of a running transfer: files and recorded bytes of finished batches, and in total."""
 
     done_files: int
     files: int
@@ -46,8 +46,9 @@ class TransferProgress:
 
 @dataclass(frozen=True)
 class Consent:
-    """Which losses do not stop a transfer: all, where a person approved; else those that only snapshots feel which
-    another tool expired. A loss whose snapshots are unknown (its manifest is gone, too) is not among them."""
+    """Which losses do not stop a transfer: all, if a person approved; otherwise those that affect only snapshots that
+    another process expired. If it is unknown which snapshots a loss affects (its manifest is also gone), it stops the
+    transfer."""
 
     allow_lost: bool = False
     overtaken: frozenset[int] = frozenset()
@@ -60,7 +61,7 @@ class Consent:
 
 @dataclass(frozen=True)
 class TransferErrors:
-    """The errors of a transfer, in the words of the step that it is part of. `gone` says which files are missing."""
+    """The errors of a transfer, worded for the step that runs it. `gone` describes missing files."""
 
     kind: type[LifecycleError]
     table: str
@@ -70,20 +71,20 @@ class TransferErrors:
     if_gone: str
 
     def failed(self, what: str, path: str) -> LifecycleError:
-        """The error for files that could not be copied, verified or rewritten; `path` is the first."""
+        """Return the error for files that could not be copied, verified or rewritten; `path` is the first."""
         return self.kind(what, table=self.table, path=path, untouched=self.untouched, hint=self.if_failed)
 
     def lost(self, problems: Sequence[Problem]) -> LifecycleError:
-        """The error for files that are gone or damaged, without consent."""
+        """Return the error for files that are gone or damaged, without consent."""
         what, path = self.gone(problems), problems[0].path
         return self.kind(what, table=self.table, path=path, untouched=self.untouched, hint=self.if_gone)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """Snapshots (`demand`) on their way from `source` to `target`.
+    """The transfer of snapshots (`demand`) from `source` to `target`.
 
-    `records` reach `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
+    `records` can access `folder`, where the work is sealed, and the `ledger`, where finished batches are recorded under
     `work_id`. `batches` shows them to people. `check` is called before each batch, and raises when the worker's lease
     is lost.
     """
@@ -104,15 +105,15 @@ class Transfer:
     on_progress: Callable[[TransferProgress], None] = lambda progress: None
 
     def run(self) -> tuple[Work, Losses]:
-        """Copy whatever is not copied yet; the sealed work, and what losses by consent mean in the end.
+        """Copy everything that is not copied yet. Return the sealed work, and the consequences of accepted losses.
 
-        Raises `errors`. Whatever was copied counts for the next run.
+        Raises `errors`. Files that were copied count for the next run.
         """
         work = self._work()
         return work, self._copy_all(work)
 
     def foreseen(self) -> tuple[int, int, tuple[Problem, ...]]:
-        """(files, bytes) that a run would copy now, and the metadata that cannot be read. Writes nothing."""
+        """Return (files, bytes) that a run would copy now, and the metadata that cannot be read. Writes nothing."""
         known = load_work(self.records, self.folder)
         if known is not None:
             recorded = self.ledger.batches(self.work_id)
@@ -127,7 +128,8 @@ class Transfer:
             demand = _without(demand, found.problems)
 
     def _work(self) -> Work:
-        """The sealed work; sealed now if it is not. Snapshots with unreadable metadata stay out only with consent."""
+        """Return the sealed work; seal it if it is not. Snapshots with unreadable metadata are omitted only with
+        consent."""
         known = load_work(self.records, self.folder)
         if known is not None:
             return known
@@ -153,7 +155,7 @@ class Transfer:
             demand = _without(demand, work)
 
     def _copy_all(self, work: Work) -> Losses:
-        """Every batch that is not recorded yet, phase by phase."""
+        """Copy every batch that is not recorded yet, phase by phase."""
         demand = replace(self.demand, snapshot_ids=work.snapshot_ids)
         recorded = self.ledger.batches(self.work_id)
         self._show(work, recorded)
@@ -196,7 +198,7 @@ class Transfer:
         return losses_of(self.runner, self.source, demand, lost)
 
     def _settle_batch(self, work: Work, batch: Batch, files: list[CopiedFile], go_on: bool) -> None:
-        """Record the batch if all of it is settled, which with losses it is by consent (`go_on`)."""
+        """Record the batch if all of it is settled. With losses, that needs consent (`go_on`)."""
         failed = [file for file in files if file.action == FAILED]
         lost = [file for file in files if file.action == LOST]
         if failed:
@@ -214,7 +216,7 @@ class Transfer:
         self._show_batch(work, batch, files, None)
 
     def _show(self, work: Work, recorded: Collection[int]) -> None:
-        """Write the batches to Postgres; those of the numbers `recorded` are finished."""
+        """Write the batches to Postgres. Those with `recorded` numbers are finished."""
         if self.batches is None:
             return
         self.batches.begin(self.work_id, [(batch.files, batch.size_in_bytes) for batch in work.batches])

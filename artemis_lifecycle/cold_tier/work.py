@@ -1,6 +1,5 @@
-"""The sealed work of bringing snapshots from one tier to the other: what it consists of, and how it is stored. Belongs
-here: batches and the seal. Does not belong: finding the files (`needed`) and copying them (`transfer`).
-"""
+"""The sealed work of transferring snapshots from one tier to the other: its contents, and how it is stored. Belongs
+here: batches and the seal. Does not belong here: finding the files (`needed`) and copying them (`transfer`)."""
 
 from __future__ import annotations
 
@@ -13,22 +12,23 @@ from artemis_lifecycle.storage.frames import arrow_schema, drop_frame
 from artemis_lifecycle.storage.stores import Stores
 
 PHASES = 3
-"""Contents and statistics first, then manifests, which name them and their new sizes, then manifest lists."""
+"""Contents and statistics first; then manifests, which record the contents' new sizes; then manifest lists."""
 
 COPY, DELETE, NAMED = "copy", "delete", "manifest"
-"""Roles of the sealed rows: a file to copy; a delete file that a manifest names; a manifest that some list names."""
+"""Roles of the sealed rows: a file to copy; a delete file in a manifest; a manifest in a list."""
 
 SEALED = arrow_schema(
     "phase bigint, kind string, file_format string, source string, destination string, size_in_bytes bigint, "
     "checksum string, role string, manifest string, bucket bigint"
 )
-"""`checksum` is what the source's must be, where a ledger recorded it, else null. Only files to copy have a `phase`."""
+"""`checksum` is the required checksum of the source if a ledger recorded it, else null. Only files to copy have a
+`phase`."""
 BUCKETS = 4096
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is needed and missing or unreadable, and the snapshots that cannot be read without it."""
+    """A needed file that is missing or unreadable, and the snapshots that cannot be read without it."""
 
     path: str
     reason: str
@@ -37,7 +37,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of `phase`: the files whose destinations hash into these buckets. `number` is unique in the work; sizes
+    """One batch of `phase`: the files whose destinations hash into these buckets. `number` is unique in the work. Sizes
     are the recorded ones, in bytes."""
 
     number: int
@@ -51,7 +51,7 @@ class Batch:
 @dataclass(frozen=True)
 class Work:
     """The sealed work of one handoff or restore: a frame of SEALED rows in `folder`, cut into batches. `problems` were
-    approved: their snapshots are not among `snapshot_ids`."""
+    approved, and their snapshots are not in `snapshot_ids`."""
 
     folder: str
     snapshot_ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class Work:
 
 
 def pack(sizes: Iterable[tuple[int, int, int, int]], files_per_batch: int, bytes_per_batch: int) -> tuple[Batch, ...]:
-    """Neighboring buckets packed into batches within both bounds, or of one bucket where that alone is beyond."""
+    """Pack neighboring buckets into batches within both limits. A single bucket above a limit is a batch of one."""
     batches: list[Batch] = []
     for phase, bucket, files, size in sorted(sizes):
         last = batches[-1] if batches and batches[-1].phase == phase else None
@@ -85,7 +85,8 @@ def frame_folder(folder: str, name: str) -> str:
 
 
 def load_work(stores: Stores, folder: str) -> Work | None:
-    """The work that a former run sealed in `folder`; None when it got not so far. Raises StorageError if damaged."""
+    """Return the work that an earlier run sealed in `folder`; None if it did not get that far. Raises StorageError if
+    damaged."""
     path = _work_path(folder)
     if stores.head(path) is None:
         return None
@@ -109,7 +110,8 @@ def load_work(stores: Stores, folder: str) -> Work | None:
 
 
 def store_work(stores: Stores, folder: str, work: Work) -> Work:
-    """Seal `work` in `folder`. Of two runs at once the first one's counts: it is given back, and `work` is dropped."""
+    """Seal `work` in `folder` and return it. Of two concurrent runs, the first one's work is returned, and `work` is
+    dropped."""
     content = {
         "rows": work.folder.rpartition("/")[2],
         "snapshot_ids": work.snapshot_ids,

@@ -1,4 +1,3 @@
-"""Physical deletion. Belongs here: the batches of a sealed list of files, the last look before each batch goes, pace,
-resuming from the journal, the outcome of every file. Does not belong: choosing what may be deleted (`expiration/`,
-`orphans/`), the journal's tables (`operations/`), or talking to a store (`storage/`).
-"""
+"""Physical deletion. Belongs here: the batches of a sealed file list, the last check before each batch is deleted, the
+request rate, resuming from the journal, and the outcome of every file. Does not belong here: choosing which files may
+be deleted (`expiration/`, `orphans/`), the journal's tables (`operations/`), or access to a store (`storage/`)."""

@@ -1,6 +1,5 @@
-"""The last check of a job's files before they go: the store is asked about files that a listing saw, then protection
-about all. A real run and a dry run ask the same.
-"""
+"""The last check of a job's files before deletion: first against the store for files that a listing saw, then against
+protection for all files. Real runs and dry runs use the same check."""
 
 from __future__ import annotations
 
@@ -18,14 +17,15 @@ from artemis_lifecycle.storage.stores import Stores, are_local
 from artemis_lifecycle.storage.types import NO_TIME
 
 CHANGED = "changed_since_listing"
-"""An orphan job's file is not the one that was listed: it has another size, or was written again."""
+"""An orphan job's file is not the listed one: its size differs, or it was written again."""
 
-_CLOCK_GRAIN = 1_000_000  # Microseconds. S3 tells modification times by the second, inventories by the millisecond.
+_CLOCK_GRAIN = 1_000_000  # Microseconds. S3 has modification times in seconds, inventories in milliseconds.
 
 
 @dataclass(frozen=True)
 class Rechecked:
-    """What was found of a piece's files, by row: which stay and why, which are gone; and when it was asked."""
+    """The result of the check for a piece's files, by row: which are kept and why, which are gone, and when it was
+    checked."""
 
     kept: Mapping[int, str]
     gone: NDArray[np.bool_]
@@ -42,9 +42,8 @@ class Rechecked:
 def recheck(
     context: DeletionContext, protection: Protection, considered: Considered, files: pa.Table, *, look_up: bool = False
 ) -> Rechecked:
-    """Ask the store about files that a listing saw, then protection about all of them: the one question that a real run
-    and a dry run ask. `look_up`: also about the local files that no listing saw, which a real run finds absent when it
-    deletes them."""
+    """Check files that a listing saw against the store, then all files against protection. `look_up` also checks
+    whether the other local files exist; a real run finds that out when it deletes them."""
     paths = files.column("path").combine_chunks()
     asked_at = elapsed()
     changed, gone = _as_listed(context.stores, files, paths)
@@ -57,7 +56,7 @@ def recheck(
 
 
 def _as_listed(stores: Stores, files: pa.Table, paths: pa.Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of files that a listing saw: those that are not what was listed, and those that are gone."""
+    """Of the files that a listing saw, return which ones have changed since, and which ones are gone."""
     sizes, modified = (files.column(name).to_numpy() for name in ("size_in_bytes", "last_modified"))
     changed, gone = np.zeros(len(paths), np.bool_), np.zeros(len(paths), np.bool_)
     rows = np.flatnonzero(modified != NO_TIME)

@@ -1,4 +1,4 @@
-"""The report of a deletion: what became of a job's files over all of its runs, from the journal and the outcomes."""
+"""The report of a deletion: what happened to a job's files over all its runs, from the journal and the outcomes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeletionReport:
-    """What became of a job's files, over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
-    Files that were moved into quarantine count as deleted: they are gone from the table; `quarantine` is the folder.
+    """What happened to a job's files over all runs so far. Counts are files; `bytes` is the size of the deleted ones.
+    Files that were moved into quarantine count as deleted, because the table no longer has them; `quarantine` is their
+    folder.
 
-    `pending` files wait for another run: `paused` says why, `pending_until` when the grace of their plan is over. Of an
-    expiration, files that stay only for now (a writer, a hold of another table, an open plan, a missing archived copy)
-    are kept and pending. A dry run counts `would_delete` and `would_delete_bytes` in the place of the deleted.
+    `pending` files wait for another run: `paused` says why, `pending_until` when their plan's grace ends. In an
+    expiration, files that are kept only for now (a writer, another table's hold, an open plan, a missing archived copy)
+    count as both kept and pending. A dry run counts `would_delete` and `would_delete_bytes` instead of deleted files.
     """
 
     job_id: str
@@ -46,9 +47,9 @@ class DeletionReport:
     _files: Callable[[], DataFrame] | None = field(default=None, repr=False, compare=False)
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
+        """Return DataFrame[path, kind, size_in_bytes, outcome, reason] of every file with an outcome.
 
-        `outcome` is deleted, quarantined, absent, kept or failed, and would_delete in a dry run.
+        `outcome` is deleted, quarantined, absent, kept or failed; in a dry run also would_delete.
         """
         if self._files is None:
             from pyspark.sql import SparkSession
@@ -58,12 +59,13 @@ class DeletionReport:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether any file has an outcome yet."""
+        """Return True if any file has an outcome."""
         return bool(self.deleted or self.already_absent or self.kept or self.failed)
 
     @classmethod
     def foreseen(cls, job: DeletionJob, size_in_bytes: int, files: Callable[[], DataFrame]) -> DeletionReport:
-        """The dry run of a job whose time has not come: all its files, DataFrame[path, kind, size_in_bytes, reason]."""
+        """Return the dry-run report of a job that is not due yet: all its files, DataFrame[path, kind, size_in_bytes,
+        reason]."""
 
         def judged() -> DataFrame:
             from pyspark.sql import functions as F
@@ -93,7 +95,7 @@ def report_of(
     root: str,
     paused: str | None = None,
 ) -> DeletionReport:
-    """The report of a job as the journal has it now; of a job that never began, all its files are pending."""
+    """Return the report of a job from the journal. If the job never began, all its files are pending."""
     quarantine = operations.quarantines.find(job.job_id)
     known = operations.journal.job(job.job_id)
     if known is not None and known.forgotten_at is not None:

@@ -1,6 +1,5 @@
-"""The outcomes of deletions as rows of the result table `deletions`: a history for people and audits. Nothing that
-deletes reads it: the journal in Postgres and the stored outcomes decide.
-"""
+"""The outcomes of deletions as rows of the result table `deletions`: a history for people and audits. Deletion never
+reads it: the journal in Postgres and the stored outcomes decide."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ DELETIONS = ResultTable(
 
 
 def outcome_rows(stores: Stores, root: str, job: JobRecord, recorded_at: datetime) -> Iterator[pa.Table]:
-    """The job's outcomes with the columns of DELETIONS."""
+    """Yield the job's outcomes with the columns of DELETIONS."""
     same = {"job_id": job.job_id, "job_kind": str(job.kind), "table_name": job.table, "table_uuid": job.table_uuid}
     instant = pa.scalar(recorded_at, pa.timestamp("us", "UTC"))
     for outcomes in outcome_tables(stores, root, job.job_id):

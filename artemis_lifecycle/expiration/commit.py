@@ -1,7 +1,8 @@
-"""The metadata commit of a plan: snapshots and refs leave the table, in one compare-and-swap, and nothing else changes.
+"""The metadata commit of a plan: one compare-and-swap removes snapshots and refs from the table, and changes nothing
+else.
 
-The guards run at every attempt, on exactly the metadata file that the swap compares: what an earlier look said about
-another base proves nothing.
+The guards run at every attempt, on exactly the metadata file that the swap compares: a check of another base proves
+nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExpirationCommit:
-    """What the commit did. `attempts` is 0 when there was nothing to remove; `overtaken` are planned snapshots that
-    another tool had expired before. `absent_copies` are archived copies that were lost in cold: made again from live
-    before the commit, or, in a dry run, still to be made."""
+    """The result of the commit. `attempts` is 0 if there was nothing to remove. `overtaken` are planned snapshots that
+    another tool had already expired. `absent_copies` are archived copies that were lost in cold: the commit first
+    copied them again from live, or, in a dry run, would have to."""
 
     plan_id: str
     metadata_location: str
@@ -48,11 +49,11 @@ class ExpirationCommit:
 def removal(
     plan: ExpirationPlan, base: TableMetadata, holds: Iterable[HoldView] = (), tags: Iterable[TagView] = ()
 ) -> Change | None:
-    """What `plan` still removes from `base`; None when all of it is gone already.
+    """Return what `plan` still removes from `base`; None if all of it is already gone.
 
-    A plan is stale in a way that matters when the same rule, at the plan's own instant, would now keep what it removes:
-    a new ref or hold on an expired snapshot, a rollback to one, a longer setting on a branch. A concurrent append is
-    not. Raises StalePlan, NoSuchTable (another table took the name), and what `refuse_unexpirable` raises.
+    A plan is stale if the same rule, at the plan's own instant, would now keep what it removes: because of a new ref or
+    hold on an expired snapshot, a rollback to one, or a longer setting on a branch. A concurrent append does not make
+    it stale. Raises StalePlan, NoSuchTable (another table took the name), and what `refuse_unexpirable` raises.
     """
     if base.table_uuid != plan.table_uuid:
         raise NoSuchTable(
@@ -72,7 +73,7 @@ def removal(
             view_of(base), plan.settings, milliseconds(plan.decided_at), holds=tuple(holds), tags=tuple(tags)
         )
     except Refused as refusal:
-        # Snapshots named by id: what forbids them now was not there when the plan was made.
+        # For snapshots selected by id, what forbids them now did not exist when the plan was made.
         raise _stale(plan, base, refusal.what) from refusal
     revived = [snapshot for snapshot in doomed if snapshot in decision.kept]
     still_expired = set(decision.expired_refs)
@@ -95,8 +96,8 @@ def _stale(plan: ExpirationPlan, base: TableMetadata, why: str) -> StalePlan:
 
 
 def made_by(base_location: str | None, updated_ms: int | None, metadata: TableMetadata) -> bool:
-    """Return True if the metadata log proves that a recorded swap succeeded: its base is followed by the metadata that
-    the swap was to write. A log that no longer reaches back to the base proves nothing."""
+    """Return True if the metadata log proves that a recorded swap succeeded: its base is followed by the metadata of
+    the swap. A log that no longer reaches back to the base proves nothing."""
     log = [(entry.metadata_file, entry.timestamp_ms) for entry in metadata.metadata_log]
     log.append((metadata.metadata_location, metadata.last_updated_ms))
     return any(
@@ -112,11 +113,11 @@ def commit_expiration(
     guards: Callable[[], tuple[tuple[HoldView, ...], tuple[TagView, ...]]],
     begin_swap: Callable[[str, int], None],
 ) -> ExpirationCommit:
-    """Commit `plan` to the live catalog named `catalog`, again and again while others win the swap.
+    """Commit `plan` to the live catalog named `catalog`, and retry while others win the swap.
 
-    `guards` reads the holds and tag records in force, at each attempt; `begin_swap` records the attempt (`made_by`
-    recognizes it). Raises what `removal` raises, CommitConflict
-    when every attempt lost, CommitStateUnknown when the catalog could not say what happened.
+    `guards` reads the active holds and tag records at each attempt. `begin_swap` records the attempt (`made_by`
+    recognizes it). Raises what `removal` raises, CommitConflict if every attempt lost, and CommitStateUnknown if the
+    catalog did not report the result.
     """
     removed: list[Change] = []
 

@@ -1,7 +1,7 @@
-"""What-if: how much a table would hold under other windows, and what each ref costs to keep. Changes nothing.
+"""What-if analysis: how much a table would hold under other windows, and what each ref costs to keep. Changes nothing.
 
-Every point is a whole decision by the table's own rule, with its holds and tags, under another window; the files that
-its kept snapshots reach are counted in the manifest index, each once.
+Every point is a complete decision by the table's own rule, holds and tags, under another window. The files that its
+kept snapshots reach are counted in the manifest index, each once.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 POINTS = 24
 MOST_WORK = 10_000_000
-"""Each ref that no other makes good for takes a whole decision, over all refs and snapshots. Of more refs than this
-allows, those on the oldest snapshots are weighed."""
+"""Each ref whose snapshots no other ref keeps needs a complete decision over all refs and snapshots. With more refs
+than this allows, only those on the oldest snapshots are computed."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What the table holds under a window: snapshots kept, distinct files that they reach, their bytes.
+    """What the table holds under a window: kept snapshots, the distinct files that they reach, and their bytes.
 
     `is_policy` marks the window of the table's own policy.
     """
@@ -43,7 +43,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class RefCost:
-    """What one branch or tag keeps that nothing else would: snapshots, files and bytes that removing it would free."""
+    """What one branch or tag alone keeps: snapshots, files and bytes that its removal would free."""
 
     ref: str
     type: str
@@ -55,7 +55,7 @@ class RefCost:
 
 @dataclass(frozen=True)
 class RetentionCurve:
-    """Files and bytes held as a function of the window, and per ref under the policy's own window."""
+    """Files and bytes held as a function of the window, and per ref under the policy's window."""
 
     table: str
     metadata_location: str
@@ -63,7 +63,7 @@ class RetentionCurve:
     refs: tuple[RefCost, ...]
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per window: window_days float64, snapshots, files, size_in_bytes int64, is_policy bool."""
+        """Return one row per window: window_days float64, snapshots, files, size_in_bytes int64, is_policy bool."""
         import pandas as pd
 
         rows = [{"window_days": point.window_ms / _DAY_MS, **asdict(point)} for point in self.points]
@@ -71,14 +71,15 @@ class RetentionCurve:
         return pd.DataFrame(rows, columns=columns)
 
     def refs_to_pandas(self) -> pd.DataFrame:
-        """One row per ref, the dearest first: ref, type object; snapshot_id, snapshots, files, size_in_bytes int64."""
+        """Return one row per ref, most expensive first: ref, type object; snapshot_id, snapshots, files, size_in_bytes
+        int64."""
         import pandas as pd
 
         columns = ["ref", "type", "snapshot_id", "snapshots", "files", "size_in_bytes"]
         return pd.DataFrame([asdict(cost) for cost in self.refs], columns=columns)
 
     def plot(self, kind: str = "png") -> bytes:
-        """The curve, and beside it what each ref costs, as a picture (`png` or `svg`)."""
+        """Return a picture (`png` or `svg`) of the curve and of the cost of each ref."""
         frame = self.to_pandas()
         figure = new_figure(10, 4)
         panels = figure.subplots(1, 2 if self.refs else 1, squeeze=False, width_ratios=(3, 2) if self.refs else None)
@@ -87,7 +88,7 @@ class RetentionCurve:
         unit, name = size_unit(most)
         per, span = _span(max(frame["window_days"], default=0))
         windows, held = frame["window_days"] * per, frame["size_in_bytes"] / unit
-        # Held by the longest window is held by any longer one: the last step has a width, too.
+        # What the longest window holds, any longer window holds too: so the last step also has a width.
         curve.step(
             [*windows, *(windows.tail(1) * 1.05)], [*held, *held.tail(1)], where="post", color="#1f6f8b", linewidth=2
         )
@@ -100,7 +101,7 @@ class RetentionCurve:
             return drawn(figure, kind)
         costs, dearest = panels[0][1], self.refs[:12][::-1]
         part, part_name = size_unit(max((cost.size_in_bytes for cost in dearest), default=0))
-        # An axis makes its labels anew when it is drawn.
+        # An axis creates its labels again when it is drawn.
         costs.barh(
             [label(cost.ref) for cost in dearest], [cost.size_in_bytes / part for cost in dearest], color="#1f6f8b"
         )
@@ -119,9 +120,9 @@ def retention_curve(
     tags: Sequence[TagView] = (),
     windows_ms: Sequence[int] | None = None,
 ) -> RetentionCurve:
-    """The curve over `windows_ms` (None: POINTS of them over the table's age, closer together where they are short).
+    """Return the curve over `windows_ms` (None: POINTS windows over the table's age, with a finer step for short ones).
 
-    The policy's own window is always among them. Raises what `decide` raises.
+    The policy's window is always included. Raises what `decide` raises.
     """
     metadata = view.metadata
 
@@ -154,7 +155,7 @@ def retention_curve(
         base = replace(settings, older_than_ms=None, explicit_ids=())
         without.append(decide(view_of(rest), base, now_ms, holds=holds, tags=tags))
     every = [decision.kept.keys() for decision in (*decisions, whole, *without)]
-    # Windows between two commits keep the same: each set is counted once.
+    # Windows between two commits keep the same snapshots: each set is counted once.
     distinct = list(dict.fromkeys(frozenset(kept) for kept in every))
     counted = dict(zip(distinct, held_files(view, [sorted(kept) for kept in distinct]), strict=True))
     points = []
@@ -162,7 +163,7 @@ def retention_curve(
         held = counted[frozenset(decision.kept)]
         points.append(CurvePoint(window, len(decision.kept), held.files, held.size_in_bytes, window == policy))
     full = counted[frozenset(whole.kept)]
-    # Another ref keeps the snapshot of these.
+    # Another ref keeps the snapshot of these refs.
     costs = [RefCost(ref.name, ref.type, ref.snapshot_id, 0, 0, 0) for ref in free]
     for ref, decision in zip(removable, without, strict=True):
         rest_held = counted[frozenset(decision.kept)]
@@ -181,7 +182,8 @@ def retention_curve(
 
 
 def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
-    """POINTS windows from nothing to the table's age; squares, so that short ones stand closer together."""
+    """Return POINTS windows from zero to the table's age. They are squares of evenly spaced values, so that short ones
+    are closer together."""
     if not metadata.snapshots:
         return [0]
     age = max(now_ms - min(snapshot.timestamp_ms for snapshot in metadata.snapshots), 0)
@@ -189,6 +191,6 @@ def _windows(metadata: TableMetadata, now_ms: int) -> list[int]:
 
 
 def _span(days: float) -> tuple[float, str]:
-    """How many of a unit one day has, and its name, for windows of up to so many days."""
+    """Return the number of units per day, and the unit's name, for windows of up to `days` days."""
     spans = ((1.0, "days"), (24.0, "hours"), (1_440.0, "minutes"))
     return next(((per, name) for per, name in spans if days * per >= 2), (86_400.0, "seconds"))

@@ -1,4 +1,4 @@
-"""Since when, and until when, snapshots hold what they hold. Pure: a question to the retention rules."""
+"""Since when, and until when, snapshots keep what they hold. Pure: a query to the retention rules."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def held_until(
     holds: Sequence[HoldView] = (),
     tags: Sequence[TagView] = (),
 ) -> int | None:
-    """The first instant (epoch ms, to the second) at which a plan would keep none of the snapshots, as things stand.
+    """Return the first instant (epoch ms, to the second) at which a plan would keep none of the snapshots, in the
+    current state.
 
-    None: not within a hundred years, if nothing is committed and no ref is changed; the current snapshot of a branch
-    stays forever, a later commit ends its turn. `now_ms` itself: the next plan removes them.
+    None: not within a hundred years, if nothing is committed and no ref is changed. A branch's current snapshot stays
+    forever, until a later commit replaces it. `now_ms` itself: the next plan removes them.
     """
     view, wanted = view_of(metadata), set(snapshot_ids)
 

@@ -1,4 +1,4 @@
-"""What pictures of sizes share. Belongs here: units, an empty figure, and turning a figure into bytes."""
+"""What pictures of sizes share. Belongs here: units, an empty figure, and converting a figure to bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def size_unit(size_in_bytes: float) -> tuple[float, str]:
-    """The unit in which so many bytes read well: bytes in one of it, and its name."""
+    """Return a readable unit for this size: the bytes in one unit, and its name."""
     for factor, name in ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size_in_bytes >= factor:
             return factor, name
@@ -22,13 +22,13 @@ def size_unit(size_in_bytes: float) -> tuple[float, str]:
 
 
 def label(text: str, most: int = 40) -> str:
-    """A name in a picture: escaped, and cut where it would leave no room for what is drawn."""
+    """Return a name for a picture: escaped, and cut if it would leave no space for the plot."""
     text = terminal(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of that size in inches. Raises EnvironmentMissing without the extra `ui`."""
+    """Return an empty figure of that size in inches. Raises EnvironmentMissing without the extra `ui`."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -37,16 +37,16 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def drawn(figure: Figure, kind: str) -> bytes:
-    """The figure as a picture of that kind (`png`, `svg`), with every text as it is written."""
+    """Return the figure as a picture of that kind (`png`, `svg`), with all texts taken literally."""
     from matplotlib.text import Text
 
     for text in figure.findobj(Text):
-        # Names of tables and refs may have dollar signs, which are no formulas.
+        # Names of tables and refs may contain dollar signs, which are not formulas.
         text.set_parse_math(False)
         text.set_text(label(text.get_text(), most=100))
     picture = io.BytesIO()
     with warnings.catch_warnings():
-        # A script that the font lacks is drawn as boxes.
+        # Scripts that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure.savefig(picture, format=kind, dpi=110)
     return picture.getvalue()

@@ -1,4 +1,4 @@
-"""Plans as rows of the result table `plan_files`, for people. Nothing decides by them."""
+"""Plans as rows of the result table `plan_files`, for people. No decision uses them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLAN_FILES = ResultTable(
 
 
 def plan_rows(stores: Stores, plan: PlanRecord) -> Iterator[pa.Table]:
-    """The plan's files with the columns of PLAN_FILES."""
+    """Yield the plan's files with the columns of PLAN_FILES."""
     same = {"plan_id": plan.plan_id, "table_name": plan.table, "table_uuid": plan.table_uuid}
     instant = pa.scalar(plan.planned_at, pa.timestamp("us", "UTC"))
     for files in frame_batches(plan.files_location, stores):

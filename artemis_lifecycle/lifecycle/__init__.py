@@ -1,6 +1,6 @@
-"""The public face: each method is one step of the walk, callable from Python, the terminal and Dagster alike.
+"""The public API: each method is one step of the walk, callable from Python, the terminal and Dagster.
 
-Belongs here: the names of the steps, and the services that carry them out. Does not belong: how a step does its work.
+Belongs here: the names of the steps, and the services that run them. Does not belong here: how a step does its work.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ class Lifecycle:
     """One configuration's catalogs, stores, Postgres and Spark session, and the steps of the walk on its tables.
 
     Open it with `Lifecycle.open` and use it as a context manager, or call `close`. Spark starts when a step first needs
-    it; a session that was passed in is used as it is and left running.
+    it. A session that was passed in is used unchanged and left running.
 
-    Each method calls one service, or reads a record. A service is a class in a module of its own. Its constructor takes
+    Each method calls one service, or reads a record. A service is a class in a separate module. Its constructor takes
     the `resources` (catalogs, stores, Postgres, Spark), the `steps` (a table's state; the lease, the record and the
-    pauses around the work) and the services that it calls. What several services need is a function over the resources:
+    pauses around the work) and the services that it calls. What several services need is a function of the resources:
     see `tiers`, `contexts`, `copies`, `listings`, `receipts` and `retention`.
     """
 
@@ -131,16 +131,16 @@ class Lifecycle:
         run_id: str | None = None,
         in_quiet_window: bool = False,
     ) -> Self:
-        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml in the working folder).
+        """Open the configuration at a path (None: `$ARTEMIS_CONFIG`, then lifecycle.yaml in the working directory).
 
-        Addresses that it leaves out are filled with the embedded stack's, which is started when it is not running; but
-        not for a file that does not exist or is empty, nor with `ARTEMIS_EMBEDDED=never`. The cold catalog's guard is
-        verified, and restored where it is broken. Raises ConfigError (also for two tiers' roots in one place),
-        EnvironmentMissing, OperationsUnavailable; Refused where the guard cannot be restored.
+        Missing addresses are filled in with those of the embedded stack, which is started if necessary; but not for a
+        file that does not exist or is empty, nor with `ARTEMIS_EMBEDDED=never`. The cold catalog's guard is verified,
+        and restored if it is broken. Raises ConfigError (also if two tiers' roots are in one place),
+        EnvironmentMissing, OperationsUnavailable; Refused if the guard cannot be restored.
 
-        `owner` and `run_id` name the worker in leases and step records; the default owner is user and host.
-        `in_quiet_window`: steps stop when their table's quiet window closes, and the next run resumes (schedules run
-        so).
+        `owner` and `run_id` identify the worker in leases and step records; the default owner is user and host.
+        `in_quiet_window` stops steps when their table's quiet window closes, and the next run resumes (as for scheduled
+        runs).
         """
         return cls(Resources(config, spark, owner=owner, run_id=run_id, in_quiet_window=in_quiet_window))
 
@@ -151,8 +151,8 @@ class Lifecycle:
         self.close()
 
     def close(self) -> None:
-        """Publish what is pending of the result tables if this object planned or deleted and a Spark session is
-        started. Stop the session that this object started, and give back its connections."""
+        """Publish pending rows of the result tables if this object planned or deleted and a Spark session is started.
+        Stop the session that this object started, and close its connections."""
         try:
             self._publishing.publish_at_close()
         finally:
@@ -160,13 +160,13 @@ class Lifecycle:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session: the given one, or one of our own, started at first use."""
+        """The Spark session: the given one, or a new one, started at first use."""
         return self.resources.spark
 
     @property
     def operations(self) -> Operations:
-        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment where they are not those of
-        the live catalog."""
+        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment if they do not belong to the
+        live catalog's deployment."""
         return self.resources.operations
 
     @property
@@ -185,36 +185,39 @@ class Lifecycle:
         return self.resources.root
 
     def rules(self, table: str) -> LocationRules:
-        """How paths of `table` become locations."""
+        """Return how paths of `table` become locations."""
         return self.resources.rules(table)
 
     def cold_guard(self) -> GuardState | None:
-        """How the guard of the cold catalog stands, as of now; None for a catalog that is not in SQL, which has none.
-        Changes nothing."""
+        """Return the current state of the cold catalog's guard; None for a catalog that is not in SQL, which has no
+        guard. Changes nothing."""
         return self.resources.cold_guard()
 
     def tables(self) -> list[str]:
-        """Identifiers (`namespace.table`) of the live catalog's tables, without the project's own result tables."""
+        """Return the identifiers (`namespace.table`) of the live catalog's tables, without the project's own result
+        tables."""
         return self.steps.tables()
 
     def snapshot_history(self, table: str) -> SnapshotHistory:
-        """The table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
+        """Return the table's snapshots, refs and snapshot log, pinned to one metadata file. Raises NoSuchTable."""
         state = self.steps.table_state(table)
         return SnapshotHistory.of(table, state.metadata, state.read_at)
 
     def reachable_set(self, table: str, now: datetime | None = None) -> ReachableSet:
-        """What the snapshots that the table's policy keeps at `now` reach. Reads manifests that it has not read before.
+        """Return what the snapshots that the table's policy keeps at `now` reach. Reads only manifests that it has not
+        read before.
 
-        Raises UnreadableMetadata when a metadata file that it reads is missing, unreadable or shorter than recorded.
+        Raises UnreadableMetadata if a metadata file that it reads is missing, unreadable or shorter than recorded.
         """
         return self._history.reachable_set(table, now)
 
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
     ) -> RetentionCurve:
-        """What the table would hold under other windows (None: some over its whole age), and what each ref costs.
+        """Return what the table would hold under other windows (None: a selection over its age), and what each ref
+        costs.
 
-        Changes nothing, and goes by the policy's own rule, with its holds and tags. Raises UnreadableMetadata.
+        Changes nothing, and uses the policy's own rule, holds and tags. Raises UnreadableMetadata.
         """
         return self._history.retention_curve(table, now, windows)
 
@@ -226,79 +229,81 @@ class Lifecycle:
         retain_last: int | None = None,
         snapshot_ids: Sequence[int] | None = None,
     ) -> ExpirationPlan:
-        """Decide which snapshots and refs go, find the files that only they reach, and seal both. Changes no table.
+        """Decide which snapshots and refs to remove, find the files that only they reach, and seal both. Changes no
+        table.
 
-        `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by name. The
-        plan supersedes the table's other uncommitted one. Its rows also come to `<live>.lifecycle.plan_files`: see
-        `publish_results`.
+        `older_than` replaces the policy's window; `retain_last` its count; `snapshot_ids` adds snapshots by id. The
+        plan supersedes the table's other uncommitted one. Its rows are also queued for `<live>.lifecycle.plan_files`:
+        see `publish_results`.
 
-        If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. While their history
-        is not in the cold tier, or if nothing is left but to commit, that plan is returned instead: hand it off and
-        commit it, then plan again. Raises PlanStateError then for a call that asks for something else; HandoffFailed
-        for a table whose uuid another name has, and whose archive is that one's; Refused in a REST catalog, which could
-        not commit the plan safely.
+        If another tool expired snapshots of the uncommitted plan, no new plan reaches their files. If their history is
+        not in the cold tier yet, or if only the commit remains, that plan is returned instead: hand it off and commit
+        it, then plan again. In that case, raises PlanStateError for a call with other arguments. Also raises
+        HandoffFailed for a table whose uuid has another name to which the archive belongs; Refused in a REST catalog,
+        which could not commit the plan safely.
         """
         return self._expiration.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
 
     def plan(self, plan_id: str) -> ExpirationPlan:
-        """The sealed plan of that id. Raises NoSuchPlan."""
+        """Return the sealed plan with that id. Raises NoSuchPlan."""
         return self._expiration.plan(plan_id)
 
     def plans(self, table: str) -> list[PlanRecord]:
-        """Every plan of the table, newest first, with its status."""
+        """Return every plan of the table, newest first, with its status."""
         return list(self.operations.plans.of_table(self.steps.table_uuid(table)))
 
     def uncommitted_plan(self, table: str) -> ExpirationPlan | None:
-        """The table's plan that waits for its handoff or its commit, if there is one."""
+        """Return the table's plan that waits for its handoff or its commit, if any."""
         record = self.operations.plans.uncommitted(self.steps.table_uuid(table))
         return None if record is None else self.plan(record.plan_id)
 
     def due_plans(self, table: str) -> list[PlanRecord]:
-        """Committed plans of the table whose grace is over, oldest first."""
+        """Return committed plans of the table whose grace is over, oldest first."""
         table_uuid = self.steps.table_uuid(table)
         due = self.operations.plans.due(self.operations.clock.now())
         return [record for record in due if record.table_uuid == table_uuid]
 
     def skip_if_idle(self, table: str) -> bool:
-        """True if a plan of the table would be empty now, and no other plan waits: then the table's window needs no
-        plan, which is recorded. Reads the metadata file; needs no lease, and no Spark. Raises what planning raises
+        """Return True if a plan of the table would be empty now and no other plan waits. Then the table's window needs
+        no plan, which is recorded. Reads the metadata file; needs no lease, and no Spark. Raises what planning raises
         before it reads manifests."""
         return self._expiration.skip_if_idle(table)
 
     def commit_expiration(self, plan: ExpirationPlan | str, *, dry_run: bool = False) -> ExpirationCommit:
         """Remove the plan's snapshots and refs from the table in one commit, and start the grace of its files.
 
-        Before that, the cold store is asked for the copy of each file that only the plan's snapshots read; a lost copy
-        is made again from the live file.
+        Before that, it checks that the cold store has the copy of each file that only the plan's snapshots read. A lost
+        copy is copied again from the live file.
 
-        Runs its guards on the base of every attempt. A committed plan is a no-op that reports what was; so is an empty
-        one, with `attempts` 0. `dry_run` runs the guards on the table as it is now and changes nothing.
+        The guards run on the base of every attempt. For a committed plan, it does nothing and reports the earlier
+        result; also for an empty one, with `attempts` 0. `dry_run` runs the guards on the current table and changes
+        nothing.
 
-        Raises PlanStateError (superseded, closed, or not handed off while the table has a cold tier), StalePlan,
-        CheckFailed (the newest verdict of a check of the plan is red: see `check_plan`),
-        ApprovalNeeded, HandoffFailed (a copy is lost and cannot be made again), CommitConflict, CommitStateUnknown,
-        LeaseTaken.
+        Raises PlanStateError (superseded, closed, or not handed off although the table has a cold tier), StalePlan,
+        CheckFailed (the newest verdict of a check of the plan failed: see `check_plan`), ApprovalNeeded, HandoffFailed
+        (a copy is lost and cannot be copied again), CommitConflict, CommitStateUnknown, LeaseTaken.
         """
         with noted_wait(self.resources, plan):
             return self._expiration.commit_expiration(plan, dry_run=dry_run)
 
     def check_plan(self, plan: ExpirationPlan | str, check: str | None = None) -> list[Verdict]:
-        """Run the checks of the plan again, or the one named, and store their verdicts. Its commit and its deletion
-        refuse a plan with a red one, whoever runs them. Raises NoSuchPlan, NoSuchTable, UnreadableMetadata."""
+        """Run the checks of the plan again, or only `check`, and store their verdicts. Commit and deletion refuse a
+        plan with a failed verdict, from any caller. Raises NoSuchPlan, NoSuchTable, UnreadableMetadata."""
         loaded, record = self._expiration.loaded(plan)
         return self._checks.check(loaded, record, ALL_CHECKS if check is None else (check,))
 
     def hand_off(self, plan: ExpirationPlan | str, dry_run: bool = False) -> Handoff:
-        """Copy all that the plan's snapshots read to the cold tier, verify every copy, and publish them in the cold
-        catalog in one commit. Resumes where an earlier run stopped. For a plan that is handed off, until its files are
-        deleted, it copies again what cold has lost of them since, and publishes what the cold tables have lost.
+        """Copy everything that the plan's snapshots read to the cold tier, verify every copy, and publish the snapshots
+        in the cold catalog in one commit. Resumes where an earlier run stopped. For a plan that is handed off, until
+        its files are deleted, it copies files that cold has lost since again, and publishes snapshots that the cold
+        tables have lost.
 
-        The policy may archive one snapshot of each calendar unit; those that it leaves out are `thinned`. Snapshots
-        that another tool expired since the plan are archived if their files are still there, and stay out as
-        `overtaken` if not. A table without a cold tier, and a plan without snapshots, are no-ops. `dry_run` writes
-        nothing, and says in `would_copy_files` and `would_copy_bytes` what is not copied yet. Raises HandoffFailed
-        (the plan stays open and holds its files), CheckFailed (see `check_plan`), PlanStateError, UnreadableMetadata,
-        LeaseTaken.
+        The policy may archive one snapshot of each calendar unit; the omitted ones are `thinned`. Snapshots that
+        another tool expired since the plan are archived if their files still exist; otherwise they are omitted as
+        `overtaken`. For a table without a cold tier, and for a plan without snapshots, it does nothing. `dry_run`
+        writes nothing, and reports what is not copied yet in `would_copy_files` and `would_copy_bytes`. Raises
+        HandoffFailed (the plan stays open and protects its files), CheckFailed (see `check_plan`), PlanStateError,
+        UnreadableMetadata, LeaseTaken.
         """
         with noted_wait(self.resources, plan):
             return self._cold_tier.hand_off(plan, dry_run=dry_run)
@@ -313,50 +318,50 @@ class Lifecycle:
         who: str | None = None,
         ticket: str | None = None,
     ) -> Restored:
-        """Bring an expired snapshot's rows back into the live table, as a new snapshot on a new `branch`. Its files are
-        copied from the cold tier, and verified against what was recorded when they were archived.
+        """Restore an expired snapshot's rows to the live table, as a new snapshot on a new `branch`. Its files are
+        copied from the cold tier, and verified against the records of their archiving.
 
-        The branch's snapshot has no parent; its summary names the snapshot that it was, and the `ticket`. `who` (the
-        user and host, if none is given) and `why` are kept in Postgres. Queries of the branch see the table's present
-        schema. A snapshot that the live table still has gets the branch as it is. Run again after a kill, it resumes;
-        run again when it is done it changes nothing.
+        The branch's snapshot has no parent. Its summary has the id of the original snapshot and the `ticket`. `who`
+        (default: user and host) and `why` are recorded in Postgres. Queries of the branch use the table's current
+        schema. If the live table still has the snapshot, the branch is created on it. Another run after a kill resumes;
+        another run after success changes nothing.
 
-        Raises NoSuchSnapshot when neither tier has it; InDeepArchive when it has to be thawed first; BadInput for main,
-        or a name that is taken; RestoreFailed, the table unchanged, when a file cannot be brought back; LeaseTaken,
-        Busy, CommitConflict.
+        Raises NoSuchSnapshot if neither tier has it; InDeepArchive if it must be thawed first; BadInput for main, or a
+        name that exists; RestoreFailed, with the table unchanged, if a file cannot be restored; LeaseTaken, Busy,
+        CommitConflict.
         """
         return self._cold_tier.restore(table, snapshot_id, branch, why=why, who=who, ticket=ticket)
 
     def restores(self, table: str) -> list[RestoreRecord]:
-        """What was brought back from the cold tier, newest first, and what is being brought back."""
+        """Return restores from the cold tier, newest first, including unfinished ones."""
         return self.operations.restores.of_table(self.steps.table_uuid(table))
 
     def deep_archive(self, table: str, now: datetime | None = None, *, dry_run: bool = False) -> DeepArchived:
-        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at their own paths; only those that
-        no other cold snapshot has, of any table, nor the live table. Where the policy says `then: keep`, nothing moves.
+        """Move the files of cold snapshots past `cold_tier.retain` to the archive, at the same paths; only files that
+        no other cold snapshot of any table has, nor the live table. If the policy has `then: keep`, nothing moves.
 
-        A hold on a snapshot, or on the table, keeps it out. `now` may only be in the past. A dry run reports what would
-        move. Raises NoSuchTable before the first handoff; Refused when a hold, or another table's need, comes in
-        meanwhile; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
+        A hold on a snapshot, or on the table, prevents its move. `now` may only be in the past. A dry run reports what
+        would move. Raises NoSuchTable before the first handoff; Refused if a hold or another table's need arises in the
+        meantime; UnreadableMetadata, also of another cold table; LeaseTaken, Busy.
         """
         return self._cold_tier.deep_archive(table, now, dry_run=dry_run)
 
     def scrub_cold(self, table: str, now: datetime | None = None, *, limit: int | None = None) -> ColdScrub:
-        """Read what is due of the table's cold files (at most about `limit`) and compare each with its checksum, so
-        that every one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped; reads nothing where
-        the policy says never.
+        """Read the due cold files of the table (at most about `limit`) and compare each with its checksum, so that each
+        one is read once in `cold_tier.scrub_every`. Resumes where the last run stopped. Reads nothing if the policy
+        says never.
 
-        A file that is gone or damaged is copied again while live has it; else it is recorded as lost, until it is as
-        recorded again. Files in the deep archive are checked for presence and size only. Takes the table's lease only
-        to copy; a table that is busy then is tried again by the next run.
+        A missing or damaged file is copied again while the live table has it. Otherwise it is recorded as lost, until
+        it matches its record again. Files in the deep archive are checked only for existence and size. Takes the
+        table's lease only to copy; if the table is busy, the next run tries again.
 
-        Raises NoSuchTable before the first handoff; UnreadableMetadata when a cold table's metadata is lost;
-        StorageError when a store does not answer, or the ledger of copies is lost.
+        Raises NoSuchTable before the first handoff; UnreadableMetadata if a cold table's metadata is lost; StorageError
+        if a store does not answer, or the ledger of copies is lost.
         """
         return self._cold_tier.scrub_cold(table, now, limit=limit)
 
     def cold_losses(self, table: str) -> list[ColdLoss]:
-        """Cold files that a scrub found lost and that are lost still, those first that were checked longest ago."""
+        """Return cold files that a scrub found lost and that are still lost, longest unchecked first."""
         return self.operations.scrubs.losses(self.steps.table_uuid(table))
 
     def request_thaw(
@@ -371,44 +376,47 @@ class Lifecycle:
         tag: str | None = None,
         days: int | None = None,
     ) -> ThawRecord:
-        """Ask for archived snapshots to be made readable for some days: those of the ids, or the one that `as_of` or
-        `tag` finds. Lists their files; asks nothing of the store until a second person approves (`approve_thaw`).
+        """Request that archived snapshots be readable for some days: those with the given ids, or the one that `as_of`
+        or `tag` finds. Lists their files; requests nothing from the store until a second person approves
+        (`approve_thaw`).
 
-        Raises BadInput where case, requester or reason is not said, or the snapshot is not in the archive;
-        NoSuchSnapshot; NaiveDatetime.
+        Raises BadInput if case, requester or reason is missing, or the snapshot is not in the archive; NoSuchSnapshot;
+        NaiveDatetime.
         """
         return self._cold_tier.request_thaw(
             table, snapshot_ids, case_id=case_id, requester=requester, reason=reason, as_of=as_of, tag=tag, days=days
         )
 
     def approve_thaw(self, thaw_id: str, who: str, why: str = "") -> ThawRecord:
-        """A second person's approval: the store is asked for every file. Run again after a kill it asks for the rest.
+        """Record a second person's approval, and request every file from the store. Another run after a kill requests
+        the rest.
 
         Raises Refused for the requester's own approval, and for a thaw that lapsed or ended; NoSuchPlan; StorageError.
         """
         return self._cold_tier.approve_thaw(thaw_id, who, why)
 
     def refuse_thaw(self, thaw_id: str, who: str, why: str) -> ThawRecord:
-        """End a thaw that should not be, or is no longer needed. Nothing reads by it from then on, though S3 keeps its
-        readable copies until their days are over. Raises NoSuchPlan, BadInput where who or why is not said."""
+        """End a thaw that is unwanted or no longer needed. From then on nothing reads through it, although S3 keeps its
+        readable copies until their days are over. Raises NoSuchPlan, BadInput if who or why is missing."""
         return self._cold_tier.refuse_thaw(thaw_id, who, why)
 
     def follow_thaw(self, thaw_id: str) -> ThawRecord:
-        """Check a thaw and record its state: readable when all its files are, ended when its days are over or no one
-        approved it in time. Resumes a thaw whose approval was followed by a kill."""
+        """Check a thaw and record its state: readable if all its files are; ended if its days are over or it was not
+        approved in time. Resumes a thaw whose approval was interrupted by a kill."""
         return self._cold_tier.follow_thaw(thaw_id)
 
     def thaws_to_follow(self) -> list[ThawRecord]:
-        """Thaws for which `follow_thaw` has something to do now. Checks a few files of each, and starts no Spark."""
+        """Return thaws for which `follow_thaw` has something to do now. Checks a few files of each, and starts no
+        Spark."""
         return self._cold_tier.thaws_to_follow()
 
     def thaw_files(self, thaw_id: str) -> DataFrame:
-        """DataFrame[path, size_in_bytes] of the files that a thaw asks for, or asked for. Raises NoSuchPlan."""
+        """Return DataFrame[path, size_in_bytes] of the files of a thaw. Raises NoSuchPlan."""
         location = self.operations.thaws.get(thaw_id).files_location
         return read_frame(Runner(self.spark), location, self.live_stores).frame()
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
-        """Thaws that have not ended (with `ended`, all), of one table or of every, newest first."""
+        """Return thaws that have not ended (with `ended`, all), of one table or of all, newest first."""
         table_uuid = None if table is None else self.steps.table_uuid(table)
         return self.operations.thaws.list(table_uuid, ended=ended)
 
@@ -420,7 +428,8 @@ class Lifecycle:
         retain_last: int | None = None,
         snapshot_ids: Sequence[int] | None = None,
     ) -> DeletionReport:
-        """Plan, hand off, commit and, when the grace is over, delete. While it runs the report says `pending_until`."""
+        """Plan, hand off, commit and, once the grace is over, delete. During the grace, the report has
+        `pending_until`."""
         plan = self.plan_expiration(table, now, older_than, retain_last, snapshot_ids)
         self.hand_off(plan)
         done = self.commit_expiration(plan)
@@ -442,18 +451,18 @@ class Lifecycle:
     def approve(
         self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str, what: Approval = "large"
     ) -> PlanRecord | ScanRecord:
-        """Let a plan pass one guard; who, when and why are kept.
+        """Let a plan pass one guard, and record who, when and why.
 
-        "large": `max_files`, `max_bytes` and `max_share_of_table`, of scans too. "lost": its handoff may leave out
-        snapshots whose files are gone. Neither is the other. Raises NoSuchPlan, PlanStateError.
+        "large" allows exceeding `max_files`, `max_bytes` and `max_share_of_table`, also for scans. "lost" allows its
+        handoff to omit snapshots whose files are gone. Neither implies the other. Raises NoSuchPlan, PlanStateError.
         """
         return self._deletion.approve(plan, who=who, why=why, what=what)
 
     def close_plan(
         self, plan: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str
     ) -> PlanRecord | QuarantineRecord:
-        """End a plan for good. What a committed plan had not deleted yet becomes the orphan scan's, and so does what an
-        `undelete` of it (or of an orphan scan) had brought back."""
+        """End a plan permanently. Orphan scans then take over the files that a committed plan had not deleted yet, and
+        the files that an `undelete` of it (or of an orphan scan) had restored."""
         return self._deletion.close_plan(plan, who=who, why=why)
 
     def delete_files(
@@ -461,29 +470,31 @@ class Lifecycle:
     ) -> DeletionReport:
         """Delete the files of a committed plan whose grace is over. Resumes where an earlier run stopped.
 
-        Each batch reads the table once more before it deletes: what is reachable again is kept and reported. `now` can
-        only make the grace end later. `dry_run` checks and deletes nothing; it also takes a plan that is not committed.
+        Each batch reads the table again before it deletes: files that are reachable again are kept and reported. `now`
+        can only make the grace end later. `dry_run` checks without deleting; it also accepts an uncommitted plan.
 
-        Raises PlanStateError (not committed, closed), GraceNotOver, Refused (a hold), StalePlan (the table is gone or
-        another), UnreadableMetadata, StorageError, LeaseTaken; what was not deleted until then is untouched.
+        Raises PlanStateError (not committed, closed), GraceNotOver, Held (a hold), StalePlan (the table is gone or was
+        replaced), UnreadableMetadata, StorageError, LeaseTaken; files that were not deleted before are untouched.
         """
         with noted_wait(self.resources, plan):
             return self._deletion.delete_files(plan, now, dry_run=dry_run)
 
     def receipt(self, job: ExpirationPlan | OrphanScanResult | str) -> Receipt:
-        """The outcome of every file of a finished deletion, and who decided. The receipt is in the table's metadata
-        folder as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before that."""
+        """Return the outcome of every file of a finished deletion, and who decided. The receipt is in the table's
+        metadata folder as JSON, Markdown and Parquet, and is written when the deletion ends. Raises NoSuchPlan before
+        that."""
         return receipts.receipt(self.steps, job)
 
     def list_objects(self, table: str, location: str | None = None) -> Listing:
         """List every file below the table's locations (or below `location` inside them), and seal the listing.
 
-        Taken before any metadata that it will be compared with; `scan_orphans(listing=...)` reads that anew.
+        It must be taken before the metadata with which it is compared; `scan_orphans(listing=...)` reads the metadata
+        again.
         """
         return self._orphans.list_objects(table, location)
 
     def latest_listing(self, table: str) -> Listing | None:
-        """The newest sealed listing of the table, if there is one."""
+        """Return the newest sealed listing of the table, if any."""
         record = self.operations.scans.latest_listing(self.steps.table_uuid(table))
         return None if record is None else Listing.of_record(record)
 
@@ -497,11 +508,11 @@ class Lifecycle:
         *,
         listed_at: datetime | None = None,
     ) -> OrphanScanResult:
-        """Find files that nothing owns: listed, not reachable, old, no writer's, in no open plan. Changes nothing.
+        """Find unreferenced files: listed, not reachable, old enough, not a writer's, in no open plan. Changes nothing.
 
-        Lists the table first, unless `listing` is given: one of `list_objects`, an S3 `inventory`, a `parquet_listing`,
-        or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its making was begun (no later than
-        the inventory or the files say; default for a DataFrame: now). Then reads the metadata, anew.
+        Lists the table first, unless `listing` is given: a result of `list_objects`, an S3 `inventory`, a
+        `parquet_listing`, or any DataFrame[path, last_modified, size_in_bytes]. `listed_at` is when its creation began
+        (no later than the inventory or the files say; default for a DataFrame: now). Then it reads the metadata again.
 
         Raises StaleMetadata, PrefixMismatch, BadInput (an `older_than` inside `min_age_floor`), UnreadableMetadata,
         StorageError: then there is no scan.
@@ -509,198 +520,204 @@ class Lifecycle:
         return self._orphans.scan_orphans(table, now, older_than, location, listing, listed_at=listed_at)
 
     def settle_metadata(self, table: str, *, who: str, why: str) -> tuple[str, ...]:
-        """Decide that the catalog's pointer is right, and metadata files that are newer are no history of the table:
-        orphan scans resume, and collect what those commits wrote. Returns the files that were not settled before.
+        """Decide that the catalog's pointer is correct, and that newer metadata files do not belong to the table's
+        history. Orphan scans then resume, and collect what those commits wrote. Return the newly settled files.
 
-        They stop scans because the catalog may have been restored from a backup. Raises BadInput without `who` or
-        `why`; UnreadableMetadata, StorageError, LeaseTaken.
+        Newer files stop scans because the catalog may have been restored from a backup. Raises BadInput without `who`
+        or `why`; UnreadableMetadata, StorageError, LeaseTaken.
         """
         return self._orphans.settle_metadata(table, who=who, why=why)
 
     def inventory(self, manifest: str) -> Inventory:
-        """An S3 Inventory report by its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
+        """Return an S3 Inventory report from its `manifest.json`, for `scan_orphans(listing=…)`. Raises BadInput and
         StorageError."""
         return read_inventory(self.live_stores, manifest)
 
     def parquet_listing(self, location: str) -> ParquetListing:
-        """A listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified and
-        size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
+        """Return a listing in a Parquet file, or in the Parquet files of a folder, with the columns path, last_modified
+        and size_in_bytes, for `scan_orphans(listing=…)`. Raises BadInput and StorageError."""
         return read_parquet_listing(self.live_stores, location)
 
     def scan_cold(self, table: str) -> ColdScan:
         """Find the files under the cold table's location that no cold table reaches: leftovers of refused writers and
-        of killed handoffs. Changes nothing, and nothing deletes by it: what is in the archive exists nowhere else.
+        of killed handoffs. Changes nothing, and no deletion uses the result: archived data exists nowhere else.
 
-        Files younger than the policy's `orphans.min_age` are left out. Raises NoSuchTable before the first handoff,
+        Excludes files younger than the policy's `orphans.min_age`. Raises NoSuchTable before the first handoff,
         UnreadableMetadata, StorageError, LeaseTaken.
         """
         return self._orphans.scan_cold(table)
 
     def scan(self, scan_id: str) -> OrphanScanResult:
-        """The stored scan of that id. Raises NoSuchPlan."""
+        """Return the stored scan with that id. Raises NoSuchPlan."""
         return self._orphans.scan(scan_id)
 
     def latest_scan(self, table: str) -> OrphanScanResult | None:
-        """The newest stored scan of the table, if there is one."""
+        """Return the newest stored scan of the table, if any."""
         return self._orphans.latest_scan(table)
 
     def interrupted_scans(self, table: str) -> list[ScanRecord]:
-        """Scans of the table whose deletion was begun and not finished, oldest first. They hold their files: no newer
-        scan names them."""
+        """Return scans of the table whose deletion was started and not finished, oldest first. They protect their
+        files, so no newer scan lists those."""
         table_uuid = self.steps.table_uuid(table)
         return list(reversed(self.operations.scans.of_table(table_uuid, [ScanState.DELETING])))
 
     def approved_scan(self, table: str) -> OrphanScanResult | None:
-        """The newest scan of the table that a person approved and whose deletion is not begun. It is resumed: a newer
-        scan would need an approval of its own for the same files."""
+        """Return the newest scan of the table that a person approved and whose deletion has not started. It takes
+        precedence: a newer scan would need another approval for the same files."""
         found = self.operations.scans.of_table(self.steps.table_uuid(table), [ScanState.OPEN])
         approved = next((each for each in found if each.approved_at is not None), None)
         return None if approved is None else self.scan(approved.scan_id)
 
     def scan_trend(self, table: str, limit: int = 30) -> ScanTrend:
-        """The table's last scans: orphans, what was skipped as in flight, how fast the table leaks."""
+        """Return the table's last scans: orphans, files skipped as in flight, and how fast the table accumulates
+        orphans."""
         return self._orphans.scan_trend(table, limit)
 
     def in_flight(self, table: str) -> InFlight | None:
-        """Whether the files that scans skip as in flight settle, and of which kind they are; None without a scan."""
+        """Return whether the files that scans skip as in flight settle, and of which kind they are; None without a
+        scan."""
         return self._orphans.in_flight(table)
 
     def delete_orphans(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete the files of a stored scan. Each batch is checked once more: what a snapshot, a plan or a writer uses
-        since the scan is kept and reported. Resumes where an earlier run stopped."""
+        """Delete the files of a stored scan. Each batch is checked again: files that a snapshot, a plan or a writer
+        uses since the scan are kept and reported. Resumes where an earlier run stopped."""
         with noted_wait(self.resources, scan):
             return self._orphans.delete_orphans(scan, dry_run=dry_run)
 
     def observe_catalog(self, most: int | None = None) -> dict[str, str]:
-        """Record which tables the live catalog has now, so that those that it loses are found. Reads the metadata
-        files of tables that are new or have changed, at most `most` of them; the next call reads more. Returns why, for
-        those that cannot be read."""
+        """Record which tables the live catalog has now, so that dropped tables are detected. Reads the metadata files
+        of new and changed tables, at most `most` of them; the next call reads more. Return the errors of unreadable
+        tables."""
         return self._dropped.observe_catalog(most)
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """The tables that the live catalog no longer has: until when their files are kept, and their state."""
+        """Return the tables that the live catalog no longer has: until when their files are kept, and their state."""
         return self._dropped.dropped_tables()
 
     def scan_dropped(self, table: str) -> OrphanScanResult:
-        """Find what a dropped table (by name, or uuid) has left, as `delete_dropped` would delete it. Changes nothing.
+        """Find what a dropped table (by name or uuid) has left, in the same way as `delete_dropped`. Changes nothing.
 
-        What other tables read or own is kept, also a table that was made again in the same place. Raises NoSuchTable
-        for a table that was not dropped, Refused for a hold and for a table that seems to live in another catalog,
-        StalePlan for one that is in this one, GarbageCollectionDisabled, UnreadableMetadata, StorageError.
+        Files that other tables read or own are kept, including those of a table that was created again in the same
+        place. Raises NoSuchTable for a table that was not dropped, Refused for a hold and for a table that seems to be
+        in another catalog, StalePlan for one that is in this catalog, GarbageCollectionDisabled, UnreadableMetadata,
+        StorageError.
         """
         return self._dropped.scan_dropped(table)
 
     def delete_dropped(self, scan: OrphanScanResult | str, *, dry_run: bool = False) -> DeletionReport:
-        """Delete what a scan of a dropped table found, when the policy's time is over and, unless the policy says
-        otherwise, a person has approved it (`approve`). Resumes where an earlier run stopped; ends the table's plans.
+        """Delete what a scan of a dropped table found, once the policy's retention is over and a person has approved it
+        (`approve`; the policy may waive this). Resumes where an earlier run stopped; ends the table's plans.
 
-        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; a person decided to keep the files), StalePlan when the
+        Raises GraceNotOver, ApprovalNeeded, Refused (a hold; a person decided to keep the files), StalePlan if the
         table is in the catalog again, NoSuchPlan, UnreadableMetadata, StorageError, LeaseTaken.
         """
         with noted_wait(self.resources, scan):
             return self._dropped.delete_dropped(scan, dry_run=dry_run)
 
     def clear_dropped(self, *, dry_run: bool = False) -> list[Cleared]:
-        """Go through the dropped tables that an entry of lifecycle.yaml matches and whose time is over: scan what has
-        no scan, or an old one, and delete what may be deleted. What forbids one is reported with it, and stops no
-        other. A dry run scans nothing."""
+        """Process the dropped tables that an entry of lifecycle.yaml matches and whose retention is over: scan those
+        without a recent scan, and delete what may be deleted. A refusal is reported with its table, and does not stop
+        the others. A dry run scans nothing."""
         return self._dropped.clear_dropped(dry_run=dry_run)
 
     def keep_dropped(self, table: str, *, who: str, why: str) -> DroppedTable:
-        """Decide that the files of a dropped table (by name, or uuid) stay. Raises NoSuchTable, PlanStateError."""
+        """Decide to keep the files of a dropped table (by name or uuid). Raises NoSuchTable, PlanStateError."""
         return self._dropped.keep_dropped(table, who=who, why=why)
 
     def unkeep_dropped(self, table: str, *, who: str | None = None) -> DroppedTable:
-        """End a `keep_dropped`: the time runs from when the table was missed. `who` (default: the account, USER@HOST)
-        is kept. Raises NoSuchTable, PlanStateError."""
+        """End a `keep_dropped`: the retention counts from when the table was missed. `who` (default: the account,
+        USER@HOST) is recorded. Raises NoSuchTable, PlanStateError."""
         return self._dropped.unkeep_dropped(table, who=who)
 
     def quarantined(self, table: str) -> list[QuarantineRecord]:
-        """What deletions of the table moved into quarantine, newest first; also of one that was dropped."""
+        """Return what deletions of the table moved into quarantine, newest first; also for a dropped table."""
         return self.operations.quarantines.of_table(self._dropped.state_even_if_dropped(table).metadata.table_uuid)
 
     def undelete(self, job: ExpirationPlan | OrphanScanResult | str, *, who: str, why: str) -> Undeleted:
-        """Put the files that a deletion moved into quarantine back to their paths, where nothing else is now. `job` is
-        the plan or the orphan scan.
+        """Move the files that a deletion moved into quarantine back to their paths, unless another file is there. `job`
+        is the plan or the orphan scan.
 
-        They are protected there, from orphan scans and every other deletion, until `close_plan`; the quarantine keeps
-        its own until its retention is over. The table's metadata is not changed: the expired snapshots are read from
-        the metadata file that the answer names, or brought back from the cold tier by `restore`. Again does what is
-        left. Raises BadInput without `who` or `why`; NoSuchPlan when nothing of it is in quarantine; PlanStateError
-        while it is being deleted, and when it is purged; LeaseTaken, StorageError.
+        They are protected there from orphan scans and all other deletions until `close_plan`. The quarantine keeps its
+        copies until its retention is over. The table's metadata is not changed: read the expired snapshots from the
+        metadata file in the result, or restore them from the cold tier with `restore`. A second call does the rest.
+        Raises BadInput without `who` or `why`; NoSuchPlan if nothing of the job is in quarantine; PlanStateError while
+        it is being deleted, and after its purge; LeaseTaken, StorageError.
         """
         return self._quarantine.undelete(job, who=who, why=why)
 
     def purge_quarantine(self, table: str, *, dry_run: bool = False) -> list[Purged]:
-        """Delete for good what was in quarantine for longer than `quarantine.retain`, job by job; what was brought back
-        stays until that is closed, and what a hold covers until that ends. A dry run reports what would go. Raises
-        LeaseTaken, Busy, StorageError; Refused when a hold comes in between two batches."""
+        """Delete permanently what was in quarantine for longer than `quarantine.retain`, job by job. Restored files
+        stay until the undelete is closed, and held files until the hold ends. A dry run reports what would be deleted.
+        Raises LeaseTaken, Busy, StorageError; Refused if a hold is placed between two batches."""
         return self._quarantine.purge_quarantine(table, dry_run=dry_run)
 
     def plan_difference(self, before: ExpirationPlan | str, after: ExpirationPlan | str) -> PlanDifference:
-        """What plan `after` removes and `before` does not, and the other way round: snapshots, with the reasons for
-        which the other plan keeps them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for two tables.
-        """
+        """Return what plan `after` removes and `before` does not, and the opposite: snapshots, with the other plan's
+        reasons to keep them, refs, and files with bytes by kind. Raises NoSuchPlan; BadInput for plans of different
+        tables."""
         return self._explaining.plan_difference(before, after)
 
     def explain_in_plan(self, plan: ExpirationPlan | str, path: str) -> PlanExplanation:
-        """Why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
+        """Return why a file is in a plan; or, with every reason of the snapshots that keep it, why it is not.
 
-        Goes by the plan's own base, whatever the table says now. Raises NoSuchPlan, UnreadableMetadata.
+        Uses the plan's own base, regardless of the table's current state. Raises NoSuchPlan, UnreadableMetadata.
         """
         return self._explaining.explain_in_plan(plan, path)
 
     def explain(self, table: str, path: str) -> Explanation:
-        """A file's fate: who holds it, which plan has it, which plan or scan deleted it, or that it is an orphan.
+        """Return a file's fate: what holds it, which plan has it, which plan or scan deleted it, or that it is an
+        orphan.
 
-        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` when an open plan removes all
-        those snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
+        A file that a snapshot of the table's metadata reaches is `kept`, or `planned` if an open plan removes all those
+        snapshots. `deleted` files are found in the journal's outcomes, orphans in the newest scan.
         """
         return self._explaining.explain(table, path)
 
     def cold_tables(self, table_uuid: str) -> ColdTables | None:
-        """The tables of the cold catalog that have the history of the live table with that uuid; None before its first
-        handoff. Raises UnreadableMetadata."""
+        """Return the tables of the cold catalog with the history of the live table with that uuid; None before its
+        first handoff. Raises UnreadableMetadata."""
         return tiers.cold_tables(self.resources, table_uuid)
 
     def cold_metadata(self, table: str) -> TableMetadata | None:
-        """The table's metadata in the cold catalog, that of several cold tables as one; None before its first
+        """Return the table's metadata in the cold catalog, with several cold tables as one; None before its first
         handoff."""
         return tiers.cold_metadata(self.resources, self.steps.table_uuid(table))
 
     def cold_history(self, table: str) -> ColdHistory:
-        """The snapshots that the cold tier has of the table, and which of them are in the deep archive. Raises
-        NoSuchTable before the first handoff."""
+        """Return the table's snapshots in the cold tier, and which of them are in the deep archive. Raises NoSuchTable
+        before the first handoff."""
         return self._reading.cold_history(table)
 
     def route(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> Route:
-        """The tier and the snapshot that answer: by the stored snapshot log, the live tier where both could. A tag
-        answers what it means, or meant at its end; with `as_of`, what it meant then.
+        """Return the tier and the snapshot that answer, from the stored snapshot log; the live tier if both can. A tag
+        stands for the snapshot to which it points, or pointed at its end; with `as_of`, for the one to which it pointed
+        then.
 
-        A snapshot in the deep archive says how long it will take until it can be read. Raises BadInput for two
-        selectors, NaiveDatetime, NoSuchSnapshot when no tier has what was asked for.
+        For a snapshot in the deep archive, the result says how long it takes until it is readable. Raises BadInput for
+        two selectors, NaiveDatetime, NoSuchSnapshot if no tier has it.
         """
         return self._reading.route(table, as_of, snapshot_id, tag)
 
     def read(
         self, table: str, as_of: datetime | None = None, snapshot_id: int | None = None, tag: str | None = None
     ) -> DataFrame:
-        """The table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog (`route`).
+        """Return the table's rows now, at an instant, of a snapshot or a tag: from the live or the cold catalog
+        (`route`).
 
-        Raises InDeepArchive for what has to be thawed first, and what `route` raises.
+        Raises InDeepArchive for a snapshot that must be thawed first, and what `route` raises.
         """
         return self._reading.read(table, as_of, snapshot_id, tag)
 
     def translate(self, sql: str, *, table: str | None = None, as_of: datetime | None = None) -> Query | TagStatement:
-        """What `query` would run for `sql`, in Spark's words; changes nothing.
+        """Return what `query` would run for `sql`, as Spark SQL; changes nothing.
 
-        A query: names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and `FOR TIMESTAMP AS
-        OF` are answered by the tier that has the snapshot (`route`). `TAG SNAPSHOT n [OF table] AS 'x' [WITH RETENTION
-        FOREVER | 90 DAYS]`: where neither the statement nor `table` names the table, it is the one that has snapshot
-        `n`. With `as_of` a query's tables without a clause of their own are read at that instant. Raises BadInput, with
-        the right form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
+        In a query, names of live tables get their catalog, and `FOR TAG 'x'`, `FOR VERSION AS OF` and `FOR TIMESTAMP AS
+        OF` are answered by the tier that has the snapshot (`route`). In `TAG SNAPSHOT n [OF table] AS 'x' [WITH
+        RETENTION FOREVER | 90 DAYS]`, if neither the statement nor `table` has the table's name, it is the table that
+        has snapshot `n`. With `as_of`, a query's tables without such a clause are read at that instant. Raises BadInput
+        with the correct form; NaiveDatetime; NoSuchTable; NoSuchSnapshot.
         """
         return self._queries.translate(sql, table=table, as_of=as_of)
 
@@ -713,10 +730,12 @@ class Lifecycle:
         who: str | None = None,
         why: str = "",
     ) -> DataFrame | Tagged:
-        """Run what `translate` makes of `sql` (or has made of it): the rows of a query, or the tag that was set.
+        """Run the translation of `sql` (or an existing translation): return the rows of a query, or the tag that was
+        set.
 
-        `who` and `why` are kept of a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
-        refuses, InDeepArchive for one that has to wait for a thaw; errors of single rows show when they are collected.
+        `who` and `why` are recorded for a tag. Raises what `translate` and `tag` raise, BadInput for a query that Spark
+        refuses, InDeepArchive for one that has to wait for a thaw. Errors in single rows appear when they are
+        collected.
         """
         return self._queries.query(sql, table=table, as_of=as_of, who=who, why=why)
 
@@ -731,24 +750,24 @@ class Lifecycle:
         who: str | None = None,
         replace: bool = False,
     ) -> Tagged:
-        """Tag a snapshot of the live table. `retain`: "forever", or a duration counted from now.
+        """Tag a snapshot of the live table. `retain`: "forever", or a duration from now.
 
-        Iceberg counts from the snapshot's commit; what is written on the ref says the same end in its terms. `who` (the
-        user and host, if none is given), when and `why` are kept in Postgres. A tag of that name on another snapshot is
+        Iceberg counts from the snapshot's commit; the value on the ref expresses the same end in its terms. `who`
+        (default: user and host), when and `why` are recorded in Postgres. A tag with that name on another snapshot is
         moved only with `replace`.
 
-        Raises NoSuchSnapshot; BadInput for a duration that is none, a name that a branch has, or such a tag.
+        Raises NoSuchSnapshot; BadInput for an invalid duration, a name that a branch has, or such a tag.
         """
         return self._tags_and_holds.tag(table, name, snapshot_id, retain, why=why, who=who, replace=replace)
 
     def untag(self, table: str, name: str, *, why: str = "", who: str | None = None) -> Tagged:
-        """Remove a tag; who, when and `why` are kept, whoever made it. Raises NoSuchSnapshot when the table has no such
-        tag, BadInput when it was moved meanwhile."""
+        """Remove a tag, whoever created it, and record who, when and `why`. Raises NoSuchSnapshot if the table has no
+        such tag, BadInput if it was moved in the meantime."""
         return self._tags_and_holds.untag(table, name, why=why, who=who)
 
     def tags(self, table: str, *, with_removed: bool = False) -> TableRefs:
-        """The table's branches and tags, each with its snapshot, its terms and its end, and who made it, when and why,
-        where that is known. `with_removed` adds the records of removed tags."""
+        """Return the table's branches and tags, each with its snapshot, terms and end, and who created it, when and
+        why, if known. `with_removed` adds the records of removed tags."""
         return self._tags_and_holds.tags(table, with_removed=with_removed)
 
     def hold(
@@ -764,48 +783,49 @@ class Lifecycle:
     ) -> Hold:
         """Hold the whole table (no ids) or some of its snapshots against expiration and deletion, until released.
 
-        `kind`: "legal", which also keeps snapshots of the cold tier from the deep archive; "lease", a reader's, which
-        ends after `ttl` unless it is renewed; "consumer", whose one snapshot is what it reads next: that and every
-        later one stay. `until`, or `ttl` from now, ends any of them.
+        `kind`: "legal", which also keeps snapshots of the cold tier out of the deep archive; "lease", for a reader,
+        which ends after `ttl` unless it is renewed; "consumer", whose snapshot is the next one that it reads: that and
+        every later one stay. `until`, or `ttl` from now, ends any of them.
 
         Raises NoSuchSnapshot, also for one that expired while the hold was placed; BadInput; Busy.
         """
         return self._tags_and_holds.hold(table, owner, reason, snapshot_ids, until, kind=kind, ttl=ttl)
 
     def holds(self, table: str, *, ended: bool = False) -> list[Hold]:
-        """The table's holds in force, oldest first; with `ended`, those that were, too."""
+        """Return the table's active holds, oldest first; with `ended`, also past ones."""
         table_uuid, holds = self.steps.table_uuid(table), self.operations.holds
         return list(holds.of_table(table_uuid) if ended else holds.active(table_uuid))
 
     def renew(self, hold_id: str, ttl: str | timedelta) -> Hold:
-        """Let a reader's lease last until `ttl` from now. Raises Refused when it has ended, BadInput for another kind,
-        NoSuchPlan for an id that no hold has."""
+        """Extend a reader's lease until `ttl` from now. Raises Refused if it has ended, BadInput for another kind,
+        NoSuchPlan for an unknown id."""
         return self._tags_and_holds.renew(hold_id, ttl)
 
     def advance(self, hold_id: str, snapshot_id: int) -> Hold:
         """Move a consumer's position: that snapshot, and every later one, stay from now on.
 
-        Raises NoSuchSnapshot when the table no longer has it, Refused when the hold has ended, BadInput for another
-        kind, NoSuchPlan for an id that no hold has.
+        Raises NoSuchSnapshot if the table no longer has it, Refused if the hold has ended, BadInput for another kind,
+        NoSuchPlan for an unknown id.
         """
         return self._tags_and_holds.advance(hold_id, snapshot_id)
 
     def release(self, hold_id: str, *, who: str | None = None, why: str | None = None) -> Hold:
-        """Release a hold. `who` (default: the account, USER@HOST) and `why` are kept. Raises NoSuchPlan for an id that
-        no hold has; BadInput without a name."""
+        """Release a hold. `who` (default: the account, USER@HOST) and `why` are recorded. Raises NoSuchPlan for an
+        unknown id; BadInput without a name."""
         return self.operations.holds.release(hold_id, person() if who is None else who, why)
 
     def writers(self, table: str | None = None) -> list[Heartbeat]:
-        """The writers at work, by their heartbeats, of one table or of all, longest at work first."""
+        """Return the active writers, by their heartbeats, of one table or of all, longest active first."""
         return self.operations.heartbeats.live(None if table is None else self.steps.table_uuid(table))
 
     def writing(
         self, table: str, writer_id: str, prefix: str | None = None, ttl: str | timedelta = "10m"
     ) -> AbstractContextManager[Writing]:
-        """A heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) is a writer's.
+        """Send a heartbeat while the block runs: every unreferenced file of the table (or under `prefix`) then counts
+        as a writer's.
 
         `prefix` is a folder in a location of the table, or is relative to each of them. Raises BadInput for another;
-        OtherDeployment, also by `check`: a heartbeat protects only where the catalog's own deployment sees it.
+        OtherDeployment, also from `check`: a heartbeat protects only if the catalog's own deployment sees it.
         """
         return self._tags_and_holds.writing(table, writer_id, prefix, ttl)
 
@@ -814,85 +834,86 @@ class Lifecycle:
         return self._maintenance.record_lineage(table)
 
     def schema_history(self, table: str) -> SchemaHistory:
-        """The schemas that the table has had, what each changed, and which snapshots used it: those that expired since
-        too, where the ledger had recorded them (`record_lineage`)."""
+        """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired
+        ones if the ledger has them (`record_lineage`)."""
         return self._maintenance.schema_history(table)
 
     def table_health(self, table: str) -> TableHealth:
-        """Small files, deletes, manifests and metadata of the current snapshot: what makes reading the table slow."""
+        """Return what slows down reads of the current snapshot: small files, deletes, manifests and metadata."""
         return self._maintenance.table_health(table)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
-        """Rewrite small data files, where the table's health asks for it, within the bandwidth budget."""
+        """Rewrite small data files within the bandwidth budget, if the table's health requires it."""
         return self._maintenance.compact_data_files(table, dry_run=dry_run)
 
     def compact_manifests(self, table: str, *, dry_run: bool = False) -> CompactedManifests:
-        """Rewrite many small manifests into few, where their average size asks for it."""
+        """Rewrite many small manifests into a few, if their average size is too small."""
         return self._maintenance.compact_manifests(table, dry_run=dry_run)
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
-        """What the table holds in each tier and for each tag, and what that costs by `prices` of lifecycle.yaml.
+        """Return what the table holds in each tier and for each tag, and what that costs by `prices` in lifecycle.yaml.
 
-        Sizes are what the metadata records. A `curve` of the table says what its refs hold; without it they are
-        counted. Changes nothing. Raises UnreadableMetadata.
+        Sizes are from the metadata. A `curve` of the table has what its refs hold; without it, they are counted.
+        Changes nothing. Raises UnreadableMetadata.
         """
         return self._maintenance.costs(table, curve)
 
     def take_over(self, *, who: str, why: str) -> list[DeploymentRecord]:
-        """Make the live catalog this deployment's: the steps of the one that has it are refused from now on. Who, when
-        and why are kept beside the catalog. Does nothing where it is this one's already.
+        """Transfer the live catalog to this deployment: the steps of its current deployment are refused from now on.
+        Who, when and why are recorded next to the catalog. Does nothing if it already belongs to this deployment.
 
-        The other operations database's holds, open plans, graces and heartbeats protect nothing from then on. Returns
-        the record in force. Raises BadInput without `who` or `why`; Refused for a role without rights.
+        From then on, the other operations database's holds, open plans, graces and heartbeats protect nothing. Return
+        the active record. Raises BadInput without `who` or `why`; Refused for a role without rights.
         """
         return take_over(self.resources, who=who, why=why)
 
     def pause(self, table: str | None = None, *, who: str, why: str) -> Pause:
-        """Stop all work on a table, or on every table, wherever it runs: workers notice within seconds, stop between
-        two pieces of work, and new ones do not begin. Reads, holds, restores and undeletes go on."""
+        """Stop all work on a table, or on all tables, on every machine: workers notice within seconds, stop between two
+        pieces of work, and no new work begins. Reads, holds, restores and undeletes continue."""
         table_uuid = None if table is None else self.steps.table_uuid(table)
         return self.operations.pauses.begin(who, why, table_uuid, table)
 
     def resume(self, table: str | None = None, *, who: str, why: str | None = None) -> list[Pause]:
-        """End the pause of a table, or (without one) the pause of all; the pauses that this ended. A table's own pause
-        outlives that of all. Raises BadInput without a name."""
+        """End the pause of a table, or (without one) the pause of all. Return the ended pauses. A table's own pause
+        remains after the pause of all ends. Raises BadInput without a name."""
         table_uuid = None if table is None else self.steps.table_uuid(table)
         return self.operations.pauses.end(who, table_uuid, why)
 
     def decisions(self, table: str | None = None, *, about: str | None = None) -> list[Decision]:
-        """Who decided what, why and by which account, newest first: of one table or of all; or, oldest first, `about`
-        one plan, scan, hold, pause or thaw. No one can change or delete these records."""
+        """Return who decided what, why and with which account, newest first, for one table or for all; or, oldest
+        first, `about` one plan, scan, hold, pause or thaw. Nobody can change or delete these records."""
         if about is not None:
             return self.operations.decisions.about(about)
         return self.operations.decisions.of_table(None if table is None else self.steps.table_uuid(table))
 
     def pauses(self) -> list[Pause]:
-        """The pauses that are in force."""
+        """Return the active pauses."""
         return self.operations.pauses.in_force()
 
     def fleet(self) -> Fleet:
-        """Every governed table at a glance: what runs, waits, is overdue, was freed. Reads Postgres and the catalog's
-        list of tables; no metadata file, and no Spark."""
+        """Return every governed table at a glance: what runs, waits, is overdue, was freed. Reads Postgres and the
+        catalog's list of tables; no metadata file, and no Spark."""
         return fleet_of(self.resources, self.steps.tables())
 
     def metrics(self) -> str:
-        """The fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no Spark."""
+        """Return the fleet as Prometheus metrics by table, in the text exposition format. Reads Postgres; starts no
+        Spark."""
         return metrics(self.resources, self.steps.tables())
 
     def publish_results(self) -> int:
-        """Append what plans and deletions left to be published to the result tables `<live>.lifecycle.plan_files` and
-        `<live>.lifecycle.deletions`; returns how many plans and deletions. `close` does it where a Spark session is
-        started. Raises ConfigError for a result table that was changed by hand."""
+        """Append pending rows of plans and deletions to the result tables `<live>.lifecycle.plan_files` and
+        `<live>.lifecycle.deletions`. Return the number of plans and deletions. `close` does this if a Spark session is
+        started. Raises ConfigError for a result table that was changed manually."""
         return self._publishing.publish()
 
     def compact_result_tables(self, *, dry_run: bool = False) -> ResultTablesCompacted:
-        """Compact the tables of namespace `lifecycle`, and expire their snapshots of more than 30 days."""
+        """Compact the tables of namespace `lifecycle`, and expire their snapshots that are older than 30 days."""
         return self._publishing.compact(dry_run=dry_run)
 
     def forget_records(self, *, dry_run: bool = False) -> Forgotten:
-        """Delete the details of what has ended longer ago than `records.keep`: a deletion's batches and outcomes,
-        steps, leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
+        """Delete the details of what ended longer ago than `records.keep`: a deletion's batches and outcomes, steps,
+        leases; and listings older than `records.listings`. Plans, scans, decisions and receipts stay.
 
-        Raises StorageError when the store refuses; the next run resumes. A pause of all tables stops it.
+        Raises StorageError if the store refuses; the next run resumes. A pause of all tables stops it.
         """
         return forget_records(self.resources, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Evidence for a check: how a plan's snapshots stand in the cold tier. Reads only."""
+"""Evidence for a check: the state of a plan's snapshots in the cold tier. Reads only."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import is_under, normalize
 
 NAMED = 20
-"""Offenders that a check names; it counts all."""
+"""Maximum number of offenders that a check lists; it counts all."""
 
 VERIFIED_BYTES = 4 << 30
-"""What a check reads again of a plan's cold copies, at most; of a larger plan the same share each time."""
+"""Maximum bytes of a plan's cold copies that a check reads again; for a larger plan, always the same share."""
 
 
 @dataclass(frozen=True)
 class ColdCopy:
-    """How a plan's snapshots stand in the cold tier. `problems` are in words; none means that all is well."""
+    """The state of a plan's snapshots in the cold tier. `problems` are texts; empty means that everything is
+    correct."""
 
     cold_table: str | None
     snapshots: int
@@ -34,10 +35,9 @@ class ColdCopy:
 
 
 def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
-    """Look at the cold table alone: it has each snapshot of the plan that is to be there, each manifest of theirs reads
-    and says what the list says, no path leads out of the cold warehouse, and the copies read back with the checksums
-    of their sources. Snapshots that the handoff left out by policy or consent need not be there.
-    """
+    """Check the cold table by itself: it has each required snapshot of the plan, each of their manifests is readable
+    and matches its list, no path leads outside the cold warehouse, and the copies have the checksums of their sources.
+    Snapshots that the handoff omitted by policy or consent are not required."""
     outcome = read_outcome(resources.live_stores, resources.root, plan.plan_id) or HandoffOutcome()
     left_out = {*outcome.lost, *outcome.overtaken, *outcome.thinned}
     wanted = [snapshot for snapshot in plan.expired_snapshots if snapshot not in left_out]

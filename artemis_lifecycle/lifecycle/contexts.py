@@ -1,4 +1,4 @@
-"""What protection needs to decide on files of a live table, a dropped table, or the cold tables."""
+"""What protection needs to decide about files of a live table, a dropped table, or the cold tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 
 
 def deletion_context(resources: Resources, table: str, dropped: Absence | None = None) -> DeletionContext:
-    """What protection needs for files of a live table, or of a `dropped` one."""
+    """Return what protection needs for files of a live table, or of a `dropped` one."""
     config = resources.config
     live = config.catalogs.live
     # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
@@ -45,8 +45,8 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
 
 
 def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[ColdSide, DeletionContext]:
-    """The cold tables of a live table, and what protection needs for their files. Raises NoSuchTable before the first
-    handoff."""
+    """Return the cold tables of a live table, and what protection needs for their files. Raises NoSuchTable before the
+    first handoff."""
     config = resources.config
     identity = read_identity(resources.live_stores, resources.root, table_uuid)
     if identity is None:
@@ -69,7 +69,7 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
         confirm=resources.confirm,
         catalog_name=resources.cold_catalog.name,
         table=identity.cold_table,
-        # The tables around these have indexes of their own: as one with their closed tables they have others.
+        # Separate indexes for the other tables: combined with their closed tables, their content differs.
         root=f"{resources.root}/cold/others",
         rules=resources.rules(table),
         rules_of=resources.rules,

@@ -1,4 +1,4 @@
-"""Evidence for a check: which reachable files of the live table the store has. Reads only."""
+"""Evidence for a check: which reachable files of the live table are in the store. Reads only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _HEADS = 16
-_JOBS = 50  # Newest plans and scans whose deletions may be younger than the newest listing.
+_JOBS = 50  # Newest plans and scans whose deletions may be later than the newest listing.
 
 
 @dataclass(frozen=True)
 class Presence:
-    """Which files that the table's snapshots reach are not in the store. `absent` names some of `absent_files`."""
+    """Which files that the table's snapshots reach are missing from the store. `absent` lists some of
+    `absent_files`."""
 
     metadata_location: str
     reachable_files: int
@@ -38,10 +39,10 @@ class Presence:
 
 
 def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
-    """Walk every snapshot of the table as it is now, and see that each file is in the store.
+    """Walk every snapshot of the current table, and check that each file is in the store.
 
-    A file that the newest listing has, and that no deletion since took, is there; every other one is asked for by name.
-    Raises UnreadableMetadata when the walk itself misses a manifest or a list.
+    A file exists if the newest listing has it and no deletion since then removed it. Every other file is looked up by
+    name. Raises UnreadableMetadata if a manifest or a list is missing.
     """
     spark, stores, rules = lifecycle.spark, lifecycle.live_stores, lifecycle.rules(table)
     listing = lifecycle.latest_listing(table) or lifecycle.list_objects(table)
@@ -80,7 +81,7 @@ def _paths(frame: DataFrame) -> Iterator[str]:
 
 
 def _absent(stores: Stores, paths: Iterable[str]) -> tuple[int, list[str]]:
-    """(how many were looked at, those that the store does not have)."""
+    """Return (how many were looked up, those that the store does not have)."""
     remaining, looked_at, absent = iter(paths), 0, []
     with ThreadPoolExecutor(_HEADS) as pool:
         while chunk := list(islice(remaining, 1000)):

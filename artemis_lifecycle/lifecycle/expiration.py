@@ -58,7 +58,7 @@ class Expiration:
     ) -> ExpirationPlan:
         live = self.resources.config.catalogs.live
         if live.type == "rest":
-            # The commit refuses it too, but only after the whole copy to the cold tier.
+            # The commit would also refuse it, but only after the complete copy to the cold tier.
             raise no_whole_compare(live.name, table)
         state = self.steps.table_state(table)
         instant = self.resources.instant("now", now)
@@ -94,7 +94,7 @@ class Expiration:
             if record.files:
                 catalog = self.resources.config.catalogs.live.name
                 self.resources.operations.publications.plan(catalog, plan.plan_id, record.planned_at)
-            # Nothing waits for this.
+            # Nothing depends on this.
             tidy(self.resources.live_stores, state.metadata, self.resources.rules(table), self.resources.root)
             step.counts = _counts(plan)
         return plan
@@ -116,11 +116,12 @@ class Expiration:
         return True
 
     def _unfinished(self, state: TableState, *, asked: bool) -> ExpirationPlan | None:
-        """The uncommitted plan, if a new one must not supersede it: another tool expired snapshots of it. `asked`: the
-        caller asks for a plan of its own.
+        """Return the uncommitted plan if a new one must not supersede it, because another tool expired snapshots of it.
+        `asked` means that the caller requests a specific plan.
 
-        A plan whose own commit the table's metadata proves is recorded as committed: its worker died between the swap
-        and the record. An absence of its snapshots alone proves nothing; another tool's expiration looks the same.
+        If the table's metadata proves that a plan's own commit succeeded, the plan is recorded as committed: its worker
+        died between the swap and the record. Missing snapshots alone prove nothing, because another tool's expiration
+        looks the same.
         """
         record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
         if record is None or record.expired_snapshots == 0:
@@ -153,10 +154,9 @@ class Expiration:
         return plan if unarchived or (whole and not asked) else None
 
     def _approved(self, state: TableState, *, asked: bool) -> ExpirationPlan | str | None:
-        """The uncommitted plan, if a person approved it and it still fits the table; the id of an approved plan that is
-        stale, which a new one supersedes and which is approved again. Raises PlanStateError if the caller asks for a
-        plan of its own while an approved one waits.
-        """
+        """Return the uncommitted plan if a person approved it and it still fits the table. Return the id of an approved
+        plan that is stale: a new one supersedes it and needs another approval. Raises PlanStateError if the caller
+        requests a specific plan while an approved one waits."""
         record = self.resources.operations.plans.uncommitted(state.metadata.table_uuid)
         if record is None or not record.is_approved:
             return None
@@ -178,7 +178,7 @@ class Expiration:
         return load_plan(self.resources.spark, self.resources.live_stores, self.resources.operations, plan_id)
 
     def loaded(self, plan: ExpirationPlan | str) -> tuple[ExpirationPlan, PlanRecord]:
-        """The plan, and its record as of now. Raises NoSuchPlan."""
+        """Return the plan and its current record. Raises NoSuchPlan."""
         found = self.plan(plan) if isinstance(plan, str) else plan
         return found, self.resources.operations.plans.get(found.plan_id)
 
@@ -213,7 +213,7 @@ class Expiration:
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
             if plan.expired_snapshots or plan.expired_refs:
-                # Under the lock that placing a hold takes: none is placed between the guard and the swap.
+                # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
                     self.resources.require_deployment()
                     done = commit_plan(

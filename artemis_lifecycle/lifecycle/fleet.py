@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 FREED_OVER = timedelta(days=30)
 OVERDUE_AFTER = timedelta(hours=36)
-"""A table that was not planned for so long has missed a window."""
+"""A table without a plan for this long has missed a window."""
 
 
 @dataclass(frozen=True)
 class FleetTable:
-    """One table. `plan_status` is that of its newest plan under way; `freed_bytes` are of the last 30 days,
-    `freeable_bytes` what plans under way and the newest scan still hold. Instants are None where a step never ended."""
+    """One table. `plan_status` is that of its newest plan under way. `freed_bytes` are from the last 30 days.
+    `freeable_bytes` are what plans under way and the newest scan still hold. Instants are None if a step never
+    ended."""
 
     table: str
     governed_by: str
@@ -53,7 +54,7 @@ class Fleet:
 
     @property
     def summary(self) -> dict[str, int]:
-        """Tables of each kind, and sums of bytes."""
+        """The number of tables of each kind, and total bytes."""
         return {
             "tables": len(self.tables),
             "overdue": sum(table.overdue for table in self.tables),
@@ -66,14 +67,14 @@ class Fleet:
         }
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per table, with the fields of FleetTable."""
+        """Return one row per table, with the fields of FleetTable."""
         import pandas as pd
 
         return pd.DataFrame([asdict(table) for table in self.tables], columns=list(FleetTable.__dataclass_fields__))
 
     @property
     def html(self) -> str:
-        """The fleet as one page that needs nothing else: sortable, with bars."""
+        """Return the fleet as one self-contained page: sortable, with bars."""
         return page(self.at, self.summary, [asdict(table) for table in self.tables])
 
 

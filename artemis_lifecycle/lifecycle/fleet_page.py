@@ -1,4 +1,4 @@
-"""The page of the fleet: one HTML file without anything from elsewhere."""
+"""The fleet page: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ document.querySelectorAll('th').forEach((head, column) => head.addEventListener(
 
 
 def page(at: datetime, summary: Mapping[str, int], tables: Sequence[Mapping[str, Any]]) -> str:
-    """The fleet as HTML. Tables that need a person come first, then those that are overdue."""
+    """Return the fleet as HTML. Tables that need a person come first, then overdue ones."""
     most = {name: max((table[name] for table in tables), default=0) for name in _BYTES}
     rows = sorted(tables, key=lambda table: (not _bad(table), not table["overdue"], table["table"]))
     heads = "".join(f"<th>{escape(text)}</th>" for text in _COLUMNS.values())

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReachableSet:
-    """What the kept snapshots of a table reach, by the metadata file that is named. `counts`: files by kind."""
+    """What the kept snapshots of a table reach, according to the given metadata file. `counts`: files by kind."""
 
     table: str
     metadata_location: str
@@ -44,22 +44,23 @@ class ReachableSet:
         return self._rows.frame()
 
     def files(self) -> DataFrame:
-        """DataFrame[path, kind], one row per file. Not stored: what is too large for this process is walked again."""
+        """Return DataFrame[path, kind], one row per file. Not stored: a set that is too large for this process is
+        walked again."""
         return self._frame.select("path", "kind")
 
     @property
     def data_file_paths(self) -> DataFrame:
-        """DataFrame[path] of data files, delete files and deletion vectors."""
+        """Return DataFrame[path] of data files, delete files and deletion vectors."""
         return self._frame.filter(self._frame.kind.isin(*CONTENT_KINDS)).select("path")
 
     @property
     def manifest_paths(self) -> DataFrame:
-        """DataFrame[path] of manifests."""
+        """Return DataFrame[path] of manifests."""
         return self._frame.filter("kind = 'manifest'").select("path")
 
     @property
     def manifest_list_paths(self) -> DataFrame:
-        """DataFrame[path] of manifest lists."""
+        """Return DataFrame[path] of manifest lists."""
         return self._frame.filter("kind = 'manifest_list'").select("path")
 
 
@@ -74,7 +75,7 @@ def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _totals(counted: pa.Table) -> list[dict[str, Any]]:
-    """One row per kind, by its name."""
+    """Return one row per kind, sorted by name."""
     found = counted.group_by("kind").aggregate([("files", "sum"), ("bytes", "sum")]).sort_by("kind")
     return [{"kind": row["kind"], "files": row["files_sum"], "bytes": row["bytes_sum"]} for row in found.to_pylist()]
 
@@ -115,7 +116,7 @@ class History:
 def curve(
     resources: Resources, table: str, view: IndexView, instant: datetime, windows: Sequence[timedelta] | None
 ) -> RetentionCurve:
-    """What a table holds under other windows, by its index."""
+    """Return what a table holds under other windows, from its index."""
     holds, tags = holds_and_tags(resources, view.metadata.table_uuid)
     return curve_of(
         table,

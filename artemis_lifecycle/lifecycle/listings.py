@@ -10,7 +10,7 @@ from artemis_lifecycle.protection.ownership import former_locations, spelled_loc
 
 
 def take_listing(resources: Resources, state: TableState, location: str | None, step: Step) -> Listing:
-    """List the table's locations, or `location` in them, and seal the listing."""
+    """List the table's locations, or `location` inside them, and seal the listing."""
     listing = list_table(
         resources.spark,
         resources.live_stores,
@@ -25,7 +25,7 @@ def take_listing(resources: Resources, state: TableState, location: str | None, 
 
 
 def listed_locations(resources: Resources, state: TableState, location: str | None = None) -> list[str]:
-    """The folders to list: the table's locations, or `location`, which may be a former one, or a folder in any.
+    """Return the folders to list: the table's locations, or `location`, which may be a former one, or a folder in any.
     Raises BadInput for another."""
     metadata, rules, live = state.metadata, resources.rules(state.name), resources.config.catalogs.live
     recorded = resources.operations.table_locations.of_table(metadata.table_uuid)

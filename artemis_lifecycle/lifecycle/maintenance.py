@@ -25,7 +25,7 @@ from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacte
 from artemis_lifecycle.metadata.types import TableMetadata
 
 STANDARD = "STANDARD"
-"""The storage class of S3 where none is named."""
+"""The default storage class of S3."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Maintenance:
         resources = self.resources
         metadata = self.steps.table_state(table).metadata
         earlier: tuple[SchemaUse, ...] = ()
-        # Looking at it would make it; who only reads makes no table.
+        # Reading the ledger would create it, and a reader must not create tables.
         if resources.live_catalog.exists(f"{NAMESPACE}.{LEDGER}"):
             earlier = recorded_schema_uses(resources.spark, resources.config.catalogs.live.name, metadata.table_uuid)
         return schemas_of(table, metadata, earlier)

@@ -16,7 +16,7 @@ def take_over(resources: Resources, *, who: str, why: str) -> list[DeploymentRec
     records = resources.live_catalog.deployments(resources.live_stores)
     # This accepts a database that was restored to an earlier time.
     found = record_take_over(records, resources.deployment, who=who, why=why, anew=resources.progress.accept())
-    # Another deployment may have taken it over at this moment.
+    # Another deployment may be taking it over at the same time.
     resources.require_deployment()
     return found
 

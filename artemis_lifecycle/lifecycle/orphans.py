@@ -65,7 +65,7 @@ class Orphans:
         limit = None if older_than is None else self.resources.instant("older_than", older_than)
         policy = self.resources.config.policy(table)
         if isinstance(listing, (Inventory, ParquetListing)):
-            # The earlier of the two, and never later than now by a store's clock that is ahead.
+            # The earlier of the two, and never later than now because of a store's clock that is ahead.
             known = (listing.begun_at, self.resources.operations.clock.now())
             listed_at = min(known if listed_at is None else (*known, self.resources.instant("listed_at", listed_at)))
         whole = listing is None or isinstance(listing, Listing)
@@ -98,7 +98,7 @@ class Orphans:
                     prefix_mismatch=policy.orphans.prefix_mismatch,
                     older_than=limit,
                     now=instant,
-                    # A listing that the caller gives need not be whole.
+                    # A listing from the caller need not be complete.
                     missing_files=policy.orphans.missing_files if whole else "ignore",
                     is_whole=listing is None and location is None,
                 ),
@@ -117,7 +117,7 @@ class Orphans:
         state = self.steps.table_state(table)
         with self.steps.run(state, "settle_metadata") as step:
             listing = take_listing(self.resources, state, None, step)
-            # After the listing: what was committed meanwhile is not newer.
+            # After the listing: what was committed in the meantime is not newer.
             metadata, rules = self.steps.table_state(table).metadata, self.resources.rules(table)
             stores, named = self.resources.live_stores, metadata_files(listing, self.resources.live_stores)
             found = evidence(stores, metadata, named, rules, self.resources.operations.table_locations)

@@ -1,4 +1,4 @@
-"""Receipts: what became of every file of a finished deletion."""
+"""Receipts: what happened to every file of a finished deletion."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def receipt(steps: Steps, job: ExpirationPlan | OrphanScanResult | str) -> Recei
 
 
 def stored_receipt(steps: Steps, job: DeletionJob) -> Receipt:
-    """The stored receipt. Writes it if the job is over and has none."""
+    """Return the stored receipt. Write it if the job is over and has none."""
     resources = steps.resources
     if job.kind == "dropped":
-        # Nothing stays where the table was.
+        # Nothing is stored where a dropped table was.
         place, is_its = dropped_folder(resources.root, job.table_uuid), True
     else:
         metadata = steps.table_state(job.table).metadata
@@ -89,5 +89,5 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
 
 
 def id_of(job: ExpirationPlan | OrphanScanResult) -> str:
-    """The id of a plan or a scan."""
+    """Return the id of a plan or a scan."""
     return job.plan_id if isinstance(job, ExpirationPlan) else job.scan_id

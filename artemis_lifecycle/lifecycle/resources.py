@@ -1,6 +1,5 @@
 """An open configuration: its catalogs, stores, Postgres and Spark session, each opened at first use. Does not belong
-here: the use of them.
-"""
+here: their use."""
 
 from __future__ import annotations
 
@@ -42,27 +41,28 @@ if TYPE_CHECKING:
 
 _log = escaping.logger(__name__)
 _DEPLOYMENT_SEEN_FOR = 10.0
-"""Seconds for which whose catalog it is is not asked again, except where a step begins or a batch of files goes."""
+"""Seconds for which the catalog's owner is not checked again, except before a step begins or a batch of files is
+deleted."""
 _CLOCKS_SEEN_FOR = 60.0
-"""Seconds for which a store whose clock agreed is not asked again."""
+"""Seconds for which a store whose clock agreed is not checked again."""
 
 
 @cache
 def _warn_once(warning: str) -> None:
-    # Once in a process: the sensors of a code server open a configuration every half minute.
+    # Once per process: the sensors of a code server open a configuration every half minute.
     _log.warning("lifecycle.yaml: %s", warning)
 
 
 class Sessions(Protocol):
-    """What lends a Spark session, and stops it itself."""
+    """A provider of a Spark session, which also stops it."""
 
     @property
     def spark_session(self) -> SparkSession:
-        """The session, with both catalogs; started at first use."""
+        """Return the session, with both catalogs; started at first use."""
 
     @property
     def started(self) -> SparkSession | None:
-        """The session, if it was started."""
+        """Return the session if it is started."""
 
 
 class Resources:
@@ -79,7 +79,7 @@ class Resources:
         sessions: Sessions | None = None,
         s3_client_factory: Callable[[], Any] | None = None,
     ) -> None:
-        """See `Lifecycle.open`. `sessions` lends a Spark session in place of `spark`; `s3_client_factory` makes the
+        """See `Lifecycle.open`. `sessions` provides a Spark session instead of `spark`; `s3_client_factory` creates the
         stores' S3 clients."""
         self.config = fill(config if isinstance(config, LifecycleConfig) else load_config(config))
         self.owner = owner or f"{getpass.getuser()}@{socket.gethostname()}:{os.getpid()}"
@@ -105,14 +105,14 @@ class Resources:
             try:
                 engine = stack.enter_context(connected(require_uri(cold)))
             except OperationsUnavailable as error:
-                # A database that does not answer takes no writes either, and every step that needs it stops.
+                # A database that does not answer accepts no writes either, and every step that needs it stops.
                 _log.warning("The guard of cold catalog %s cannot be verified: %s", cold.name, error)
                 return
             verify_guard(engine, cold.name, self.config.catalogs.live.name)
 
     def cold_guard(self) -> GuardState | None:
-        """How the guard of the cold catalog stands, as of now; None for a catalog that is not in SQL, which has none.
-        Changes nothing."""
+        """Return the current state of the cold catalog's guard; None for a catalog that is not in SQL, which has no
+        guard. Changes nothing."""
         cold = self.config.catalogs.cold
         if cold.type != "sql":
             return None
@@ -120,7 +120,7 @@ class Resources:
             return guard_state(connection, cold.name)
 
     def close(self) -> None:
-        """Stop the Spark session that this object started, and give back its connections."""
+        """Stop the Spark session that this object started, and close its connections."""
         if self._own_spark is not None:
             self._own_spark.stop()
             self._own_spark = None
@@ -132,11 +132,11 @@ class Resources:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session: the given one, or one of our own, started at first use."""
+        """The Spark session: the given one, or a new one, started at first use."""
         if self._sessions is not None:
             return self._sessions.spark_session
         if self._own_spark is None and self._given_spark is None:
-            # A session that lives in this process already is its owner's to stop.
+            # A session that is already alive in this process is stopped by its owner.
             self._given_spark = live_session()
         if self._given_spark is not None:
             if not self._prepared:
@@ -149,13 +149,13 @@ class Resources:
         return self._own_spark
 
     def started_spark(self) -> SparkSession | None:
-        """The session, or None when it is not started yet."""
+        """Return the session, or None if it is not started yet."""
         return self._sessions.started if self._sessions is not None else self._given_spark or self._own_spark
 
     @property
     def operations(self) -> Operations:
-        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment where they are not those of
-        the live catalog."""
+        """Plans, journal, leases, holds and heartbeats in Postgres. Raises OtherDeployment if they do not belong to the
+        live catalog's deployment."""
         if elapsed() - self._deployment_seen_at > _DEPLOYMENT_SEEN_FOR:
             self.require_deployment()
         return self.unchecked_operations
@@ -168,16 +168,16 @@ class Resources:
 
     @property
     def has_operations(self) -> bool:
-        """Whether anything has asked for `operations`."""
+        """Whether `operations` was opened."""
         return "unchecked_operations" in self.__dict__
 
     @property
     def clock(self) -> Clock:
-        """Postgres' clock, which decides ages, windows and graces."""
+        """The Postgres clock, which decides ages, windows and graces."""
         return self.unchecked_operations.clock
 
     def instant(self, name: str, given: datetime | None) -> datetime:
-        """`given`, or Postgres' time, in UTC and whole milliseconds, as Iceberg counts them."""
+        """Return `given`, or the Postgres time, in UTC and whole milliseconds, as Iceberg counts them."""
         instant = self.clock.now() if given is None else given
         if instant.tzinfo is None or instant.utcoffset() is None:
             raise NaiveDatetime(f"{name}={given!r} has no time zone", hint="pass a datetime with tzinfo, e.g. UTC")
@@ -185,12 +185,12 @@ class Resources:
 
     @property
     def deployment(self) -> Deployment:
-        """The identity of this operations database, with the root, read now."""
+        """The current identity of this operations database, with the root."""
         return read_deployment(self.unchecked_operations.engine, normalize(self.root))
 
     def require_deployment(self, *, record: bool = True) -> None:
-        """Raise OtherDeployment when the live catalog belongs to another deployment, as of now. At its first use it
-        becomes this one's, unless `record` is False."""
+        """Raise OtherDeployment if the live catalog currently belongs to another deployment. At its first use it is
+        assigned to this one, unless `record` is False."""
         records = self.live_catalog.deployments(self.live_stores)
         require_deployment(records, self.live_catalog.name, self.deployment, who=self.owner, record=record)
         self._deployment_seen_at = elapsed()
@@ -217,13 +217,13 @@ class Resources:
 
     @cached_property
     def database_catalogs(self) -> CatalogsOfDatabase:
-        """Every table that may read files of a live table, or have its own among them."""
+        """Every table that may read files of a live table, or have files among them."""
         live, cold = self.config.catalogs.live, self.config.catalogs.cold
         without = (cold.name,) if in_one_database(live, cold) else ()
         return CatalogsOfDatabase(self.live_catalog, without, self.confirm)
 
     def confirm(self) -> None:
-        """Raise what forbids to go on, as of now: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
+        """Raise what currently forbids continuing: OtherDeployment, ClocksDisagree, ConfigError (tiers in one
         place)."""
         self.require_apart()
         self.require_deployment()
@@ -231,18 +231,19 @@ class Resources:
 
     @property
     def progress(self) -> Progress:
-        """How far this operations database has come."""
+        """The recorded progress of this operations database."""
         return Progress(self.live_stores, self.deployment, self.unchecked_operations.leases)
 
     def require_clocks(self, location: str | None = None, *, cold: bool = False) -> None:
         """Raise ClocksDisagree unless Postgres, this host, and the stores of the live warehouse, of `operations.root`,
-        of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are asked each time,
-        for a clock may step at any; a store, which costs a file, once a minute."""
+        of `location` and (`cold`) of the cold warehouse agree on the time. Postgres and the host are checked each time,
+        because a clock may jump at any time. A store, which needs a probe file, is checked once a minute."""
         tiers = self.config.catalogs
         folders = [Folder(path, self.live_stores) for path in (self.root, tiers.live.warehouse, location) if path]
         if cold and tiers.cold.warehouse:
             folders.append(Folder(tiers.cold.warehouse, self.cold_stores))
-        # Of folders with one clock the first: where `operations.root` stands with the tables, no probe goes to them.
+        # Of folders with the same clock, the first one: if `operations.root` is in the tables' store, no probe is
+        # written to tables.
         asked = {folder.clock: folder for folder in reversed(folders)}
         now = elapsed()
         due = {
@@ -270,5 +271,5 @@ class Resources:
         require_apart(self.config.roots(), LocationRules.from_config(self.config.defaults.orphans))
 
     def rules(self, table: str) -> LocationRules:
-        """How paths of `table` become locations."""
+        """Return how paths of `table` become locations."""
         return LocationRules.from_config(self.config.policy(table).orphans)

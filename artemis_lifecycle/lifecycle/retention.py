@@ -1,4 +1,4 @@
-"""What the rules of retention need for a table: its settings, holds and tags."""
+"""What the retention rules need for a table: its settings, holds and tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def retention_settings(
     retain_last: int | None = None,
     snapshot_ids: Sequence[int] | None = None,
 ) -> RetentionSettings:
-    """The settings of the table's policy. What the call asks for takes precedence."""
+    """Return the settings of the table's policy. Arguments of the call take precedence."""
     retention = resources.config.policy(table).retention
     return RetentionSettings(
         rule=retention.rule,
@@ -36,6 +36,6 @@ def retention_settings(
 
 
 def holds_and_tags(resources: Resources, table_uuid: str) -> tuple[tuple[HoldView, ...], tuple[TagView, ...]]:
-    """The holds in force on a table, and its tags."""
+    """Return the active holds of a table, and its tags."""
     holds = resources.operations.holds.active(table_uuid, resources.operations.clock.now())
     return hold_views(holds), tag_views(resources.operations.tags.of_table(table_uuid))

@@ -1,6 +1,5 @@
 """What all steps share: the state of a table at one moment, and the lease, the record and the pauses around the work.
-Does not belong here: what only one step needs.
-"""
+Does not belong here: what only one step needs."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.session import driver_pid
 
 _COLD = frozenset({"cold_scan", "deep_archive"})
-"""Steps that judge files of the cold warehouse by age."""
+"""Steps that evaluate the age of files in the cold warehouse."""
 
 
 @dataclass(frozen=True)
 class TableState:
-    """A table at one moment: its catalog row, and the metadata file that the row named."""
+    """A table at one moment: its catalog row, and the row's metadata file."""
 
     entry: CatalogEntry
     metadata: TableMetadata
@@ -59,18 +58,19 @@ class Steps:
         return [name for name in self.resources.live_catalog.tables() if parse(name).namespace[0] != NAMESPACE]
 
     def table_state(self, table: str) -> TableState:
-        """The table as it is now. Raises NoSuchTable, UnreadableMetadata."""
-        # The instant before the reading: metadata counts as newer than a listing only when all of it is.
+        """Return the current table. Raises NoSuchTable, UnreadableMetadata."""
+        # The instant before the read: metadata counts as newer than a listing only if all of it was read after the
+        # listing.
         read_at = self.resources.clock.now()
         entry = self.resources.live_catalog.entry(table)
         return TableState(entry, read_table_metadata(self.resources.live_stores, entry.metadata_location), read_at)
 
     def table_uuid(self, table: str) -> str:
-        """The uuid of the table that has the name now. Raises NoSuchTable, UnreadableMetadata."""
+        """Return the uuid of the table that currently has the name. Raises NoSuchTable, UnreadableMetadata."""
         return self.table_state(table).metadata.table_uuid
 
     def worker(self, what: str) -> Worker:
-        """Who commits to tables in a step, for the snapshots' summaries."""
+        """Return the worker of a step's commits, for the snapshots' summaries."""
         return Worker(
             writer_id=f"artemis-lifecycle/{what}",
             invocation_id=self.resources.run_id or uuid.uuid4().hex,
@@ -81,13 +81,14 @@ class Steps:
 
     @contextmanager
     def run(self, state: TableState, step: str, *, dry_run: bool = False, pausable: bool = True) -> Iterator[Step]:
-        """The table's lease and a record of the step around the work; a dry run takes no lease: it changes nothing.
+        """Hold the table's lease and keep a record of the step during the work. A dry run takes no lease, because it
+        changes nothing.
 
-        A pause, or the end of the quiet window where this object keeps to it, stops the work within seconds: at its
-        next check, or by canceling its Spark jobs. Raises Paused then; whatever was finished counts for the next run.
+        A pause, or the end of the quiet window (if this object observes it), stops the work within seconds: at its next
+        check, or by canceling its Spark jobs. Then raises Paused; finished work counts for the next run.
 
-        Raises OtherDeployment before all else when the catalog is another deployment's, or the operations database was
-        put back in time; ClocksDisagree, for steps that may be paused: what brings back or keeps needs no clock.
+        First raises OtherDeployment if the catalog belongs to another deployment, or the operations database was
+        restored to an earlier state; ClocksDisagree, for steps that may be paused: restores and holds need no clock.
         """
         self.resources.require_deployment()
         self.resources.progress.require()
@@ -108,11 +109,11 @@ class Steps:
                 except Exception as error:
                     if watch.why is None:
                         raise
-                    # Its Spark jobs were canceled under it.
+                    # Its Spark jobs were canceled.
                     raise paused(state.name, watch.why) from error
 
     def _watched(self, state: TableState, tag: str) -> Watch:
-        """Checks each second what stops work on the table; Spark jobs with that tag are canceled then."""
+        """Check every second whether work on the table must stop; then cancel the Spark jobs with that tag."""
         table_uuid, window = state.metadata.table_uuid, self.resources.config.policy(state.name).quiet_window
 
         def why() -> str | None:
@@ -132,7 +133,8 @@ class Steps:
 
     @contextmanager
     def _tagged_jobs(self, tag: str) -> Iterator[None]:
-        """Tag this thread's Spark jobs. Inside the lease, which names Spark's driver and so has started it."""
+        """Tag this thread's Spark jobs. Must be inside the lease, which identifies Spark's driver and so has started
+        it."""
         session = self.resources.started_spark()
         if session is None:
             yield
@@ -163,11 +165,11 @@ class Steps:
             )
         )
         if not dry_run and not state.is_dropped:
-            # Should it be dropped, its files are found by this.
+            # If the table is dropped, its files are found with this.
             operations.known_tables.saw(
                 resources.live_catalog.name, state.metadata.table_uuid, Seen(table, state.metadata.metadata_location)
             )
-            # Should it move, its files at this place stay its own.
+            # If the table moves, it still owns its files at this place.
             operations.table_locations.saw(
                 state.metadata.table_uuid,
                 own_locations(state.metadata, resources.rules(table)),
@@ -201,16 +203,18 @@ class Steps:
             operations.steps.finish(step_id, state=running.state, counts=running.counts)
 
     def _processes(self) -> str | None:
-        """The mark of what works under our leases: this process, and Spark's driver, which is started for it."""
+        """Return the mark of the processes that work under the leases of this object: this process, and Spark's
+        driver."""
         driver = driver_pid() if self.resources.spark is not None else None
         return None if driver is None else mark([os.getpid(), driver])
 
 
 @contextmanager
 def noted_wait(resources: Resources, job: object) -> Iterator[None]:
-    """Record in Postgres that a plan or scan waits for approval, where the block raises that it does.
+    """Record in Postgres that a plan or scan waits for approval, if the block raises that.
 
-    Where it succeeds, its rows are published at the close, also by a process that finds a job done whose own one died.
+    If the block succeeds, the job's rows are published at the close, even by a process that finds the job of a dead
+    process done.
     """
     try:
         yield
@@ -222,8 +226,8 @@ def noted_wait(resources: Resources, job: object) -> Iterator[None]:
 
 
 class Step:
-    """What a step reports of itself. `check` raises LeaseLost when another worker took the table over, Paused, and what
-    `confirm` raises."""
+    """What a step reports about itself. `check` raises LeaseLost if another worker took over the table, Paused, and
+    what `confirm` raises."""
 
     def __init__(
         self,
@@ -242,11 +246,11 @@ class Step:
         self.counts: Mapping[str, int] = {}
 
     def pause(self) -> str | None:
-        """Why the work has to stop, if it has to."""
+        """Return why the work has to stop, if it has to."""
         return None if self._watch is None else self._watch.why
 
     def check(self) -> None:
-        """Raise what forbids to go on, as of now."""
+        """Raise what currently forbids continuing."""
         if self.lease is not None:
             self.lease.check()
         why = self.pause()

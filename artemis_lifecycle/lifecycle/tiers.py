@@ -11,25 +11,27 @@ from artemis_lifecycle.reachability.walk import indexed
 
 
 def live_index(resources: Resources, table: str, metadata: TableMetadata) -> IndexView:
-    """The manifest index of a live table, up to that metadata."""
+    """Return the manifest index of a live table, as of that metadata."""
     settings = IndexSettings.from_config(resources.config, table)
     stores, rules = resources.live_stores, resources.rules(table)
     return indexed(resources.spark, stores, metadata, rules, resources.root, settings)
 
 
 def cold_index(resources: Resources, table: str, cold: TableMetadata) -> IndexView:
-    """The manifest index of the cold tables of a live one."""
+    """Return the manifest index of a live table's cold tables."""
     stores, rules = resources.cold_stores, resources.rules(table)
     return verify.cold_index(resources.spark, stores, resources.live_stores, cold, rules, resources.root)
 
 
 def cold_tables(resources: Resources, table_uuid: str) -> ColdTables | None:
-    """The cold tables of the live table with that uuid; None before its first handoff. Raises UnreadableMetadata."""
+    """Return the cold tables of the live table with that uuid; None before its first handoff. Raises
+    UnreadableMetadata."""
     stores = resources.cold_stores, resources.live_stores
     return ColdTables.open(resources.cold_catalog, *stores, resources.root, table_uuid)
 
 
 def cold_metadata(resources: Resources, table_uuid: str) -> TableMetadata | None:
-    """The metadata of all cold tables of the live table with that uuid, as one; None before its first handoff."""
+    """Return the metadata of all cold tables of the live table with that uuid, as one; None before its first
+    handoff."""
     tables = cold_tables(resources, table_uuid)
     return None if tables is None else tables.whole()

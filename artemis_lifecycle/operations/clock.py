@@ -1,4 +1,4 @@
-"""Postgres' clock: one clock for every machine that works on the tables."""
+"""The Postgres clock: one clock for all machines that work on the tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Clock:
         self._engine = engine
 
     def now(self) -> datetime:
-        """The instant of the call, not of a transaction's start; aware, in UTC."""
+        """Return the instant of the call, not of a transaction's start; aware, in UTC."""
         with self._engine.connect() as connection:
             now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
         return now.astimezone(UTC)

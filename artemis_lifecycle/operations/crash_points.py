@@ -1,8 +1,9 @@
-"""Places where a process may die. Belongs here: naming them, and the hook by which a test dies at one.
+"""Points at which a process may die. Belongs here: their names, and the hook with which a test makes a process die
+there.
 
-Each durable write (Postgres, the object store, a catalog) stands between a `before` and an `after` point. In production
-`reach` does nothing. A test installs a callback, counts the points, then raises at each of them in turn and resumes:
-the final state must be the same.
+Each durable write (Postgres, the object store, a catalog) is between a `before` and an `after` point. In production
+`reach` does nothing. A test installs a callback, counts the points, raises at each of them in turn, and resumes: the
+final state must be the same.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ _callback: Callable[[str], None] | None = None
 
 
 def reach(name: str) -> None:
-    """Say that the point `name` is reached: a no-op unless a test installed a callback, which may raise."""
+    """Mark the point `name` as reached: does nothing unless a test has installed a callback, which may raise."""
     if _callback is not None:
         _callback(name)
 
 
 @contextmanager
 def around(name: str) -> Iterator[None]:
-    """The points `<name>:before` and `<name>:after` around one durable write."""
+    """Put the points `<name>:before` and `<name>:after` around one durable write."""
     reach(f"{name}:before")
     yield
     reach(f"{name}:after")

@@ -1,7 +1,6 @@
-"""Who decided what, when, why and by which account: a history that is only ever added to.
+"""Who decided what, when, why and with which account: an append-only history.
 
-What is decided stands in the record that it is about (a plan, a hold, a pause); a later decision may change that. What
-was decided stays here.
+The record of a plan, a hold or a pause has the current decision, which a later one may change. This history keeps all.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ DecisionKind = Literal[
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision. `subject` is the id of what it is about; `who` is the name that was said; `account` the operating
-    system's user as the client says it (USER@HOST), `login` and `address` Postgres' own account and where it came from
-    (None for a local socket), as the server says them."""
+    """One decision. `subject` is the id of its object. `who` is the stated name. `account` is the operating system user
+    as reported by the client (USER@HOST). `login` and `address` are the Postgres account and its client address (None
+    for a local socket), as reported by the server."""
 
     decision_id: Serial
     kind: str
@@ -59,7 +58,7 @@ class Decision:
     decided_at: Filled
 
 
-# Only ever added to. A trigger stamps the login, the address and the time.
+# Append-only. A trigger sets the login, the address and the time.
 decisions = table_of(
     Decision,
     "decisions",
@@ -70,7 +69,7 @@ decisions = table_of(
 
 
 class OfTable(Protocol):
-    """A record of a table; `table_uuid` and `table` None concern all tables."""
+    """A record of a table; `table_uuid` and `table` None apply to all tables."""
 
     @property
     def table_uuid(self) -> str | None: ...
@@ -86,12 +85,12 @@ class Decisions:
         self._engine = engine
 
     def of_table(self, table_uuid: str | None = None, *, limit: int = 1000) -> list[Decision]:
-        """The newest `limit` decisions about one table, or about all, newest first."""
+        """Return the newest `limit` decisions about one table, or about all, newest first."""
         where = if_given(decisions.c.table_uuid, table_uuid)
         return list(records(self._engine, Decision, *where, order_by=(decisions.c.decision_id.desc(),), limit=limit))
 
     def about(self, subject: str) -> list[Decision]:
-        """All decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
+        """Return all decisions about one plan, scan, hold, pause, thaw or quarantine, oldest first."""
         order = (decisions.c.decision_id,)
         return list(records(self._engine, Decision, decisions.c.subject == subject, order_by=order))
 
@@ -106,7 +105,7 @@ class NewDecision:
     why: str | None = None
 
     def record(self, connection: Connection, of: OfTable | None = None) -> None:
-        """Add the decision in the transaction that carries it out. `of` is the record that it changes; without it
+        """Add the decision in the transaction that carries it out. `of` is the record that it changes; without it,
         `subject` is a table's uuid.
 
         Raises BadInput, which ends that transaction, if `who` or `why` has no letter and no digit.
@@ -135,8 +134,8 @@ def change(
     decision: NewDecision | None = None,
     **values: object,
 ) -> Changed | None:
-    """Update the one row that meets `where` in a transaction of its own, between the crash points of `point`, and
-    record the decision with it. None, and nothing is recorded, if no row does."""
+    """Update the only row that matches `where` in a separate transaction, between the crash points of `point`, and
+    record the decision in it. Return None, and record nothing, if no row matches."""
     with around(point), engine.begin() as connection:
         changed = update_record(connection, kind, *where, **values)
         if changed is not None and decision is not None:
@@ -145,8 +144,8 @@ def change(
 
 
 def person() -> str:
-    """Who acts, where no person is named: USER@HOST of this process. By its user id: a variable such as USER says what
-    anybody likes."""
+    """Return the acting person if none is named: USER@HOST of this process. It uses the user id, because anyone can set
+    a variable such as USER."""
     uid = os.getuid()
     try:
         user = pwd.getpwuid(uid).pw_name
@@ -156,33 +155,33 @@ def person() -> str:
 
 
 def may_be_one_person(one: str, other: str) -> bool:
-    """Whether two names look alike to a reader, or differ in case, marks, spaces, punctuation or the part after `@`.
+    """Return True if two names look alike, or differ only in case, marks, spaces, punctuation or the part after `@`.
 
-    By the skeletons of Unicode TR39 (confusable characters), of letters, their vowel signs, and digits alone.
+    Compares the skeletons of Unicode TR39 (confusable characters) of letters, their vowel signs, and digits.
     """
     # A capital I looks like an l, and is an i.
     return _skeleton(one) == _skeleton(other) or _skeleton(one.replace("I", "l")) == _skeleton(other.replace("I", "l"))
 
 
 def _skeleton(name: str) -> str:
-    # What follows @, or goes before a backslash, is where an account is, not who it is.
+    # The part after @, or before a backslash, is the account's place, not its name.
     normal = unicodedata.normalize("NFKD", name).casefold()
     local = _told(normal.partition("@")[0].rpartition("\\")[2])
     return "".join(_prototype(each) for each in local or _told(normal))
 
 
 def _told(text: str) -> str:
-    # Marks above ASCII's own letters are decoration; those of other scripts are vowels.
+    # Marks on ASCII letters are decoration; in other scripts they are vowels.
     return "".join(each for each in text if unicodedata.category(each)[0] in "LNM" and not "\u0300" <= each <= "\u036f")
 
 
 @cache
 def _prototype(character: str) -> str:
-    """The ASCII text that a character is confused with, or itself."""
+    """Return the ASCII text with which a character is confused, or the character itself."""
     if character.isascii():
-        # Unicode confuses these with each other; and so do people.
+        # Unicode treats these as confusable, and people confuse them.
         return {"0": "o", "1": "l", "m": "rn"}.get(character, character)
-    # Lazy: 1.6 MB of tables, which ASCII names do not need.
+    # Loaded on demand: 1.6 MB of tables, which ASCII names do not need.
     from confusable_homoglyphs.confusables import confusables_data
 
     alike = sorted(

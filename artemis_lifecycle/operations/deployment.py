@@ -1,6 +1,5 @@
-"""Which operations database this is. Belongs here: its identity, and where that identity stands. Does not belong: which
-deployment a catalog belongs to (`catalogs/deployments.py`).
-"""
+"""The identity of the operations database. Belongs here: that identity, and where it is stored. Does not belong here:
+which deployment a catalog belongs to (`catalogs/deployments.py`)."""
 
 from __future__ import annotations
 
@@ -19,10 +18,10 @@ _IDENTITY = text(
 
 @dataclass(frozen=True)
 class Deployment:
-    """An operations database and the root beside it.
+    """An operations database and its root.
 
-    `operations_id` is made once and travels with backups and clones; `server` (Postgres' system identifier; None where
-    the role may not read it) and `place` (the oids of the database and of the table of the identity) do not.
+    `operations_id` is created once, and is copied with backups and clones. `server` (the Postgres system identifier;
+    None if the role may not read it) and `place` (the oids of the database and of the identity table) are not copied.
     `address` is for people: host, port and database.
     """
 
@@ -33,7 +32,7 @@ class Deployment:
     root: str
 
     def difference(self, other: Deployment) -> str | None:
-        """Why the two are not one deployment; None if they are."""
+        """Return why the two are different deployments; None if they are the same."""
         if self.operations_id != other.operations_id:
             return "it is another operations database"
         servers = {self.server, other.server} - {None}
@@ -45,7 +44,7 @@ class Deployment:
 
 
 def read_deployment(engine: Engine, root: str) -> Deployment:
-    """The identity of the operations database behind `engine`, read now; `root` in its normal form."""
+    """Read the current identity of the operations database behind `engine`; `root` in its normal form."""
     with engine.connect() as connection:
         operations_id, place = connection.execute(_IDENTITY).one()
         server = None
@@ -53,7 +52,7 @@ def read_deployment(engine: Engine, root: str) -> Deployment:
             try:
                 server = str(connection.execute(_SERVER).scalar_one())
             except DBAPIError:
-                # Some managed servers have the function and refuse to answer; then the oids alone tell clones apart.
+                # Some managed servers have the function but refuse to answer; then only the oids distinguish clones.
                 connection.rollback()
     return Deployment(str(operations_id), server, str(place), _address(engine.url), root)
 

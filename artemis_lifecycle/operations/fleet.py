@@ -1,4 +1,4 @@
-"""Sums over all tables, for the page of the fleet. Reads only."""
+"""Totals over all tables, for the fleet page. Reads only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Seconds = float
 
 
 def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
-    """When each step of each table (by name) was last done, for real."""
+    """Return when each step of each table (by name) was last completed, without dry runs."""
     query = (
         select(steps.c.table_name, steps.c.step, func.max(steps.c.finished_at).label("at"))
         .where(steps.c.state == "done", steps.c.dry_run.is_(False))
@@ -31,7 +31,7 @@ def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
 
 
 def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
-    """Bytes that deletions begun since then have freed, by table."""
+    """Return the bytes that deletions started since then have freed, by table."""
     by_job = select(batches.c.job_id, func.sum(batches.c.deleted_bytes).label("bytes")).group_by(batches.c.job_id)
     sums = by_job.subquery()
     query = (
@@ -45,7 +45,7 @@ def freed_since(engine: Engine, since: datetime) -> dict[str, int]:
 
 
 def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
-    """The checks of each of these plans whose newest verdict is red, by plan."""
+    """Return, for each of these plans, the checks whose newest verdict failed."""
     newest = (
         select(func.max(verdicts.c.verdict_id))
         .where(verdicts.c.plan_id.in_(plan_ids))
@@ -61,7 +61,7 @@ def red_checks(engine: Engine, plan_ids: list[str]) -> dict[str, list[str]]:
 
 
 def counted(engine: Engine) -> dict[tuple[str, str, str], int]:
-    """The sums of what steps counted, dry runs left out, by table, step and figure."""
+    """Return the totals that steps counted, without dry runs, by table, step and figure."""
     each = func.jsonb_each_text(steps.c.counts).table_valued("key", "value").render_derived()
     query = (
         select(steps.c.table_name, steps.c.step, each.c.key, func.sum(cast(each.c.value, Numeric)).label("sum"))
@@ -74,7 +74,7 @@ def counted(engine: Engine) -> dict[tuple[str, str, str], int]:
 
 
 def seconds_to_deletion(engine: Engine) -> dict[str, Seconds]:
-    """For each table, how long the newest plan that is done took from its commit to the end of its deletion."""
+    """Return for each table how long its newest finished plan took from its commit to the end of its deletion."""
     query = (
         select(plans.c.table_name, func.extract("epoch", plans.c.done_at - plans.c.committed_at).label("seconds"))
         .where(plans.c.done_at.is_not(None), plans.c.committed_at.is_not(None))

@@ -1,7 +1,8 @@
-"""Marks of processes, by which another process on the same machine knows for certain that they are over.
+"""Marks of processes, with which another process on the same machine can determine that they have ended.
 
-A mark names the running kernel, the namespaces in which its numbers count, and each process by number and start. It
-says "over" or "not known"; on "not known" (another machine, another container, no /proc) the caller waits as before.
+A mark has the running kernel, the namespaces in which its numbers are valid, and each process by number and start time.
+The answer is "over" or "unknown". If it is unknown (another machine, another container, no /proc), the caller waits as
+before.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACES = ("pid", "time")  # Process numbers count in the one, their start times in the other.
+_NAMESPACES = ("pid", "time")  # Process numbers belong to the first, start times to the second.
 _ENDED = ("Z", "X")
 
 
 def mark(pids: Iterable[int]) -> str | None:
-    """The mark of these living processes, as text; None where the system does not tell who they are."""
+    """Return the mark of these living processes as text; None if the system cannot identify them."""
     here = _here()
     started = {pid: _start(pid) for pid in pids}
     if here is None or not started or None in started.values():
@@ -27,7 +28,7 @@ def mark(pids: Iterable[int]) -> str | None:
 
 
 def is_over(written: str | None) -> bool:
-    """Whether every process of the mark has ended, for certain. False also means unknown."""
+    """Return True if every process of the mark has certainly ended. False also means unknown."""
     if written is None:
         return False
     content = json.loads(written)
@@ -35,10 +36,10 @@ def is_over(written: str | None) -> bool:
 
 
 def _here() -> list[str] | None:
-    """Where process numbers mean the same as here; None on systems that do not tell."""
+    """Return where process numbers have the same meaning as here; None on systems without this information."""
     try:
         boot = _BOOT.read_text().strip()
-        # The host's name as well: machines woken from one memory image share a boot id.
+        # Include the host name: machines resumed from one memory image share a boot id.
         return [socket.gethostname(), boot, *(os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES)]
     except OSError:
         return None
@@ -46,7 +47,7 @@ def _here() -> list[str] | None:
 
 def _ended(pid: int, start: int) -> bool:
     try:
-        os.kill(pid, 0)  # Sends nothing. It sees processes of other users too, which /proc may hide.
+        os.kill(pid, 0)  # Sends nothing. It also sees processes of other users, which /proc may hide.
     except ProcessLookupError:
         return True
     except OSError:
@@ -55,7 +56,7 @@ def _ended(pid: int, start: int) -> bool:
     if stat is None:
         return False
     state, threads, started = stat
-    # Ended and not yet asked about by its parent; a leader that ended before its threads has some.
+    # Ended but not yet reaped by its parent. A leader that ended before its threads still has some.
     return started != start or (state in _ENDED and threads <= 1)
 
 
@@ -65,9 +66,9 @@ def _start(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> tuple[str, int, int] | None:
-    """State, threads and start (in ticks since boot) of proc(5)'s stat; None where it cannot be read."""
+    """Return state, threads and start (in ticks since boot) from proc(5)'s stat; None if it cannot be read."""
     try:
-        # The second field is the command in brackets, which may hold anything.
+        # The second field is the command in brackets, which may contain anything.
         rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None

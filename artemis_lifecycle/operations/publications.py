@@ -1,6 +1,5 @@
-"""The outbox of the result tables: which rows are still to be published, and which were. Belongs here: that record.
-Does not belong: the rows, which are sealed elsewhere, and publishing them (`lifecycle/publishing.py`).
-"""
+"""The outbox of the result tables: which rows must still be published, and which were. Belongs here: that record. Does
+not belong here: the rows, which are sealed elsewhere, and publishing them (`lifecycle/publishing.py`)."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ ResultTable = Literal["plan_files", "deletions"]
 
 @dataclass(frozen=True)
 class Publication:
-    """The rows of one plan, or of one deletion, in a result table. `recorded_at` is the instant that the rows carry,
-    `first_at` the earliest that published rows of the job may carry. `published_at` None: never published."""
+    """The rows of one plan, or of one deletion, in a result table. `recorded_at` is the instant in the rows; `first_at`
+    is the earliest instant that published rows of the job may have. `published_at` None: never published."""
 
     catalog: Key
     result_table: Annotated[ResultTable, {"primary_key": True}]
@@ -41,32 +40,32 @@ class Publications:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.asked = False
-        """Whether this object was asked for a publication: who only reads may have no right to publish."""
+        """Whether this object requested a publication: a client that only reads may not have the right to publish."""
 
     def plan(self, catalog: str, plan_id: str, planned_at: datetime) -> None:
-        """Ask for a plan's files to be published. A plan that was asked for before has the same files."""
+        """Request that a plan's files be published. A plan that was requested before has the same files."""
         self.asked = True
         values = _values(catalog, "plan_files", plan_id, planned_at)
         with around("publications.plan"), self._engine.begin() as connection:
             connection.execute(upsert(publications).values(values).on_conflict_do_nothing())
 
     def deletion(self, catalog: str, job_id: str) -> None:
-        """Ask for a deletion's outcomes to be published: again where a later run changed them."""
+        """Request that a deletion's outcomes be published; again if a later run changed them."""
         self.asked = True
         values = _values(catalog, "deletions", job_id, func.clock_timestamp())
-        # The transaction's start, before any instant that rows of the job carry: each clock_timestamp() is another.
+        # The transaction's start, before any instant in rows of the job: each clock_timestamp() differs.
         statement = upsert(publications).values(values | {"first_at": func.now()})
         changed = {"recorded_at": func.clock_timestamp(), "pending": True}
         with around("publications.deletion"), self._engine.begin() as connection:
             connection.execute(statement.on_conflict_do_update(constraint=publications.primary_key, set_=changed))
 
     def pending(self, catalog: str) -> tuple[Publication, ...]:
-        """What is still to be published, the oldest first."""
+        """Return the pending publications, oldest first."""
         mine = (publications.c.catalog == catalog, publications.c.pending)
         return records(self._engine, Publication, *mine, order_by=(publications.c.queued_at,))
 
     def published(self, publication: Publication) -> None:
-        """Note that these rows are published; where the job was asked for again since, it stays pending."""
+        """Record that these rows are published. If the job was requested again in the meantime, it stays pending."""
         statement = (
             update(publications)
             .where(

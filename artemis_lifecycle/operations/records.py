@@ -1,8 +1,8 @@
-"""The journal's own retention: which records of what is long over may go. Belongs here: rows. Does not belong: the
-sealed frames that they name (`deletion/records.py`).
+"""The journal's retention: which old records may be deleted. Belongs here: rows. Does not belong here: the sealed
+frames that they reference (`deletion/records.py`).
 
-What says who decided what stays for good: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. What goes
-is the detail of how it was done: batches, steps, leases, listings.
+Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
+of the work are deleted: batches, steps, leases, listings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SUMS = ("deleted", "absent", "kept", "failed", "deleted_bytes")
 
 @dataclass(frozen=True)
 class OldListing:
-    """A listing that is not needed any more, and where its rows are sealed."""
+    """A listing that is no longer needed, and where its rows are sealed."""
 
     listing_id: str
     files_location: str
@@ -37,8 +37,8 @@ class Records:
         self._engine = engine
 
     def jobs_before(self, cutoff: datetime) -> list[str]:
-        """Deletions that ended before `cutoff` and still have their batches, oldest first; not those of which something
-        is in quarantine, or is still to be published."""
+        """Return deletions that ended before `cutoff` and still have their batches, oldest first; except those with
+        files in quarantine or with unpublished rows."""
         aside = exists().where(quarantines.c.job_id == jobs.c.job_id, quarantines.c.purged_at.is_(None))
         pending = exists().where(publications.c.job_id == jobs.c.job_id, publications.c.pending)
         query = (
@@ -50,8 +50,8 @@ class Records:
             return [str(each) for each in connection.execute(query).scalars()]
 
     def forget_job(self, job_id: str) -> int:
-        """Put the sums of a job's batches into its own row, and delete the batches; how many there were. Of one that is
-        not over, none."""
+        """Store the totals of a job's batches in its own row, and delete the batches. Return how many there were; 0 if
+        the job is not over."""
         with around("records.forget_job"), self._engine.begin() as connection:
             over = connection.execute(
                 select(jobs.c.job_id)
@@ -72,7 +72,7 @@ class Records:
             return connection.execute(delete(batches).where(mine)).rowcount
 
     def listings_before(self, cutoff: datetime) -> list[OldListing]:
-        """Listings older than `cutoff`, without each table's newest and those that an unfinished scan goes by."""
+        """Return listings older than `cutoff`, except each table's newest and those that an unfinished scan uses."""
         newest = select(func.max(listings.c.started_at)).where(listings.c.table_uuid == _other.c.table_uuid)
         asked = exists().where(scans.c.listing_id == _other.c.listing_id, scans.c.state != ScanState.DONE)
         query = (
@@ -87,7 +87,7 @@ class Records:
         return self._delete("records.forget_listing", listings, listings.c.listing_id == listing_id)
 
     def before(self, cutoff: datetime) -> dict[str, int]:
-        """How many rows of each kind `forget` would delete."""
+        """Return how many rows of each kind `forget` would delete."""
         with self._engine.connect() as connection:
             return {
                 table.name: connection.execute(select(func.count()).select_from(table).where(old)).scalar_one()
@@ -95,8 +95,8 @@ class Records:
             }
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
-        """Delete copies of handoffs, steps and leases that ended before `cutoff`; rows by kind. The newest lease of
-        each table stays: its token is what fences older ones off."""
+        """Delete handoff copies, steps and leases that ended before `cutoff`. Return the rows by kind. Each table's
+        newest lease stays, because its token fences off older ones."""
         return {table.name: self._delete("records.forget", table, old) for table, old in _old(cutoff)}
 
     def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:

@@ -1,4 +1,4 @@
-"""Orphan scans and the object listings under them: where they are sealed, and how far a scan's deletion is."""
+"""Orphan scans and their object listings: where they are sealed, and the state of each scan's deletion."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ScanState(StrEnum):
 
 @dataclass(frozen=True)
 class ScanRecord:
-    """One scan, for orphans or of a dropped table. `listed_at` is when its listing began, `metadata_read_at` when the
-    metadata was read, after it.
-    `files` and `bytes` are the orphans; `summary` is JSON text; `listing_id` None is a listing that the caller gave."""
+    """One scan, for orphans or of a dropped table. `listed_at` is when its listing began; `metadata_read_at` is when
+    the metadata was read, after the listing. `files` and `bytes` are the orphans; `summary` is JSON text; `listing_id`
+    None means that the caller provided the listing."""
 
     scan_id: Key
     table_uuid: str
@@ -99,7 +99,7 @@ class Scans:
         self._engine = engine
 
     def store(self, record: ScanRecord) -> ScanRecord:
-        """Store a scan, open; storing an id again returns what is stored."""
+        """Store a scan as open; storing an id again returns what is stored."""
         values = {**values_of(record, without=_LATER), "state": ScanState.OPEN}
         with around("scans.store"), self._engine.begin() as connection:
             connection.execute(upsert(scans).values(values).on_conflict_do_nothing())
@@ -115,13 +115,13 @@ class Scans:
     def of_table(
         self, table_uuid: str, states: Collection[ScanState] = (), kind: ScanKind = "orphans"
     ) -> tuple[ScanRecord, ...]:
-        """Newest first; every state when none is named."""
+        """Newest first; every state if none is given."""
         of_kind = (scans.c.table_uuid == table_uuid, scans.c.kind == kind)
         in_state = (scans.c.state.in_(states),) if states else ()
         return records(self._engine, ScanRecord, *of_kind, *in_state, order_by=(scans.c.created_at.desc(),))
 
     def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
-        """The newest orphan scans of every table, by its name, newest first."""
+        """Return the newest orphan scans of every table, by table name, newest first."""
         rank = func.row_number().over(partition_by=scans.c.table_name, order_by=scans.c.created_at.desc())
         ranked = select(scans, rank.label("rank")).where(scans.c.kind == "orphans").subquery()
         query = select(ranked).where(ranked.c.rank <= limit).order_by(ranked.c.created_at.desc())
@@ -132,7 +132,7 @@ class Scans:
         return found
 
     def mark(self, scan_id: str, expected: Collection[ScanState], state: ScanState) -> ScanRecord:
-        """Set the state if it is one of `expected`. Raises PlanStateError, naming the actual one; NoSuchPlan."""
+        """Set the state if it is one of `expected`. Raises PlanStateError with the actual one; NoSuchPlan."""
         mine = (scans.c.scan_id == scan_id, scans.c.state.in_(expected))
         changed = change(self._engine, f"scans.mark.{state}", ScanRecord, *mine, state=state)
         if changed is None:
@@ -140,9 +140,9 @@ class Scans:
         return changed
 
     def approve(self, scan_id: str, who: str, why: str) -> ScanRecord:
-        """Let a scan above its table's guards be deleted; the first approval stands, one more is only added to the
-        history of decisions. Raises PlanStateError when it is done; Refused for a login that may not approve; BadInput
-        without a person or a reason; NoSuchPlan."""
+        """Allow the deletion of a scan above its table's guards. The first approval counts; later ones are only added
+        to the history of decisions. Raises PlanStateError if it is done; Refused for a login that may not approve;
+        BadInput without a person or a reason; NoSuchPlan."""
         said = {"by": who, "why": why, "at": func.clock_timestamp()}
         first = scans.c.approved_at.is_(None)
         values = {f"approved_{name}": case((first, it), else_=scans.c[f"approved_{name}"]) for name, it in said.items()}
@@ -168,7 +168,7 @@ class Scans:
         return found
 
     def latest_listing(self, table_uuid: str) -> ListingRecord | None:
-        """The listing that began last."""
+        """Return the listing that began last."""
         newest = (listings.c.started_at.desc(), listings.c.stored_at.desc())
         mine = listings.c.table_uuid == table_uuid
         return next(iter(records(self._engine, ListingRecord, mine, order_by=newest, limit=1)), None)

@@ -1,4 +1,4 @@
-"""How far the rotation through each cold table's files is, and the copies that it found lost."""
+"""The progress of the rotation through each cold table's files, and the lost copies that it found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from artemis_lifecycle.operations.tables import Count, Filled, Key, one, records
 
 @dataclass(frozen=True)
 class ScrubRecord:
-    """Where a rotation stands: every copy whose place on the ring is below `position` was read since `began_at`.
+    """The state of a rotation: every copy with a position on the ring below `position` was read since `began_at`.
     `files` and `bytes` were read in this rotation."""
 
     table_uuid: Key
@@ -29,7 +29,8 @@ class ScrubRecord:
 
 @dataclass(frozen=True)
 class ColdLoss:
-    """A cold copy that was gone or not as recorded when it was read; `settled_at`: it is as recorded again."""
+    """A cold copy that was missing or differed from its record when it was read. `settled_at`: it matches its record
+    again."""
 
     table_uuid: Key
     table: str
@@ -49,7 +50,7 @@ cold_losses = table_of(
 
 @dataclass(frozen=True)
 class Found:
-    """One copy that was not as recorded: its cold path, the live path that it is a copy of, and what was wrong."""
+    """One copy that differed from its record: its cold path, the live path of the original, and what was wrong."""
 
     path: str
     source: str
@@ -75,8 +76,8 @@ class Scrubs:
         lost: Sequence[Found] = (),
         settled: Collection[str] = (),
     ) -> None:
-        """Record that the rotation that began then has read all below `position`: so many files and bytes in all, and
-        what was found lost, or as recorded again (`settled`, by path), on the way."""
+        """Record that the rotation that began at `began_at` has read everything below `position`: the total files and
+        bytes, and the copies that were found lost, or that match their records again (`settled`, by path)."""
         values = {"position": position, "began_at": began_at, "files": files, "bytes": size_in_bytes}
         now = func.clock_timestamp()
         with around("scrubs.moved"), self._engine.begin() as connection:
@@ -109,7 +110,7 @@ class Scrubs:
                 )
 
     def losses(self, table_uuid: str, limit: int | None = None) -> list[ColdLoss]:
-        """The copies that are lost still, those first that were checked longest ago."""
+        """Return the copies that are still lost, longest unchecked first."""
         still = (cold_losses.c.table_uuid == table_uuid, cold_losses.c.settled_at.is_(None))
         order = (cold_losses.c.checked_at, cold_losses.c.path)
         return list(records(self._engine, ColdLoss, *still, order_by=order, limit=limit))

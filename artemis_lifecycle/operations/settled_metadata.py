@@ -1,4 +1,4 @@
-"""Metadata files that are newer than the catalog's pointer, and of which a person said that the pointer is right."""
+"""Metadata files that are newer than the catalog's pointer, and for which a person confirmed the pointer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SettledMetadata:
         self._engine = engine
 
     def settle(self, table_uuid: str, locations: Iterable[str], who: str, why: str) -> None:
-        """Record that these files are not of the table's history. What is recorded already stays as it is."""
+        """Record that these files do not belong to the table's history. Existing records do not change."""
         rows = [
             {"table_uuid": table_uuid, "metadata_location": location, "who": who, "why": why}
             for location in sorted(set(locations))
@@ -39,7 +39,7 @@ class SettledMetadata:
                 NewDecision("settle-metadata", table_uuid, who, why).record(connection)
 
     def of_table(self, table_uuid: str) -> frozenset[str]:
-        """The files that were settled."""
+        """Return the settled files."""
         query = select(settled_metadata.c.metadata_location).where(settled_metadata.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())

@@ -1,4 +1,4 @@
-"""What step ran for which table in which maintenance window, and how it ended."""
+"""Which step ran for which table in which maintenance window, and its result."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from artemis_lifecycle.operations.texts import storable
 StepState = Literal["running", "done", "failed", "pending", "skipped"]
 
 ENDED_UNSAID = "its process ended before the step did; the next run of the step goes on from there"
-"""What the record of a step says whose process was killed."""
+"""The error in the record of a step whose process was killed."""
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One run of a step. `window_day` names its maintenance window; `counts` are the step's own figures."""
+    """One run of a step. `window_day` identifies its maintenance window; `counts` are the step's own figures."""
 
     step_id: Serial
     table_uuid: str
@@ -62,9 +62,10 @@ class Steps:
         run_id: str | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Write that the step begins; returns its `step_id`. Call it under the table's lease, unless it is a dry run.
+        """Record that the step begins. Return its `step_id`. The caller holds the table's lease, except for a dry run.
 
-        A step of the table that is still said to run has lost that lease: its process ended before it could say so.
+        If another step of the table is still recorded as running, it has lost that lease: its process ended before it
+        could record its end.
         """
         with around("steps.start"), self._engine.begin() as connection:
             if not dry_run:
@@ -94,7 +95,7 @@ class Steps:
         counts: Mapping[str, int] | None = None,
         error: str | None = None,
     ) -> StepRecord:
-        """Write how the step ended; `pending` is one that waits, for its grace or the next quiet window."""
+        """Record how the step ended; `pending` means that it waits for its grace or the next quiet window."""
         ended = change(
             self._engine,
             "steps.finish",
@@ -110,7 +111,7 @@ class Steps:
         return ended
 
     def skip(self, table_uuid: str, table: str, step: str, window_day: date, owner: str) -> None:
-        """Write that a step has nothing to do in this window. Needs no lease: it changes no other record."""
+        """Record that a step has nothing to do in this window. Needs no lease, because it changes no other record."""
         with around("steps.skip"), self._engine.begin() as connection:
             insert_record(
                 connection,
@@ -126,11 +127,11 @@ class Steps:
             )
 
     def of_window(self, window_day: date) -> list[StepRecord]:
-        """What ran in that window, of every table, oldest first; dry runs left out."""
+        """Return what ran in that window, for every table, oldest first; without dry runs."""
         real = (steps.c.window_day == window_day, steps.c.dry_run.is_(False))
         return list(records(self._engine, StepRecord, *real, order_by=(steps.c.step_id,)))
 
     def history(self, table_uuid: str, limit: int = 100) -> list[StepRecord]:
-        """Newest first, dry runs included."""
+        """Newest first, including dry runs."""
         newest = (steps.c.step_id.desc(),)
         return list(records(self._engine, StepRecord, steps.c.table_uuid == table_uuid, order_by=newest, limit=limit))

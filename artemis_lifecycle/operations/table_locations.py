@@ -1,6 +1,6 @@
-"""What steps saw of a table: the locations that it has had, for it owns what it wrote there also after `SET LOCATION`;
-and its catalog's pointers, by which a catalog that was set back is recognized; and which swaps steps attempted.
-"""
+"""What steps observed of a table: its locations over time, because it owns what it wrote there even after `SET
+LOCATION`; its catalog pointers, from which a catalog that was reset is recognized; and the swaps that steps
+attempted."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ class TableLocations:
         self._engine = engine
 
     def saw(self, table_uuid: str, locations: Iterable[str], pointer: str) -> None:
-        """Record the locations (normal form) and the metadata file that the table has now. What is known already is not
-        written again."""
+        """Record the table's current locations (normal form) and metadata file. Known values are not written again."""
         new = sorted(set(locations).difference(self.of_table(table_uuid)))
         if not new and pointer in self.pointers(table_uuid):
             return
@@ -59,7 +58,7 @@ class TableLocations:
             connection.execute(delete(seen_pointers).where(seen_pointers.c.table_uuid == table_uuid, old))
 
     def of_table(self, table_uuid: str) -> tuple[str, ...]:
-        """Every location that the table was seen to have, oldest first."""
+        """Return every location that the table was observed to have, oldest first."""
         query = (
             select(table_locations.c.location)
             .where(table_locations.c.table_uuid == table_uuid)
@@ -69,14 +68,14 @@ class TableLocations:
             return tuple(connection.execute(query).scalars())
 
     def pointers(self, table_uuid: str) -> frozenset[str]:
-        """The metadata files that were the table's pointer when a step began, of the last 90 days."""
+        """Return the metadata files that were the table's pointer when a step began, in the last 90 days."""
         query = select(seen_pointers.c.metadata_location).where(seen_pointers.c.table_uuid == table_uuid)
         with self._engine.connect() as connection:
             return frozenset(connection.execute(query).scalars())
 
     def attempts_of(self, table_uuid: str) -> Callable[[str, int], None]:
-        """What records, right before a swap, the base and the `last-updated-ms` of the metadata that is to follow it:
-        by these a file that a killed step left is known for what it is."""
+        """Return a function that records, right before a swap, the base and the `last-updated-ms` of the next metadata.
+        With them, a file that a killed step left can be identified."""
 
         def record(base_location: str, updated_ms: int) -> None:
             row = {"table_uuid": table_uuid, "base_location": base_location, "updated_ms": updated_ms}
@@ -88,7 +87,7 @@ class TableLocations:
         return record
 
     def attempted(self, table_uuid: str) -> frozenset[tuple[str, int]]:
-        """The base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""
+        """Return the base and `last-updated-ms` of each swap that a step attempted in the last 90 days."""
         query = select(swap_attempts.c.base_location, swap_attempts.c.updated_ms).where(
             swap_attempts.c.table_uuid == table_uuid
         )

@@ -1,4 +1,4 @@
-"""Schema `lifecycle`. The frozen record of a row states every column once; the table follows from it.
+"""Schema `lifecycle`. The frozen record of a row declares every column once; the table is derived from it.
 
     @dataclass(frozen=True)
     class Pause:
@@ -8,9 +8,10 @@
 
     pauses = table_of(Pause, "pauses", Index("pauses_in_force", "table_uuid"))
 
-A field's type gives the column's type. `| None` makes it nullable, and an enum or Literal adds a CHECK of its values.
-`Annotated` adds keywords of the column. Field `table` is column `table_name`. Belongs here: that rule, and reading,
-inserting and updating rows as records. Does not belong: the records, which stand beside the classes that use them.
+A field's type determines the column's type. `| None` makes it nullable, and an enum or Literal adds a CHECK of its
+values. `Annotated` adds keywords of the column. Field `table` is column `table_name`. Belongs here: that rule, and
+reading, inserting and updating rows as records. Does not belong here: the records, which are next to the classes that
+use them.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Utc(TypeDecorator[datetime]):
 
 metadata = MetaData(schema=SCHEMA)
 
-# Not now(): that is the transaction's start, and a transaction may wait for a lock.
+# Not now(), which is the transaction's start: a transaction may wait for a lock.
 CLOCK = text("clock_timestamp()")
 
 Key = Annotated[str, {"primary_key": True}]
@@ -83,7 +84,7 @@ SmallCount = Annotated[Small, {"server_default": text("0")}]
 SmallKey = Annotated[Small, {"primary_key": True, "autoincrement": False}]
 Filled = Annotated[datetime, {"server_default": CLOCK}]
 FilledLater = Annotated[datetime | None, {"nullable": False, "server_default": CLOCK}]
-"""Postgres' clock fills them in; a `FilledLater` field is None in a record that is not stored yet."""
+"""Set by the Postgres clock. A `FilledLater` field is None in a record that is not stored yet."""
 
 Record = TypeVar("Record")
 
@@ -99,7 +100,7 @@ _tables: dict[type, Table] = {}
 
 
 def table_of(record: type, name: str, *more: SchemaItem, **keywords: Any) -> Table:
-    """The table of a record, with `more` of what it has: columns that the record leaves out, indexes, constraints."""
+    """Return the table of a record. `more` has what the record lacks: other columns, indexes, constraints."""
     items: list[SchemaItem] = []
     for field, hint in get_type_hints(record, include_extras=True).items():
         extras: dict[str, Any] = {}
@@ -127,13 +128,13 @@ def to_record(kind: Callable[..., Record], row: Row[Any]) -> Record:
 
 
 def values_of(record: object, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The fields of a record as values of `insert` and `update`."""
+    """Return the fields of a record as values for `insert` and `update`."""
     names = [each.name for each in fields(record) if each.name not in without]  # type: ignore[arg-type]
     return _row({name: getattr(record, name) for name in names})
 
 
 def if_given(column: ColumnElement[Any], value: object) -> tuple[ColumnElement[bool], ...]:
-    """The condition that `column` has `value`; none for None."""
+    """Return the condition that `column` has `value`; no condition for None."""
     return () if value is None else (column == value,)
 
 
@@ -155,7 +156,7 @@ def records(
 def one(
     source: Engine | Connection, kind: type[Record], *where: ColumnElement[bool], for_update: bool = False
 ) -> Record | None:
-    """The record that meets `where`, or None."""
+    """Return the record that matches `where`, or None."""
     return next(iter(records(source, kind, *where, limit=1, for_update=for_update)), None)
 
 
@@ -167,7 +168,7 @@ def insert_record(connection: Connection, kind: type[Record], /, **values: objec
 def update_records(
     connection: Connection, kind: type[Record], /, *where: ColumnElement[bool], **values: object
 ) -> tuple[Record, ...]:
-    """Update the rows that meet `where`, and return them as they are then."""
+    """Update the rows that match `where`, and return their new state."""
     statement = update(_tables[kind]).where(*where).values(_row(values)).returning(_tables[kind])
     return tuple(to_record(kind, row) for row in connection.execute(statement))
 
@@ -175,13 +176,13 @@ def update_records(
 def update_record(
     connection: Connection, kind: type[Record], /, *where: ColumnElement[bool], **values: object
 ) -> Record | None:
-    """As `update_records`, for one row at most; None if no row meets `where`."""
+    """`update_records` for at most one row; None if no row matches `where`."""
     return next(iter(update_records(connection, kind, *where, **values)), None)
 
 
 @cache
 def _readers(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-    """(Field, column, what makes the field's value of the column's)."""
+    """Return (field, column, function that converts the column's value to the field's)."""
     found = []
     for field, hint in get_type_hints(kind).items():
         plain = _kind(hint)
@@ -201,7 +202,7 @@ def _same(value: Any) -> Any:
 
 
 def _kind(hint: Any) -> Any:
-    """The type without `| None`."""
+    """Return the type without `| None`."""
     if isinstance(hint, UnionType):
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     return hint
@@ -221,7 +222,7 @@ def _row(values: Mapping[str, Any]) -> dict[str, Any]:
     return {_column(field): value for field, value in values.items()}
 
 
-# Tables whose rows no class reads as records: `deployment.py` and `storage/pace.py` read theirs by SQL of their own.
+# Tables whose rows are not read as records: `deployment.py` and `storage/pace.py` read theirs with their own SQL.
 Table(
     "identity",
     metadata,
@@ -229,7 +230,7 @@ Table(
     Column("made_at", Utc, nullable=False, server_default=CLOCK),
     Index("identity_once", text("(true)"), unique=True),
 )
-# Losing the rows in a crash costs nothing: the next request is free at once.
+# Losing the rows in a crash is harmless: the next request is free at once.
 Table(
     "paces",
     metadata,

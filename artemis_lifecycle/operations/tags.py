@@ -1,5 +1,5 @@
-"""Who made which tag, when, why and for how long. Iceberg's own tags have no author and count their age from their
-snapshot; these records count from the tag's creation."""
+"""Who created which tag, when, why and for how long. Iceberg's own tags have no author, and count their age from their
+snapshot. These records count from the tag's creation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from artemis_lifecycle.operations.tables import CLOCK, Serial, insert_record, re
 
 @dataclass(frozen=True)
 class TagRecord:
-    """`retain` None is forever. The newest record of a name is the one in force, unless it is removed.
+    """`retain` None means forever. The newest record of a name is active, unless it is removed.
 
-    `max_ref_age_ms` is what was written on the ref: a ref that says otherwise was changed by another tool, and is not
-    this record's. `who` and `created_at` are None when only the removal of a tag is known, which others had made.
+    `max_ref_age_ms` is the value written on the ref. If the ref has another value, another tool changed it, and this
+    record does not apply. `who` and `created_at` are None if only the removal of a tag is known, which others had
+    created.
     """
 
     tag_record_id: Serial
@@ -65,8 +66,8 @@ class Tags:
         created_at: datetime | None = None,
         max_ref_age_ms: int | None = None,
     ) -> TagRecord:
-        """Write that the tag was made (at Postgres' time, if none is given); a record in force under that name ends as
-        replaced."""
+        """Record that the tag was created (at the Postgres time if none is given). An active record under that name
+        ends as replaced."""
         made = {} if created_at is None else {"created_at": created_at}
         with around("tags.record"), self._engine.begin() as connection:
             connection.execute(
@@ -89,7 +90,7 @@ class Tags:
             )
 
     def withdraw(self, record: TagRecord) -> None:
-        """Write that the tag of `record` was not made after all; the record that it replaced is in force again."""
+        """Record that the tag of `record` was not created after all. The record that it replaced is active again."""
         mine = (tags.c.table_uuid == record.table_uuid, tags.c.name == record.name)
         with around("tags.withdraw"), self._engine.begin() as connection:
             gone = connection.execute(
@@ -114,8 +115,8 @@ class Tags:
     def removed(
         self, table_uuid: str, table: str, name: str, snapshot_id: int, who: str, why: str | None = None
     ) -> TagRecord:
-        """Write that the tag was removed. Where no record of it on that snapshot was in force, others had made it: the
-        removal is on record all the same."""
+        """Record that the tag was removed. If no record of it on that snapshot was active, others had created it; the
+        removal is still recorded."""
         with around("tags.removed"), self._engine.begin() as connection:
             ended = {"removed_at": func.clock_timestamp(), "removed_by": who, "removed_why": why}
             mine = (tags.c.table_uuid == table_uuid, tags.c.name == name, tags.c.removed_at.is_(None))
@@ -137,7 +138,7 @@ class Tags:
             )
 
     def of_table(self, table_uuid: str, *, with_removed: bool = False) -> tuple[TagRecord, ...]:
-        """Records in force, or all there ever were, oldest first."""
+        """Return active records, or all records ever made, oldest first."""
         in_force = () if with_removed else (tags.c.removed_at.is_(None),)
         mine = tags.c.table_uuid == table_uuid
         return records(self._engine, TagRecord, mine, *in_force, order_by=(tags.c.tag_record_id,))

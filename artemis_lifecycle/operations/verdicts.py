@@ -1,4 +1,4 @@
-"""What the checks of expiration plans found. Verdicts are only ever added; the newest of each check counts."""
+"""The results of the checks of expiration plans. Verdicts are append-only; the newest of each check counts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class Verdicts:
             )
 
     def newest(self, plan_id: str) -> dict[str, VerdictRecord]:
-        """The newest result of each check of the plan, by the check's name."""
+        """Return the newest result of each check of the plan, by check name."""
         found = records(self._engine, VerdictRecord, verdicts.c.plan_id == plan_id, order_by=(verdicts.c.verdict_id,))
         return {record.check_name: record for record in found}

@@ -1,4 +1,4 @@
-"""Which plans and scans wait for a person, since when and why. A row counts until its plan or scan is approved, or
+"""Which plans and scans wait for a person, since when and why. A row counts until its plan or scan is approved or
 over."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from artemis_lifecycle.operations.tables import Filled, Key, table_of, to_record
 
 @dataclass(frozen=True)
 class Wait:
-    """A plan's or scan's wait for approval; `why` is what the refusal said."""
+    """A plan's or scan's wait for approval; `why` is the text of the refusal."""
 
     job_id: Key
     table: str
@@ -32,7 +32,7 @@ class Waits:
         self._engine = engine
 
     def note(self, job_id: str, table: str, why: str) -> None:
-        """Record that it waits. `since` stays that of the first time, unless it was approved in between."""
+        """Record that it waits. `since` keeps the first time, unless it was approved in between."""
         statement = upsert(waits).values(job_id=job_id, table_name=table, why=why)
         approved = or_(
             select(plans.c.plan_id).where(plans.c.plan_id == job_id, plans.c.approved_at > waits.c.since).exists(),
@@ -44,14 +44,14 @@ class Waits:
             connection.execute(waits.update().where(waits.c.job_id == job_id, approved).values(since=since))
 
     def open(self) -> tuple[Wait, ...]:
-        """Those that still wait, the longest first."""
+        """Return those that still wait, longest first."""
         plan = and_(
             plans.c.plan_id == waits.c.job_id,
             plans.c.status.in_(sorted(HOLDING)),
             func.coalesce(plans.c.approved_at, waits.c.since) <= waits.c.since,
             func.coalesce(plans.c.lost_approved_at, waits.c.since) <= waits.c.since,
         )
-        # An older scan of the table is superseded by its newest.
+        # A newer scan of the table supersedes an older one.
         other = scans.alias("other")
         newer = select(other.c.scan_id).where(
             other.c.table_uuid == scans.c.table_uuid, other.c.created_at > scans.c.created_at

@@ -1,4 +1,3 @@
-"""Orphan files. Belongs here: listing a table's locations, telling orphans from everything that only looks
-like one, sealing a scan, handing it to deletion. Does not belong: what a snapshot reaches (`reachability/`), deleting
-(`deletion/`), heartbeats themselves (`operations/`). Read `scan` first.
-"""
+"""Orphan files, which no table references. Belongs here: listing a table's locations, distinguishing orphans from files
+that only look like them, sealing a scan, and passing it to deletion. Does not belong here: what a snapshot reaches
+(`reachability/`), deleting (`deletion/`), heartbeats themselves (`operations/`). Read `scan` first."""

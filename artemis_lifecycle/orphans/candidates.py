@@ -1,6 +1,5 @@
-"""Candidates: the listed files that a table does not reach. Belongs here: finding them. Does not belong: which of them
-may go (`protection/`).
-"""
+"""Candidates: the listed files that a table does not reach. Belongs here: finding them. Does not belong here: which of
+them may be deleted (`protection/`)."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ CANDIDATE = f"{LISTED}, kind string"
 
 @dataclass(frozen=True)
 class Candidates:
-    """The listed files that the table does not reach (columns: `CANDIDATE`). Each method reads them anew."""
+    """The listed files that the table does not reach (columns: `CANDIDATE`). Each method reads them again."""
 
     rows: Rows
 
@@ -43,7 +42,7 @@ class Candidates:
         return (batch.column("path") for batch in self.batches())
 
     def metadata_files(self) -> Iterator[str]:
-        """The paths of those that are metadata files by their names."""
+        """Yield the paths of those that are metadata files by name."""
         for batch in self.batches():
             yield from batch.column("path").filter(pc.equal(batch.column("kind"), kinds.METADATA)).to_pylist()
 
@@ -52,8 +51,8 @@ class Candidates:
 def candidates(
     spark: SparkSession, listing: Listing, stores: Stores, reached: Sequence[NDArray[np.bool_]]
 ) -> Iterator[Candidates]:
-    """The files of `listing` that are not `reached`: a mask for each of its parts. They can be read until the block
-    ends."""
+    """Yield the files of `listing` that are not `reached`, which has a mask for each part. They are readable until the
+    block ends."""
     runner = Runner(spark)
     with runner.keeping() as keep:
         rows = read_frame(runner, listing.files_location, stores, [~mask for mask in reached])
@@ -67,7 +66,7 @@ def _with_kinds(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDArray[np.uint64]]:
-    """The location hashes of the files that each part of a sealed listing is about, in order."""
+    """Return the location hashes of the files to which each part of a sealed listing belongs, in order."""
 
     def hashed(batches: Iterator[pa.RecordBatch]) -> NDArray[np.uint64]:
         found = [hash_column(subject_array(batch.column("path")), rules) for batch in batches]
@@ -77,7 +76,7 @@ def listed_hashes(folder: str, stores: Stores, rules: LocationRules) -> list[NDA
 
 
 def metadata_files(listing: Listing, stores: Stores) -> Iterator[str]:
-    """The paths of the listed files that are metadata files by their names."""
+    """Yield the paths of the listed files that are metadata files by name."""
     for batch in frame_batches(listing.files_location, stores):
         paths = batch.column("path")
         yield from paths.filter(pc.equal(kinds_by_name(paths), kinds.METADATA)).to_pylist()

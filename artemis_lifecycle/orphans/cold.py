@@ -1,8 +1,8 @@
-"""Files in the cold tier that nothing there has: what refused writers and killed handoffs left. Belongs here: finding
-them. Does not belong: deleting them; what is in the archive exists nowhere else, so a person reads the report first.
+"""Files in the cold tier that nothing there references: leftovers of refused writers and killed handoffs. Belongs here:
+finding them. Does not belong here: deleting them. Archived data exists nowhere else, so a person must check first.
 
-A cold file is somebody's when the ledger of the handoffs has it, the cold table reaches it, or its metadata log names
-it. The first two are each enough: losing one of them makes no orphans.
+A cold file is referenced if the handoffs' ledger has it, the cold table reaches it, or its metadata log contains it.
+Each of the first two is sufficient: losing one of them creates no orphans.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FILES = "path string, size_in_bytes bigint, last_modified timestamp"
 
 @dataclass(frozen=True)
 class ColdScan:
-    """What was found under a cold table's location; nothing was changed. Sizes in bytes. `too_young` are files that
-    nothing has, and that a handoff may be writing."""
+    """The result of a scan under a cold table's location; nothing was changed. Sizes in bytes. `too_young` are
+    unreferenced files that a handoff may be writing."""
 
     scan_id: str
     table: str
@@ -56,7 +56,7 @@ class ColdScan:
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:
-        """DataFrame[path, size_in_bytes, last_modified], one row per file that nothing in cold has."""
+        """Return DataFrame[path, size_in_bytes, last_modified], one row per unreferenced file in cold."""
         return read_frame(Runner(self._spark), self.files_location, self._stores).frame()
 
 
@@ -70,12 +70,12 @@ def scan_cold(
     min_age: timedelta,
     check: Callable[[], None] = lambda: None,
 ) -> ColdScan:
-    """List the cold table's location, then read its metadata and its ledger, and seal what none of them has, and no
-    other cold table either.
+    """List the cold table's location, then read its metadata and its ledger. Seal the files that neither these nor
+    another cold table reference.
 
-    Call it under the table's lease: a handoff at work has files that only it knows. `check` is `list_table`'s.
-    Raises NoSuchTable before the first handoff, UnreadableMetadata and StorageError for whatever cannot be read: then
-    there is no scan.
+    The caller holds the table's lease, because a running handoff has files that only it knows. `check` is passed to
+    `list_table`. Raises NoSuchTable before the first handoff, UnreadableMetadata and StorageError for anything
+    unreadable: then there is no scan.
     """
     identity, clock, records = cold.identity, context.operations.clock.now, context.records
     listing = list_table(
@@ -131,7 +131,7 @@ class _Counts:
 def _unknown(
     context: DeletionContext, ledger: Ledger, protected: ProtectedFiles, unreached: Candidates, counts: _Counts
 ) -> Iterator[pa.RecordBatch]:
-    """The candidates (columns: `FILES`) that nothing has and that are old enough."""
+    """Yield the candidates (columns: `FILES`) that are unreferenced and old enough."""
     for batch in unreached.batches():
         reasons = protected.reasons(batch)
         paths = batch.column("path").to_pylist()

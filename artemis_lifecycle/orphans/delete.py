@@ -1,4 +1,4 @@
-"""Deleting the orphans of a stored scan: the deletion worker, on the scan's sealed files."""
+"""Deleting the orphans of a stored scan: runs the deletion worker on the scan's sealed files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from artemis_lifecycle.protection.context import DeletionContext
 
 
 def job_of(scan: ScanRecord) -> DeletionJob:
-    """The deletion job of a stored scan."""
+    """Return the deletion job of a stored scan."""
     return DeletionJob(
         job_id=scan.scan_id,
         kind=scan.kind,
@@ -34,10 +34,10 @@ def delete_orphans(
     dry_run: bool = False,
     pause: Callable[[], str | None] = lambda: None,
 ) -> DeletionReport:
-    """Delete what the scan found, or go on deleting it; a scan that is done answers with its report.
+    """Delete the files of the scan, or continue deleting them. For a finished scan, return its report.
 
-    The arguments are `delete_job`'s. Each file is checked once more: kept when a snapshot reaches it by now, when a
-    writer's heartbeat covers it, when it is not the file that was listed. Outcomes are to be published to
+    The arguments are those of `delete_job`. Each file is checked again. It is kept if a snapshot now reaches it, if a
+    writer's heartbeat covers it, or if it differs from the listed file. The outcomes are queued for publication to
     `<results_catalog>.lifecycle.deletions`. Raises NoSuchPlan for an unknown scan, and what `delete_job` raises.
     """
     operations = context.operations

@@ -1,6 +1,5 @@
-"""What the name of an unreferenced file suggests about its origin. Pure guesses by the names that Iceberg's writers
-give; nothing is deleted or kept because of them.
-"""
+"""What the name of an unreferenced file suggests about its origin. Pure guesses from the names that Iceberg's writers
+use; nothing is deleted or kept because of them."""
 
 from __future__ import annotations
 
@@ -25,16 +24,16 @@ ORPHANS = "path string, kind string, size_in_bytes bigint, last_modified timesta
 _REASON = "listed, and no snapshot, plan or writer has it"
 
 CRASHED_WRITER = "crashed_writer"
-"""A file of a write that never got as far as a commit, or of a task whose write was committed without it."""
+"""A file of a write that was never committed, or of a task whose write was committed without it."""
 
 LOST_COMMIT = "lost_commit"
-"""Metadata of a commit attempt that lost its compare-and-swap; the commit that followed has metadata of its own."""
+"""Metadata of a commit attempt that lost its compare-and-swap; the next commit has different metadata."""
 
 INTERRUPTED_COMPACTION = "interrupted_compaction"
-"""A data file written while a compaction of this project ran that then failed."""
+"""A data file written during a compaction of this project that failed."""
 
 UNKNOWN = "unknown"
-"""The name does not tell: copied by hand, left by another tool, or dropped from the metadata log."""
+"""The name shows no origin: copied by hand, left by another tool, or dropped from the metadata log."""
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _METADATA = re.compile(rf"(?:v(\d+)|(\d+)-{_UUID})(?:\.gz)?\.metadata\.json(?:\.gz)?", re.IGNORECASE)
@@ -46,7 +45,7 @@ _NO_PLAIN_DATA = r"(?i)(-deletes\.parquet|(\A|/)partition-stats-[^/]*)\z"
 
 
 def kind_by_name(path: str) -> str:
-    """The kind that the file's name suggests; `data` when nothing else fits."""
+    """Return the kind that the file's name suggests; `data` if nothing else fits."""
     name = path.rpartition("/")[2].lower()
     if name.endswith((".metadata.json", ".metadata.json.gz")) or name == "version-hint.text":
         return kinds.METADATA
@@ -65,7 +64,7 @@ def kind_by_name(path: str) -> str:
 
 
 def kinds_by_name(paths: pa.Array) -> pa.Array:
-    """`kind_by_name` of the file that each path of an Arrow array is about. Most are plain data files."""
+    """`kind_by_name` for the file to which each path of an Arrow array belongs. Most are plain data files."""
     plain = pc.and_not(pc.ends_with(paths, ".parquet"), pc.match_substring_regex(paths, _NO_PLAIN_DATA))
     if pc.all(plain).as_py() is not False:
         return pa.repeat(kinds.DATA, len(paths))
@@ -75,8 +74,8 @@ def kinds_by_name(paths: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class Known:
-    """What a table's history says, for guessing origins: ids of commits that its lists carry, the oldest version of the
-    metadata log, when the oldest snapshot was committed, and the intervals in which compactions ran that failed."""
+    """The table's history as needed to guess origins: ids of commits in its manifest lists, the oldest version in the
+    metadata log, when the oldest snapshot was committed, and the intervals of failed compactions."""
 
     commits: frozenset[str]
     oldest_version: int | None
@@ -85,7 +84,7 @@ class Known:
 
 
 def known(metadata: TableMetadata, failed_compactions: Sequence[tuple[datetime, datetime]] = ()) -> Known:
-    """What `metadata` says."""
+    """Return this history from `metadata`."""
     files = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     versions = [version for path in files if (version := version_of(path)) is not None]
     lists = [snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list is not None]
@@ -100,13 +99,13 @@ def known(metadata: TableMetadata, failed_compactions: Sequence[tuple[datetime, 
 
 
 def version_of(path: str) -> int | None:
-    """The version in a metadata file's name (`00012-<uuid>.metadata.json`, `v12.metadata.json`)."""
+    """Return the version in a metadata file's name (`00012-<uuid>.metadata.json`, `v12.metadata.json`)."""
     match = _METADATA.fullmatch(path.rpartition("/")[2])
     return int(match[1] or match[2]) if match else None
 
 
 def origin_of(path: str, kind: str, last_modified: datetime | None, history: Known) -> str:
-    """Where an orphan comes from, as far as its name, time and the table's history tell."""
+    """Return the likely origin of an orphan, from its name, its time and the table's history."""
     name = path.rpartition("/")[2]
     if kind == kinds.METADATA:
         version = version_of(path)
@@ -119,8 +118,9 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
         commit = match[2] if match else (found[1] if (found := _MANIFEST.fullmatch(name)) else None)
         if commit is None:
             return UNKNOWN
-        # A retried commit keeps its id: the lists and manifests of its earlier attempts stay behind. One whose id no
-        # list carries was never committed if it is younger than the oldest snapshot; else it may be an expired one's.
+        # A retried commit keeps its id: lists and manifests of its earlier attempts remain. An id that is in no list
+        # was never committed if the file is younger than the oldest snapshot; otherwise it may belong to an expired
+        # one.
         since = history.oldest_snapshot_at
         younger = last_modified is not None and since is not None and last_modified >= since
         return LOST_COMMIT if commit.lower() in history.commits or younger else UNKNOWN
@@ -134,8 +134,8 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
 
 
 def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, history: Known) -> pa.Array:
-    """`origin_of` the file that each path of an Arrow array is about; `found` are their kinds, `last_modified` instants
-    in microseconds, null where a listing does not tell."""
+    """`origin_of` for the file to which each path of an Arrow array belongs. `found` are their kinds. `last_modified`
+    are instants in microseconds, null if the listing does not have them."""
     content = pc.is_in(found, pa.array(sorted(kinds.CONTENT_KINDS)))
     origins = pc.if_else(pc.match_substring_regex(paths, rf"(?i){_UUID}[^/]*\z"), CRASHED_WRITER, UNKNOWN)
     for start, end in history.failed_compactions:
@@ -158,7 +158,7 @@ def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, histor
 
 
 class Origins:
-    """Guesses where orphans come from; without a history all have the one `origin`."""
+    """Guesses the origins of orphans; without a history, all have the same `origin`."""
 
     def __init__(self, history: Known | None, origin: str = "", reason: str = _REASON) -> None:
         self.history = history
@@ -166,7 +166,7 @@ class Origins:
         self.reason = reason
 
     def __call__(self, judged: pa.RecordBatch) -> pa.RecordBatch:
-        """The orphans among judged files, as `ORPHANS`."""
+        """Return the orphans among checked files, as `ORPHANS`."""
         batch = judged.filter(pc.equal(judged.column("verdict"), ORPHAN))
         path, kind, modified = (batch.column(name) for name in ("path", "kind", "last_modified"))
         count = batch.num_rows

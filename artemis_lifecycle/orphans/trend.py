@@ -1,6 +1,5 @@
-"""What the scans of one table tell over time: how fast it leaks, when to look again, and whether files that are skipped
-as in flight ever settle. Pure, but for the picture.
-"""
+"""What the scans of one table show over time: how fast it accumulates orphans, when to scan again, and whether files
+that are skipped as in flight ever settle. Pure, except for the picture."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class ScanPoint:
-    """One scan: counts of files, sizes in bytes. `too_young` and `live_writers` are the two kinds that it skipped as in
-    flight; `deleted` says that its orphans are gone."""
+    """One scan: counts of files, sizes in bytes. `too_young` and `live_writers` are the two kinds of files that it
+    skipped as in flight. `deleted` means that its orphans were deleted."""
 
     scan_id: str
     at: datetime
@@ -43,7 +42,7 @@ class ScanPoint:
 
     @property
     def in_flight_share(self) -> float:
-        """Skipped files among the listed ones, 0 to 1."""
+        """The share of skipped files among the listed ones, 0 to 1."""
         return self.in_flight / self.listed if self.listed else 0.0
 
 
@@ -57,7 +56,7 @@ class ScanTrend:
     leaked_per_day: float | None
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per scan: scan_id object; at datetime64[ms, UTC]; listed, orphans, orphan_bytes, too_young,
+        """Return one row per scan: scan_id object; at datetime64[ms, UTC]; listed, orphans, orphan_bytes, too_young,
         live_writers int64; deleted bool."""
         import pandas as pd
 
@@ -67,7 +66,7 @@ class ScanTrend:
         return frame
 
     def plot(self, kind: str = "png") -> bytes:
-        """Orphans and what was skipped as in flight, scan by scan, and the orphans' bytes, as a picture."""
+        """Return a picture of orphans, skipped files in flight, and the orphans' bytes, by scan."""
         figure = new_figure(11, 3.5)
         files, size = figure.subplots(1, 2)
         times: list[Any] = [point.at for point in self.points]
@@ -109,8 +108,8 @@ def _point(scan: ScanRecord) -> ScanPoint:
 
 
 def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
-    """Orphans that came up per day, over the last few scans: what a scan found, less what the one before had found and
-    nobody deleted."""
+    """Return new orphans per day over the last few scans: the orphans of a scan, minus those of the scan before that
+    were not deleted."""
     recent = points[-_SCANS_FOR_A_RATE:]
     if len(recent) < 2:
         return None
@@ -123,11 +122,11 @@ def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
 
 
 def next_scan(points: Sequence[ScanPoint], every: ScanEvery, min_age: timedelta) -> datetime | None:
-    """When orphans will have come up to `every.target_share` of the table's files, at the rate of the last scans; no
-    sooner than `every.least` after the last scan and no later than `every.most`. None (now) before the second scan.
+    """Return when orphans will reach `every.target_share` of the table's files at the rate of the last scans, but no
+    sooner than `every.least` and no later than `every.most` after the last scan. None (now) before the second scan.
 
-    What nothing refers to and was too young at the last scan counts as what `min_age` brings: else a table would look
-    clean until its first leaks are old, and be left alone for as long again.
+    Unreferenced files that were too young at the last scan count as the growth during `min_age`. Otherwise a table
+    would look clean until its first orphans are old enough, and would not be scanned for another such period.
     """
     rate = leaked_per_day(points)
     if rate is None:
@@ -140,8 +139,8 @@ def next_scan(points: Sequence[ScanPoint], every: ScanEvery, min_age: timedelta)
 
 @dataclass(frozen=True)
 class InFlight:
-    """Whether what is skipped as in flight settles. `scans` in a row were above the threshold. `endless` are heartbeats
-    that have gone on for longer than files have to be old to be orphans."""
+    """Whether files that are skipped as in flight settle. `scans` in a row were above the threshold. `endless` are
+    heartbeats that run for longer than the minimum age of orphans."""
 
     settles: bool
     scans: int
@@ -177,7 +176,7 @@ def in_flight(
     now: datetime,
     min_age: timedelta,
 ) -> InFlight:
-    """The judgment over the last `scans` of `points` (oldest first); `heartbeats` are the table's live ones."""
+    """Return the result for the last `scans` of `points` (oldest first). `heartbeats` are the table's live ones."""
     above = 0
     for point in reversed(points):
         if point.in_flight_share <= max_share:

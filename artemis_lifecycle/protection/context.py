@@ -1,4 +1,4 @@
-"""What a deletion is judged with: stores, catalog and Postgres, the table's rules, and which deletion asks."""
+"""The context of a deletion: stores, catalog and Postgres, the table's rules, and the kind of deletion."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DeletionKind = Literal["expiration", "orphans", "dropped", "purge", "deep_archive", "cold_scan"]
-"""An expiration deletes what the table's own metadata named, a deep archive moves such files away; the others are after
-what nobody names. A cold scan only tells of it."""
+"""An expiration deletes files that the table's own metadata referenced; a deep archive moves such files. All others
+handle files that nothing references. A cold scan only reports them."""
 
 
 class TablesOfCatalog(Protocol):
-    """What protection asks of a catalog; `catalogs.live.CatalogReader` is one."""
+    """What protection needs from a catalog, such as `catalogs.live.CatalogReader`."""
 
     def tables(self) -> list[str]: ...
 
@@ -38,18 +38,18 @@ class TablesOfCatalog(Protocol):
 
 
 class ColdTables(Protocol):
-    """The cold tables of one live table, as one table (`cold_tier.cold_side`)."""
+    """The cold tables of one live table as a single table (`cold_tier.cold_side`)."""
 
     def current(self) -> TableMetadata:
-        """Its metadata, as of the catalog's rows now: the same object as before where they are the same."""
+        """Return its metadata for the current catalog rows; the same object as before if the rows have not changed."""
 
     def index(self, metadata: TableMetadata) -> IndexView:
-        """Over all that it reaches. Raises UnreadableMetadata."""
+        """Return the index of everything that it reaches. Raises UnreadableMetadata."""
 
 
 class Deletion(Protocol):
-    """Which deletion asks: a job of the journal, a scan, a purge. `snapshot_ids` are those whose files go: an
-    expiration plan's, a deep archive's."""
+    """The deletion that asks: a job of the journal, a scan, or a purge. `snapshot_ids` are the snapshots of an
+    expiration plan or a deep archive whose files are deleted or moved."""
 
     @property
     def job_id(self) -> str: ...
@@ -69,7 +69,7 @@ class Deletion(Protocol):
 
 @dataclass(frozen=True)
 class Asking:
-    """A `Deletion` that is not a job of the journal: a scan, a purge, a question."""
+    """A `Deletion` without a job in the journal: a scan, a purge, or a question."""
 
     job_id: str
     kind: DeletionKind
@@ -80,13 +80,14 @@ class Asking:
 
 @dataclass(frozen=True)
 class DeletionContext:
-    """Everything that the decision about one table's files depends on, beside the files.
+    """Everything that the decision about one table's files depends on, except the files.
 
-    `stores` are the tier's that the files are in. They reach `root`, too, unless `root_stores` do.
+    `stores` are those of the files' tier. They can also access `root`, unless `root_stores` do.
 
-    `catalog` has the other tables, and `catalog_name` keys the ones that were dropped. `reserved` are the other tiers'
-    roots, which no table owns. An orphan scan collects only below `roots` (empty: anywhere). `hidden` keeps or scans
-    names that start with `_` or `.`. `isolated` names tables of which a person says that they read no other's files.
+    `catalog` has the other tables; `catalog_name` identifies its dropped tables. `reserved` are the other tiers' roots,
+    which no table owns. An orphan scan collects only below `roots` (empty: anywhere). `hidden` says whether names that
+    start with `_` or `.` are kept or scanned. `isolated` are tables that, by a person's decision, read no other table's
+    files.
     """
 
     spark: SparkSession
@@ -104,36 +105,38 @@ class DeletionContext:
     hidden: Literal["keep", "scan"] = "keep"
     isolated: Callable[[str], bool] = lambda table: False
     confirm: Callable[[], None] = lambda: None
-    """Raises what stands against every deletion as of now: another deployment has the catalog, or clocks disagree."""
+    """Raises the reason, if any, why every deletion must stop now: another deployment uses the catalog, or clocks
+    disagree."""
 
     own: tuple[str, ...] | None = None
-    """Where this deletion may take files from, if not from the table's own locations: a job's place in quarantine."""
+    """Where this deletion may take files from, if not from the table's own locations: a job's quarantine folder."""
 
     dropped: Absence | None = None
-    """Set where the table was dropped: then nothing of its own is reachable, and it must not be in the catalog."""
+    """Set if the table was dropped. Then it reaches nothing, and must not be in the catalog."""
 
     cold: ColdTables | None = None
-    """Set for files of the cold tier: `catalog` is the cold one then, without the tables that these are."""
+    """Set for files of the cold tier. Then `catalog` is the cold catalog, without these tables."""
 
     missing_copies: Callable[[pa.Array], NDArray[np.bool_]] | None = None
-    """Which of a plan's files have a promised archived copy that the cold store does not have now."""
+    """Returns which of a plan's files have a required archived copy that is missing from the cold store."""
 
     archived: Callable[[str], Collection[int]] = lambda table_uuid: ()
-    """The snapshots that the cold tables of a table have."""
+    """Returns the snapshots in the cold tables of a table."""
 
     overtaken: Callable[[PlanRecord, TableMetadata], TableMetadata | None] = lambda plan, metadata: None
-    """What an open plan still has to archive and the table's metadata no longer has: another tool expired it."""
+    """Returns what an open plan still has to archive but the table's metadata no longer has, because another tool
+    expired it."""
 
     @property
     def records(self) -> Stores:
-        """What reaches `root`."""
+        """The stores that can access `root`."""
         return self.stores if self.root_stores is None else self.root_stores
 
     def entry(self) -> Pointer:
-        """The table's entry in the catalog, read now. Raises NoSuchTable."""
+        """Read the table's current catalog entry. Raises NoSuchTable."""
         return self.catalog.entry(self.table) if self.dropped is None else self.dropped.pointer()
 
     @property
     def last_metadata(self) -> TableMetadata | None:
-        """What is known of a table that was dropped."""
+        """The last known metadata of a dropped table."""
         return None if self.dropped is None else self.dropped.metadata

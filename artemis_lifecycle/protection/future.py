@@ -1,7 +1,6 @@
-"""Evidence that the catalog's pointer is not the newest: metadata files of the same table that came after it, as when
-the catalog was restored from a backup. To an orphan scan, all that the lost commits wrote looks like garbage. And
-evidence of tables that no catalog here has: metadata files of another uuid below the table's location.
-"""
+"""Detects that the catalog's pointer is not the newest: later metadata files of the same table exist, for example
+because the catalog was restored from a backup. To an orphan scan, everything that the lost commits wrote looks like
+garbage. Also detects tables that no known catalog has: metadata files with another uuid below the table's location."""
 
 from __future__ import annotations
 
@@ -29,9 +28,9 @@ _IN_FLIGHT = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What unreferenced metadata files say: `newer` are of the table, and were committed after its pointer or beside
-    its history; `attempts` were written on top of the pointer by steps of this deployment that were killed before
-    their swap; `foreign` are locations of tables that no catalog here knows."""
+    """What unreferenced metadata files show. `newer` belong to the table, and were committed after its pointer or
+    outside its history. `attempts` were written on top of the pointer by steps of this deployment that were killed
+    before their swap. `foreign` are locations of tables that no known catalog has."""
 
     newer: tuple[str, ...]
     attempts: tuple[TableMetadata, ...]
@@ -41,11 +40,11 @@ class Evidence:
 def evidence(
     stores: Stores, metadata: TableMetadata, paths: Iterable[str], rules: LocationRules, known: TableLocations | None
 ) -> Evidence:
-    """Read the unreferenced metadata files among `paths` that can say something: those whose version is not older than
-    the metadata log, in the table's own metadata folders and in those where the newest is the table's (it may have been
-    elsewhere in between); and the newest of every other folder. What cannot be parsed says nothing.
+    """Read the relevant unreferenced metadata files among `paths`. In the table's own metadata folders, and in folders
+    whose newest file belongs to the table (it may have moved in between), these are all files whose version is not
+    older than the metadata log. In every other folder, it is the newest file. Files that cannot be parsed are ignored.
 
-    `known` has the pointers that steps saw, and the swaps that they attempted (None: of a table that was dropped).
+    `known` has the pointers that steps saw, and the swaps that they attempted (None for a dropped table).
     """
     own_folders = metadata_locations(metadata, rules)
     log = [entry.metadata_file for entry in metadata.metadata_log]
@@ -88,7 +87,7 @@ def evidence(
     newer, attempts = [], []
     for path, other in sorted(ours_read.items()):
         place = normalize(path, rules)
-        # A step saw it as the pointer, and it is too young to have left the log.
+        # A step saw it as the pointer, and it is too recent to have left the log.
         was_pointer = place in seen - lineage and other.last_updated_ms >= _log_since(metadata)
         if not was_pointer and not _is_newer(other, metadata, lineage, rules):
             continue
@@ -103,7 +102,7 @@ def evidence(
 def require_no_future(
     newer: Sequence[str], settled: Collection[str], table: str, pointer: str, rules: LocationRules
 ) -> None:
-    """Raise StaleMetadata, naming them, for metadata files newer than the pointer that no person has settled (`settled`
+    """Raise StaleMetadata with the names of metadata files that are newer than the pointer and not settled (`settled`
     are locations)."""
     left = [path for path in newer if normalize(path, rules) not in settled]
     if not left:
@@ -121,9 +120,9 @@ def require_no_future(
 
 
 def remember(newer: Sequence[str], stores: Stores, known: TableLocations, table_uuid: str, read_at: datetime) -> None:
-    """Record metadata files newer than the pointer with those that steps saw as pointers: when the table commits again,
-    a lost commit looks like an attempt that lost its swap, and no longer newer. An attempt under way is left out by
-    its age. `read_at` is when the pointer was read."""
+    """Record metadata files newer than the pointer together with the pointers that steps saw. After the next commit, a
+    lost commit looks like an attempt that lost its swap, and no longer newer. Attempts under way are excluded by their
+    age. `read_at` is when the pointer was read."""
     for path in newer:
         found = stores.head(path)
         written = None if found is None else found.last_modified
@@ -143,13 +142,14 @@ def _is_newer(other: TableMetadata, current: TableMetadata, lineage: Collection[
             return True
     if not log:
         return False
-    # A commit that was built upon and is not in the table's history: a fork. One attempt that lost its swap is none.
+    # A commit with successors that is not in the table's history is a fork. A single attempt that lost its swap is not.
     base = log[-1]
     return base.timestamp_ms >= _log_since(current) and normalize(base.metadata_file, rules) not in lineage
 
 
 def _log_since(metadata: TableMetadata) -> int:
-    """How far back the metadata log reaches, in epoch milliseconds: what came later is in it, or is not history."""
+    """Return how far back the metadata log reaches, in epoch milliseconds. Later files are in it, or outside the
+    history."""
     return metadata.metadata_log[0].timestamp_ms if metadata.metadata_log else metadata.last_updated_ms
 
 

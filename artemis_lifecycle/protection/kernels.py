@@ -1,6 +1,5 @@
-"""Compiled loops of protection. A loop here calls only loops of this module: numba keeps machine code beside the
-module, and would not notice that a loop of another one has changed.
-"""
+"""Compiled loops of protection. A loop here calls only loops of this module: numba caches machine code per module, and
+would not notice a change to a loop in another module."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 
 @njit(types.int64[::1](_BYTES, _LONGS, _LONGS, _BYTES, types.boolean), cache=True, nogil=True)
 def not_beginning(data: Any, offsets: Any, rows: Any, wanted: Any, bare: Any) -> Any:
-    """Those of `rows` whose bytes (of `data`, between `offsets`) do not begin with `wanted`, or, where it is `bare`,
-    do so with another slash behind it, or with nothing."""
+    """Return those of `rows` whose bytes (of `data`, between `offsets`) do not begin with `wanted`; if `bare`, also
+    those that have another slash, or nothing, after it."""
     left = np.empty(len(rows), np.int64)
     count = 0
     for index in range(len(rows)):

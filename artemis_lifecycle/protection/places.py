@@ -1,4 +1,4 @@
-"""Why a file stays by its place alone: whose folder it is in, what its name says, who is writing there."""
+"""Reasons to keep a file that depend only on its path: whose folder it is in, its name, and who is writing there."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from artemis_lifecycle.storage.location import FOLDERS_KEPT, LocationRules, fold
 from artemis_lifecycle.storage.many_files import ByFolder
 
 NOT_OWNED = "not_owned"
-"""The file is outside the table's own locations, or its path does not spell its way plainly."""
+"""The file is outside the table's own locations, or its path is ambiguous."""
 
 OUTSIDE_ROOTS = "outside_roots"
-"""Nothing names the file, and it is neither below the live warehouse nor below `catalogs.live.roots`."""
+"""Nothing references the file, and it is neither below the live warehouse nor below `catalogs.live.roots`."""
 
 OTHER_TABLE = "other_table"
-"""The file lies in the location of another table, or of a dropped one, or among this project's own files."""
+"""The file is in the location of another table, or of a dropped one, or is one of this project's own files."""
 
 RECEIPTS = "artemis-receipts"
-"""The folder in a table's metadata folder that receipts stand in."""
+"""The folder for receipts in a table's metadata folder."""
 
 RECEIPT = "receipt"
-"""The file is a receipt of an earlier deletion, which stands by the table for auditors."""
+"""The file is a receipt of an earlier deletion, which is stored with the table for auditors."""
 
 HIDDEN = "hidden"
 """A component of the name starts with `_` or `.`: streaming checkpoints, other table formats, staging."""
 
 HELD = "held"
-"""Another table on a hold lies or reads here."""
+"""Another table with a hold is located or reads here."""
 
 IN_FLIGHT = "in_flight"
 """A live writer's heartbeat covers the file."""
@@ -47,8 +47,8 @@ class Places:
     """`own` locations, those of tables `nested` in them, the `roots` below which orphans may be collected (empty:
     anywhere), folders of `receipts`, what other tables' `holds` cover, and what is `in_flight`.
 
-    `partition_fields` are the names that may start with `_` or `.` as `name=value`; None where hidden names are not
-    kept. Pickled for executors, each of which reads identities anew.
+    `partition_fields` are names that may start with `_` or `.` as `name=value`; None if hidden names are not kept.
+    Pickled for executors, each of which reads identities again.
     """
 
     own: tuple[str, ...]
@@ -64,11 +64,11 @@ class Places:
     _folders: list[Folders] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def why(self, path: str) -> str | None:
-        """The reason, or None when nothing about its place keeps the file."""
+        """Return the reason; None if nothing about the path keeps the file."""
         return self.of(pa.array([path], pa.string())).get(0)
 
     def of(self, paths: pa.Array) -> dict[int, str]:
-        """The rows that stay, with the reason. Most files share their folders, and are judged with them."""
+        """Return the rows that are kept, with the reason. Most files share their folders, and are checked together."""
         paths = subject_array(paths)
         files = ByFolder.of(paths)
         reasons: dict[int, str] = {}
@@ -77,7 +77,7 @@ class Places:
             why = self._of_path(paths[low].as_py()) if folder is None else self._of_folder(f"{folder}/x")
             if why is not None:
                 reasons.update(dict.fromkeys(range(low, high), why))
-        # What a store may read into these two characters is asked of each path.
+        # Names with these two characters are checked separately, because stores may interpret them.
         for row in np.flatnonzero(files.cut).tolist():
             if (why := self._of_path(paths[row].as_py())) is not None:
                 reasons[row] = why
@@ -119,7 +119,7 @@ class Places:
         return IN_FLIGHT if among(self.in_flight) else None
 
     def _is_hidden(self, path: str, fields: frozenset[str]) -> bool:
-        """Whether a component below the table's own location starts with `_` or `.`, but for a partition's folder
+        """Return True if a component below the table's own location starts with `_` or `.`, except a partition's folder
         (Iceberg's `PartitionAwareHiddenPathFilter`)."""
         below = [rest for root in self.own if (rest := relative_to(path, root, self.rules)) is not None]
         parts = min(below, key=len, default="").split("/")

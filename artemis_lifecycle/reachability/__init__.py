@@ -1,4 +1,3 @@
-"""The files that kept snapshots reach. Belongs here: walking manifest lists and manifests on Spark executors, and what
-follows from it: which files stay, which only expired snapshots reach. Does not belong: which snapshots are kept
-(`retention/`), plans (`expiration/`), deleting (`deletion/`).
-"""
+"""The files that kept snapshots reach. Belongs here: walking manifest lists and manifests on Spark executors, and the
+result: which files stay, and which only expired snapshots reach. Does not belong here: which snapshots are kept
+(`retention/`), plans (`expiration/`), deleting (`deletion/`)."""

@@ -1,4 +1,4 @@
-"""Who holds one file: the snapshots that reach it, and the refs on those."""
+"""What holds a file: the snapshots that reach it, and the refs on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from artemis_lifecycle.storage.location import normalize
 
 @dataclass(frozen=True)
 class Holder:
-    """A snapshot that reaches the file, with the refs on it; or, with no id, the metadata file that names it."""
+    """A snapshot that reaches the file, with the refs on it; or, without an id, the metadata file that references
+    it."""
 
     snapshot_id: int | None
     refs: tuple[str, ...] = ()
@@ -24,7 +25,7 @@ class Holder:
 
 
 def holders_of(view: IndexView, location: str) -> tuple[Holder, ...]:
-    """Every snapshot of the view's metadata that reaches the file at `location`, in the order of the history."""
+    """Return every snapshot of the view's metadata that reaches the file at `location`, in the order of the history."""
     metadata, rules = view.metadata, view.index.rules
     own = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     if location in {normalize(path, rules) for path in own}:

@@ -1,4 +1,4 @@
-"""What snapshots reach: a query over the manifest index (`index/`), brought up to date first."""
+"""What snapshots reach: a query on the manifest index (`index/`) after bringing it up to date."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def indexed(
     settings: IndexSettings = DEFAULT_SETTINGS,
     files: Stores | None = None,
 ) -> IndexView:
-    """The table's manifest index under `root`, as of `metadata`; reads only what it does not know yet.
+    """Return the table's manifest index under `root`, as of `metadata`. Reads only what the index lacks.
 
-    `files` reach `root` where `stores`, which reach the metadata, do not.
+    `files` can access `root` if `stores`, which access the metadata, cannot.
 
-    Raises UnreadableMetadata or EncryptedTable when anything that it has to read is missing, damaged, or not what the
-    level above records.
+    Raises UnreadableMetadata or EncryptedTable if anything that it has to read is missing, damaged, or differs from the
+    level above.
     """
     index = ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules, settings, files)
     return refresh(index, metadata, spark)
 
 
 def tidy(stores: Stores, metadata: TableMetadata, rules: LocationRules, root: str) -> int:
-    """Join and rewrite segments of the table's index where that is worth it; returns how many were replaced."""
+    """Merge and rewrite segments of the table's index where it pays off. Return how many were replaced."""
     return compact(ManifestIndex.open(stores, f"{root}/index", metadata.table_uuid, rules), metadata)
 
 
 def reachable_files(runner: Runner, view: IndexView, snapshot_ids: Collection[int]) -> Rows:
-    """All that the given snapshots reach: rows of `FILES`, one per location.
+    """Return everything that the given snapshots reach: rows of `FILES`, one per location.
 
-    Manifest lists, manifests, live entries of every content, statistics files; not the table's metadata files. Reading
-    the rows may raise UnreadableMetadata.
+    These are manifest lists, manifests, live entries of every content, and statistics files, but not the table's
+    metadata files. Reading the rows may raise UnreadableMetadata.
     """
     ids, schema = list(snapshot_ids), arrow_schema(FILES)
     if not ids:
@@ -65,6 +65,6 @@ def reachable_files(runner: Runner, view: IndexView, snapshot_ids: Collection[in
 
 
 def _once(files: pa.Table) -> pa.Table:
-    """One row per location."""
+    """Return one row per location."""
     kept = files.group_by("location").aggregate([("path", "min"), ("kind", "min"), ("size_in_bytes", "max")])
     return kept.rename_columns({"path_min": "path", "kind_min": "kind", "size_in_bytes_max": "size_in_bytes"})

@@ -1,8 +1,8 @@
-"""Compiled loops of system calls, each about one file of an open folder: without Python's lock, so that threads make
-them side by side. What a call does not simply answer is left for Python to ask again, which says what is wrong.
+"""Compiled loops of system calls, each for one file of an open folder. They run without the GIL, so threads run them in
+parallel. If a call fails, the loop leaves the file to Python, which asks again and reports the error.
 
-Linux alone: `statx` has one layout on all its machines. A loop here calls only loops of this module: numba keeps
-machine code beside the module, and would not notice that a loop of another one has changed.
+Linux only: there, `statx` has the same layout on all machines. A loop here calls only loops of this module: numba
+caches machine code per module, and would not notice a change to a loop in another module.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _faccessat: Any = types.ExternalFunction("faccessat", types.int32(types.int32, _
 _statx: Any = types.ExternalFunction("statx", types.int32(types.int32, _TEXT, types.int32, types.uint32, _TEXT))
 _clock_gettime: Any = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.CPointer(types.int64)))
 
-_LONGEST = 255  # Bytes of a name, on every file system of Linux.
-_CLOCK_BOOTTIME = 7  # As `instants.elapsed`: it goes on while the machine is suspended.
+_LONGEST = 255  # Maximum bytes of a name on every Linux file system.
+_CLOCK_BOOTTIME = 7  # As in `instants.elapsed`: it advances while the machine is suspended.
 _STATX_BASIC_STATS = 0x7FF
 FOLLOW, NO_FOLLOW = 0, 0x100
-"""Whether to follow a symbolic link."""
+"""Whether to follow a symbolic link to its target."""
 _MODE, _SIZE, _MTIME, _MTIME_NS = 28, 40, 112, 120  # struct statx, in bytes; statx(2).
 _S_IFMT, _S_IFREG = 0o170000, 0o100000
 
 
 @njit(cache=True, nogil=True)
 def _spelled(data: Any, start: Any, end: Any, name: Any) -> Any:
-    """Put the name into `name` as C has it; False for one that it cannot be."""
+    """Copy the name to `name` as a C string. Return False for one that cannot be a C string."""
     if start < 0 or end - start > _LONGEST:
         return False
     for place in range(end - start):
@@ -70,8 +70,8 @@ def look(
     sizes: Any,
     modified: Any,
 ) -> None:
-    """Of the rows from `low` to `high`: 1 in `found` for a plain file, with its size in bytes and its time of
-    modification in microseconds since 1970; 0 for all else. `flags` are those of statx(2): FOLLOW or NO_FOLLOW."""
+    """For the rows from `low` to `high`, set `found` to 1 for a regular file, with its size in bytes and its
+    modification time in microseconds since 1970; to 0 otherwise. `flags` are those of statx(2): FOLLOW or NO_FOLLOW."""
     name, answer = np.empty(_LONGEST + 1, np.uint8), np.empty(256, np.uint8)
     for row in range(low, high):
         found[row] = 0
@@ -88,8 +88,8 @@ def look(
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _LONGS, types.int64, types.int64, _ANSWERS), cache=True, nogil=True)
 def there(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, found: Any) -> None:
-    """Of the rows from `low` to `high`: 1 in `found` where something stands, 0 where the system says that there is
-    nothing, -1 where it was not asked."""
+    """For the rows from `low` to `high`, set `found` to 1 if something exists, 0 if the system says that nothing does,
+    and -1 if it was not asked."""
     name = np.empty(_LONGEST + 1, np.uint8)
     for row in range(low, high):
         found[row] = -1
@@ -103,9 +103,9 @@ def there(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, f
     nogil=True,
 )
 def unlink(data: Any, names: Any, ends: Any, folders: Any, low: Any, high: Any, until: Any, done: Any) -> None:
-    """Unlink the files of the rows from `low` to `high`: 1 in `done` for one that is gone by this, 0 for one that the
-    system did not take away or was not asked to, -1 for one whose turn came too late. None is tried once
-    `instants.elapsed` is past `until` (seconds): a process may be stopped between any two of them."""
+    """Unlink the files of the rows from `low` to `high`. Set `done` to 1 if this call removed the file, 0 if the system
+    did not remove it or was not asked, and -1 if its turn came too late. No file is tried once `instants.elapsed` is
+    past `until` (seconds), because the process may be suspended between any two of them."""
     name, now = np.empty(_LONGEST + 1, np.uint8), np.empty(2, np.int64)
     for row in range(low, high):
         done[row] = -1

@@ -1,6 +1,5 @@
-"""A compiled loop that takes paths apart at their folders. A loop here calls only loops of this module: numba keeps
-machine code beside the module, and would not notice that a loop of another one has changed.
-"""
+"""A compiled loop that splits paths at their folders. A loop here calls only loops of this module: numba caches machine
+code per module, and would not notice a change to a loop in another module."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ _FLAGS = types.boolean[::1]
 
 @njit(types.void(_BYTES, _LONGS, _OUT, _FLAGS, _FLAGS), cache=True, nogil=True)
 def by_folder(data: Any, offsets: Any, names: Any, first: Any, cut: Any) -> None:
-    """Where in `data` the name of each path begins (`names`), or -1 where the name is ambiguous without its
-    folder, as `location.folder_and_name` has it; whether a path is the `first` of its folder's, as they come; and
-    whether `?` or `#` is in its name, where some readers `cut` it."""
+    """Set `names` to where each path's name begins in `data`, or to -1 if folder and name cannot be separated (see
+    `location.folder_and_name`). Set `first` for each path whose folder differs from the previous path's. Set `cut` for
+    each name with `?` or `#`, where some readers cut it."""
     before, before_size = np.int64(0), np.int64(-1)
     for row in range(len(names)):
         start, end = offsets[row], offsets[row + 1]

@@ -1,9 +1,9 @@
-"""Sealed frames: rows stored once, whole or not at all, on any store. Belongs here: writing, reading back, and what
-stands for rows by their content. Does not belong: what the rows mean.
+"""Sealed frames: rows stored once, completely or not at all, on any store. Belongs here: writing, reading, and content
+digests of rows. Does not belong here: what the rows mean.
 
-A frame is a folder of Parquet parts and `_sealed.json`, which is written last and names each part with its rows and
-checksum. Parts that it does not name (a retried task's) do not exist; a part that differs from it is an error.
-Executors read and write through `Stores`, so that Spark needs no connector of its own for the store.
+A frame is a folder of Parquet parts and `_sealed.json`. That file is written last, and lists each part with its rows
+and checksum. Unlisted parts (from a retried task) are ignored. A part that differs from its checksum is an error.
+Executors read and write through `Stores`, so that Spark needs no connector for the store.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from artemis_lifecycle.storage.threads import threaded
 
 SEAL = "_sealed.json"
 _PART = "name string, rows bigint, size_in_bytes bigint, sha256 string"
-_PART_ROWS = 1_000_000  # Bounds a part's bytes in memory: a row of paths is some 200 bytes before compression.
+_PART_ROWS = 1_000_000  # Limits a part's memory: a row of paths has about 200 bytes before compression.
 _GROUP_ROWS = 100_000
-"""Rows that are compressed at once."""
+"""Number of rows that are compressed at once."""
 
 _READERS = 4
-"""Parts that `map_parts` has in memory at once: some 30 MB each, compressed."""
+"""Number of parts that `map_parts` has in memory at once: about 30 MB each, compressed."""
 
 _TYPES = {
     "string": pa.string(),
@@ -50,7 +50,7 @@ _TYPES = {
 T = TypeVar("T")
 
 FILE_ROWS = 500_000
-"""Rows of one Parquet file that is kept for people, about."""
+"""Approximate number of rows in a Parquet file that is kept for people."""
 
 
 @dataclass(frozen=True)
@@ -80,32 +80,32 @@ def write_frame(
     schema: pa.Schema | None = None,
     cost: Cost | None = None,
 ) -> SealedFrame:
-    """Store `rows` under `folder`, which must not hold a seal yet; or what `through` makes of them, which has `schema`
-    (default: that of `rows`). `cost` is what `through` reads.
+    """Store `rows` under `folder`, which must not have a seal yet. With `through`, store its result instead, which has
+    `schema` (default: that of `rows`). `cost` is what `through` reads.
 
-    Raises StorageError, leaving no seal, when a part cannot be written; parts without a seal are garbage. Raises what
-    `through` raises.
+    Raises StorageError without writing a seal if a part cannot be written. Parts without a seal are garbage. Raises
+    what `through` raises.
     """
     described = rows.map(_PartWriter(folder, stores, through), arrow_schema(_PART), cost).table()
     return _seal(folder, rows.schema if schema is None else schema, described.to_pylist(), stores)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, folder: str, stores: Stores) -> SealedFrame:
-    """As `write_frame`, of rows that this process makes little by little."""
+    """Like `write_frame`, for rows that this process produces incrementally."""
     described = _PartWriter(folder, stores)(batches)
     return _seal(folder, schema, [part for batch in described for part in batch.to_pylist()], stores)
 
 
 def arrow_schema(ddl: str) -> pa.Schema:
-    """The Arrow schema of a DDL such as `path string, size_in_bytes bigint`. Raises KeyError for a type that
-    no frame here has."""
+    """Return the Arrow schema of a DDL such as `path string, size_in_bytes bigint`. Raises KeyError for a type that
+    frames do not use."""
     return pa.schema([(name, _TYPES[kind]) for name, kind in (column.split(" ") for column in ddl.split(", "))])
 
 
 def rows_digest(table: pa.Table) -> str:
-    """Stands for the rows (string, int64 and timestamp columns) alone: neither for their order nor for their chunks.
+    """Return a digest of the rows (string, int64 and timestamp columns) that does not depend on their order or chunks.
 
-    Two sums of 64-bit hashes, which makes 128 bits, and the number of rows; as hexadecimal digits of their SHA-256.
+    It is the SHA-256, in hexadecimal, of two sums of 64-bit hashes (128 bits in total) and the number of rows.
     """
     digest = hashlib.sha256()
     for seed in (1, 2):
@@ -116,7 +116,8 @@ def rows_digest(table: pa.Table) -> str:
 
 
 def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
-    """Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned numbers."""
+    """Return Spark's `xxhash64(seed, *columns)` of each row (string, int64 and timestamp columns), as unsigned
+    numbers."""
     from artemis_lifecycle.storage.hash_kernels import hash_slices
 
     hashes = np.full(rows.num_rows, begun_with(seed), np.uint64)
@@ -137,7 +138,7 @@ def row_hashes(rows: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
 
 
 def _repeated(schema: pa.Schema) -> list[str]:
-    """The columns that a dictionary is worth its while for: a path is there once."""
+    """Return the columns for which dictionary encoding pays off. Paths do not repeat."""
     return [name for name in schema.names if name != "path"]
 
 
@@ -151,7 +152,7 @@ def _seal(folder: str, schema: pa.Schema, parts: Sequence[dict[str, Any]], store
 
 
 def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
-    """The seal under `folder`; None when there is none."""
+    """Return the seal under `folder`, or None if it has none."""
     path = f"{folder}/{SEAL}"
     if stores.head(path) is None:
         return None
@@ -170,16 +171,16 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
 
 
 def read_frame(runner: Runner, folder: str, stores: Stores, masks: Sequence[NDArray[np.bool_]] | None = None) -> Rows:
-    """The rows under `folder`, each part checked against the seal's checksum as it is read; with `masks`, one for each
-    part, the rows that they select.
+    """Return the rows under `folder`. Each part is verified against its checksum as it is read. With `masks`, one per
+    part, return only the selected rows.
 
-    Raises StorageError when there is no seal; a damaged part raises it now, or when rows on executors are read.
+    Raises StorageError if there is no seal. A damaged part raises it now, or when executors read the rows.
     """
     sealed = _require_frame(folder, stores)
     parts, schema = _named(sealed), arrow_schema(_ddl(sealed.schema))
     cost = Cost(len(sealed.parts), sealed.rows, sum(part.size_in_bytes for part in sealed.parts))
     if masks is not None:
-        # The rows selected decide where: they stay in memory.
+        # The number of selected rows decides where this runs: they stay in memory.
         cost = Cost(rows=sum(int(mask.sum()) for mask in masks))
         packed = [np.packbits(mask).tobytes() if mask.any() else None for mask in masks]
         parts = parts.append_column("mask", pa.array(packed, pa.binary())).filter(pc.field("mask").is_valid())
@@ -192,8 +193,8 @@ def map_parts(
     work: Callable[[Iterator[pa.RecordBatch]], T],
     columns: Sequence[str],
 ) -> Iterator[T]:
-    """`work` on the rows of each part (batches of these columns), in threads of this process; the results in the order
-    of the parts. Raises what `read_frame` raises."""
+    """Call `work` with the rows of each part (batches of these columns) in threads of this process. Yield the results
+    in the order of the parts. Raises what `read_frame` raises."""
 
     def read(part: FramePart) -> T:
         return work(_part_batches(folder, part.name, part.sha256, stores, columns))
@@ -202,12 +203,12 @@ def map_parts(
 
 
 def frame_batches(folder: str, stores: Stores) -> Iterator[pa.RecordBatch]:
-    """The rows under `folder`, batch by batch, however many there are. Raises what `read_frame` raises."""
+    """Yield the rows under `folder` batch by batch, in bounded memory. Raises what `read_frame` raises."""
     return _PartReader(folder, stores)(_named(_require_frame(folder, stores)).to_batches())
 
 
 def pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in as few tables as memory likes: each becomes a file that the store keeps."""
+    """Yield the same rows in as few tables as memory allows. Each table becomes one stored file."""
     waiting: list[pa.Table] = []
     for rows in tables:
         waiting.append(rows)
@@ -234,7 +235,8 @@ def _named(sealed: SealedFrame) -> pa.Table:
 
 
 def drop_frame(folder: str, stores: Stores) -> None:
-    """Remove a frame that nothing points at: the seal first, so that no half of it can be read."""
+    """Delete a frame that nothing references. The seal is deleted first, so that nobody can read an incomplete
+    frame."""
     stores.delete([f"{folder}/{SEAL}"])
     stores.delete([file.path for file in stores.list(folder)])
 
@@ -245,7 +247,7 @@ def _ddl(simple: str) -> str:
 
 
 class _PartWriter:
-    """Stores batches as Parquet parts, and describes these (columns: `_PART`)."""
+    """Stores batches as Parquet parts, and describes the parts (columns: `_PART`)."""
 
     def __init__(self, folder: str, stores: Stores, through: BatchFunction | None = None) -> None:
         self.folder = folder
@@ -273,7 +275,7 @@ class _PartWriter:
 
 
 def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of about `_GROUP_ROWS`."""
+    """Yield the rows in tables of about `_GROUP_ROWS`."""
     waiting: list[pa.RecordBatch] = []
     for batch in batches:
         if batch.num_rows:
@@ -306,7 +308,7 @@ def _selected(batches: Iterable[pa.RecordBatch], mask: bytes) -> Iterator[pa.Rec
 def _part_batches(
     folder: str, name: str, sha256: str, stores: Stores, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one part, held against its checksum."""
+    """Yield the rows of one part after verifying its checksum."""
     path = f"{folder}/{name}"
     data = stores.read(path)
     if hashlib.sha256(data).hexdigest() != sha256:

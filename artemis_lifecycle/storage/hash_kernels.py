@@ -1,8 +1,8 @@
-"""Compiled loops over the bytes of paths and rows. Belongs here: XXH64 and what calls it per row. Loaded by what needs
-it, inside its functions: numba takes half a second to load.
+"""Compiled loops over the bytes of paths and rows. Belongs here: XXH64 and its per-row callers. Import it inside
+functions: numba takes half a second to load.
 
-A loop here calls only loops of this module: numba keeps machine code beside the module, and would not notice that a
-loop of another one has changed.
+A loop here calls only loops of this module: numba caches machine code per module, and would not notice a change to a
+loop in another module.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-# One signature each, compiled when the module is first loaded: read-only and writable arrays are types of their own to
-# numba, and it would compile a loop again for every mixture of them.
+# One signature each, compiled when the module is first loaded. To numba, read-only and writable arrays are different
+# types, and it would compile a loop again for each combination.
 _BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 _LONGS = types.Array(types.int64, 1, "C", readonly=True)
 _SEEDS = types.Array(types.uint64, 1, "C", readonly=True)
@@ -56,7 +56,7 @@ def _avalanche(value: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def xxh64(data: Any, start: Any, size: Any, seed: Any) -> Any:
-    """XXH64 of `size` bytes of `data` (uint8) from `start` on, as np.uint64. For compiled callers."""
+    """Return the XXH64 of `size` bytes of `data` (uint8) from `start`, as np.uint64. For compiled callers."""
     prime1, prime2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
     prime3, prime4 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63)
     prime5 = np.uint64(0x27D4EB2F165667C5)
@@ -95,7 +95,7 @@ def xxh64(data: Any, start: Any, size: Any, seed: Any) -> Any:
 
 @njit(types.void(_BYTES, _LONGS, _LONGS, _SEEDS, _HASHES), cache=True, nogil=True)
 def hash_slices(data: Any, starts: Any, sizes: Any, seeds: Any, out: Any) -> None:
-    """XXH64 of each slice of `data`, seeded row by row."""
+    """Compute the XXH64 of each slice of `data`, with a seed per row."""
     for row in range(len(out)):
         out[row] = xxh64(data, starts[row], sizes[row], np.uint64(seeds[row]))
 
@@ -116,7 +116,7 @@ def hash_in_place(
     is_file: bool,
     hashes: Any,
 ) -> Any:
-    """Hash the rows whose path is `spelled` and a rest in normal form; returns the other rows."""
+    """Hash the rows whose path is `spelled` followed by a rest in normal form. Return the other rows."""
     left = np.empty(len(rows), np.int64)
     count = 0
     scratch = np.empty(4096, np.uint8)

@@ -1,6 +1,6 @@
-"""Instants as whole numbers since 1970, as Iceberg, Arrow and file systems count them.
+"""Instants as integers since 1970, as Iceberg, Arrow and file systems count them.
 
-Never by way of a float: that loses a millisecond now and then, and limits are inclusive. Time that passes is seconds.
+Conversions never use floats: those can lose a millisecond, and limits are inclusive. Durations are in seconds.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from datetime import UTC, datetime, timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
-# Linux' CLOCK_MONOTONIC stands still while the machine is suspended, and a lease lapses all the same.
+# Linux' CLOCK_MONOTONIC stops while the machine is suspended, but a lease still lapses.
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def elapsed() -> float:
-    """Seconds since an arbitrary start, those of a suspended machine included where the system counts them. For
-    deadlines that others go by too, of leases above all; no two machines share the start."""
+    """Return the seconds since an arbitrary start, including time in suspension if the system counts it. Use it for
+    deadlines that other machines also measure, such as leases. Each machine has a different start."""
     return time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
 
 def milliseconds(instant: datetime) -> int:
-    """Milliseconds since 1970, as Iceberg's metadata counts them."""
+    """Return the milliseconds since 1970, as Iceberg's metadata counts them."""
     return (instant - _EPOCH) // _MILLISECOND
 
 
 def microseconds(instant: datetime) -> int:
-    """Microseconds since 1970, as Arrow and Iceberg's columns count them."""
+    """Return the microseconds since 1970, as Arrow and Iceberg's columns count them."""
     return (instant - _EPOCH) // _MICROSECOND
 
 
 def of_milliseconds(since: int) -> datetime:
-    """The instant, in UTC."""
+    """Return the instant in UTC."""
     return _EPOCH + timedelta(milliseconds=since)
 
 
 def of_microseconds(since: int) -> datetime:
-    """The instant, in UTC."""
+    """Return the instant in UTC."""
     return _EPOCH + timedelta(microseconds=since)

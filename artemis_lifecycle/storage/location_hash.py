@@ -1,11 +1,11 @@
 """A 64-bit hash of locations: Spark's `xxhash64` of the location's UTF-8 bytes. Belongs here: hashing many paths at
-once where they lie, without making a Python string of any. Does not belong: what a hash stands for.
+once in their buffers, without a Python string for each. Does not belong here: the meaning of a hash.
 
-xxHash64 with seed 42 is what Spark SQL computes, so executors, the driver and a query agree. Source: the xxHash
-specification (XXH64), Spark's `XxHash64Function`.
+Spark SQL computes xxHash64 with seed 42, so executors, the driver and queries agree. Source: the xxHash specification
+(XXH64), Spark's `XxHash64Function`.
 
-Most paths of a table are in normal form but for their scheme and authority: those are hashed in place, as the
-normalized prefix and the rest. Any path whose rest needs more is given to `normalize` itself.
+Most paths of a table are in normal form except for their scheme and authority. Those are hashed in place, as the
+normalized prefix and the rest. All other paths are passed to `normalize`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from artemis_lifecycle.storage.location import LocationRules, normalize, split
 _Number = TypeVar("_Number", bound="np.generic")
 
 HASH_NAME = "xxhash64/42"
-"""Names the hash in the header of whatever stores its values."""
+"""Identifies the hash in the header of files that store its values."""
 
 SEED = 42
 _PREFIXES = 16
 
 
 def hash_location(location: str) -> int:
-    """The hash of one location, unsigned."""
+    """Return the hash of one location, unsigned."""
     return xxhash.xxh64_intdigest(location.encode("utf-8", "surrogatepass"), SEED)
 
 
 def begun_with(number: int) -> int:
-    """Spark's `xxhash64(number)` of a 32-bit integer, from which a chain of columns goes on, unsigned."""
+    """Return Spark's `xxhash64(number)` of a 32-bit integer, unsigned. It is the start of a chain of columns."""
     return xxhash.xxh64_intdigest(number.to_bytes(4, "little"), SEED)
 
 
 def hash_paths(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64], rules: LocationRules
 ) -> NDArray[np.uint64]:
-    """The hash of the location of each path; paths are `lengths` bytes of UTF-8 in `data` from `offsets` on."""
+    """Return the hash of each path's location. Paths are `lengths` bytes of UTF-8 in `data`, starting at `offsets`."""
     from artemis_lifecycle.storage.hash_kernels import hash_in_place
 
     hashes = np.zeros(len(offsets), np.uint64)
@@ -68,13 +68,13 @@ def hash_paths(
 
 
 def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
-    """The hash of the location of each path of an Arrow array of strings without nulls."""
+    """Return the hash of each path's location, for an Arrow array of strings without nulls."""
     starts, data = text_buffers(paths)
     return hash_paths(data, starts[:-1], np.diff(starts), rules)
 
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
-    """The hash of each string of an Arrow array without nulls, as it is spelled."""
+    """Return the hash of each string of an Arrow array without nulls, in its original spelling."""
     import numpy as np
 
     from artemis_lifecycle.storage.hash_kernels import hash_slices
@@ -86,8 +86,8 @@ def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
 
 
 def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
-    """Each number once, in order. `numpy.unique` takes numbers through a hash table from version 2.3 on: fifty times as
-    slow as this where there are millions and nearly all differ."""
+    """Return the distinct numbers in ascending order. From version 2.3, `numpy.unique` uses a hash table for numbers:
+    fifty times slower for millions of mostly distinct ones."""
     ordered = np.sort(numbers)
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
@@ -95,7 +95,7 @@ def distinct(numbers: NDArray[_Number]) -> NDArray[_Number]:
 
 
 def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of `wanted` are among `hashes`, which are sorted."""
+    """Return which of `wanted` are in `hashes`, which must be sorted."""
     if not len(hashes):
         return np.zeros(len(wanted), np.bool_)
     places = np.minimum(hashes.searchsorted(wanted), len(hashes) - 1)
@@ -103,7 +103,7 @@ def among(hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.
 
 
 def text_buffers(texts: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Offsets (one more than rows) and bytes of a string array, where they lie; a null has no bytes."""
+    """Return the offsets (one more than rows) and the bytes of a string array, without a copy. A null has no bytes."""
     large = texts.cast(pa.large_string())
     _, offsets, data = large.buffers()
     if not len(large):
@@ -118,10 +118,11 @@ def _text(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[
 
 
 def _prefixes(path: str, rules: LocationRules) -> tuple[str | None, str, bool]:
-    """The path's scheme and authority as spelled, and as its location has them; None for a relative path."""
+    """Return the path's scheme and authority in the original spelling, and in its location. None for a relative
+    path."""
     rest = split(path).path
     if not rest.startswith("/"):
-        # Relative, or an authority with nothing behind it: rare, and not worth a rule of its own.
+        # Relative, or an authority without a path: too rare for a special rule.
         return None, "", False
     spelled = path[: len(path) - len(rest)]
     settled = normalize(f"{spelled}/x", rules)[: -len("/x")]

@@ -1,6 +1,5 @@
-"""How fast a store may be asked: a token bucket, one token a request; a bulk delete costs one for each key, as the
-store's own limits count it. And one bucket for all workers there are, on whatever machines, which Postgres keeps.
-"""
+"""The request rate to a store: a token bucket with one token per request. A bulk delete costs one token per key, like
+the store's limits. One shared bucket in Postgres covers all workers on all machines."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    # Spark's workers load this module: no configuration, and SQLAlchemy only where there is a bucket to draw from.
+    # Spark's workers load this module: no configuration, and SQLAlchemy only with a shared bucket.
     from sqlalchemy import Engine
 
     from artemis_lifecycle.config.policies import Budgets, TablePolicy
 
 
 def requests_per_second(policy: TablePolicy) -> float:
-    """The pace of a table's policy: its own, or the read share of the object store's request budget."""
+    """Return the rate of a table's policy: its own, or the read share of the object store's request budget."""
     own = policy.deletion.requests_per_second
     return own if own is not None else read_rate(policy.budgets)
 
 
 def read_rate(budgets: Budgets) -> float:
-    """The lifecycle's share of the requests that the object store takes in a second."""
+    """Return the lifecycle's share of the requests per second that the object store accepts."""
     return budgets.read_share * budgets.object_store_iops
 
 
@@ -34,9 +33,9 @@ _PIECE = 5_000
 
 @dataclass
 class TokenBucket:
-    """`rate` tokens a second, at most one second's worth saved up; None never waits. For the threads of one process.
+    """`rate` tokens per second, saved up for at most one second; None never waits. For the threads of one process.
 
-    What was taken in any window of w seconds is at most rate x (w + 1) tokens.
+    In any window of w seconds, at most rate x (w + 1) tokens are taken.
     """
 
     rate: float | None
@@ -48,16 +47,16 @@ class TokenBucket:
 
     @property
     def piece(self) -> int:
-        """The most tokens that one `take` may ask for: one second's worth, at least one, at most 5,000."""
+        """The maximum tokens of one `take`: one second's worth, at least 1, at most 5,000."""
         return _PIECE if self.rate is None else max(1, min(_PIECE, int(self.rate)))
 
     def take(self, tokens: int) -> float:
-        """Wait until `tokens` may be spent, and spend them; returns the seconds waited."""
+        """Wait until `tokens` may be spent, and spend them. Return the seconds waited."""
         if self.rate is None or tokens <= 0:
             return 0.0
         with self._lock:
             self._fill()
-            # Debt, rather than waiting first and filling after: a piece above the bucket's size must not wait forever.
+            # Go into debt instead of waiting for a full bucket: a piece larger than the bucket must not wait forever.
             self._tokens -= tokens
             wait = max(0.0, -self._tokens / self.rate)
         if wait:
@@ -74,7 +73,7 @@ class TokenBucket:
 
 @dataclass(frozen=True)
 class PaceSettings:
-    """The bucket that every worker of a configuration draws from: at `uri`, under `name`. None means no limit."""
+    """The bucket that all workers of a configuration share: at `uri`, under `name`. A limit of None means no limit."""
 
     uri: str = field(repr=False)
     requests_per_second: float | None
@@ -83,24 +82,25 @@ class PaceSettings:
 
     @classmethod
     def of(cls, budgets: Budgets, uri: str) -> PaceSettings:
-        """The bucket of a configuration's budgets: the read share of the requests, and the bytes."""
+        """Return the bucket of a configuration's budgets: the read share of the requests, and the bytes."""
         return cls(uri, read_rate(budgets), budgets.object_store_bytes_per_second)
 
 
 _SLOT = 0.05
-"""Seconds' worth of tokens that a process draws at a time: little, so that many processes overshoot by little."""
+"""Seconds' worth of tokens that a process draws at a time. It is small, so that many processes overshoot only
+slightly."""
 
 _KEEPS = 0.5
-"""Seconds for which drawn tokens may be spent; later they would come on top of what others drew since."""
+"""Seconds for which drawn tokens are valid. Later they would add to the tokens that others have drawn since."""
 
 _SLACK = {"requests": 0.97, "bytes": 0.9}
-"""What is given out, of the rate: drawn tokens may be spent a little late, and what comes back is paid for afterwards.
-"""
+"""Share of the rate that is given out: drawn tokens may be spent slightly late, and response bytes are paid for
+afterward."""
 
 _RETRY = 10.0
-"""Seconds until Postgres is asked again after it did not answer."""
+"""Seconds until Postgres is tried again after a failure."""
 
-# Virtual scheduling: a row says when the next token is free. Whoever draws moves it on, and waits until its own turn.
+# Virtual scheduling: a row stores when the next token is free. A worker that draws advances it, and waits for its turn.
 _STATEMENT = (
     "INSERT INTO lifecycle.paces AS p (name, ready_at) "
     "VALUES ({name}, clock_timestamp() + {cost} * interval '1 second') ON CONFLICT (name) DO UPDATE "
@@ -111,8 +111,9 @@ _DRAW = _STATEMENT.format(name=":name", cost=":cost")
 
 
 def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None] | None) -> dict[str, str]:
-    """Settings of a Spark catalog by which the paced clients of its S3FileIO draw from the bucket. `jdbc` is the
-    address, user and password for the JVM; None, for one that JDBC cannot reach, is a bucket of each JVM's own."""
+    """Return the options of a Spark catalog with which the paced clients of its S3FileIO draw from the bucket. `jdbc`
+    is the address, user and password for the JVM. If it is None, because JDBC cannot connect, each JVM has a separate
+    bucket."""
     url, user, password = jdbc or (None, None, None)
     options: dict[str, object] = {
         "name": settings.name,
@@ -129,11 +130,11 @@ def jvm_options(settings: PaceSettings, jdbc: tuple[str, str | None, str | None]
 
 
 class SharedPace:
-    """One process' hand in the shared bucket; for all its threads. Source: the generic cell rate algorithm (ITU-T
-    I.371), its state in one row of Postgres.
+    """One process' access to the shared bucket, for all its threads. Source: the generic cell rate algorithm (ITU-T
+    I.371), with its state in one row of Postgres.
 
-    Where Postgres does not answer, what one process may do by itself (`alone`, requests a second) holds instead: a
-    store must not wait for a database forever, nor be asked without measure.
+    If Postgres does not answer, a local limit applies instead (`alone`, requests per second): work must not wait for
+    the database forever, and the request rate must stay bounded.
     """
 
     def __init__(self, settings: PaceSettings, alone: float | None) -> None:
@@ -145,11 +146,11 @@ class SharedPace:
         self._down_until = 0.0
 
     def request(self, count: int = 1) -> None:
-        """Wait until so many requests may be made."""
+        """Wait until `count` requests may be made."""
         self._take("requests", self._settings.requests_per_second, count)
 
     def carry(self, size_in_bytes: int) -> None:
-        """Wait until so many bytes may be carried, or have been."""
+        """Wait until this number of bytes may be transferred, or pay for bytes already transferred."""
         self._take("bytes", self._settings.bytes_per_second, size_in_bytes)
 
     def _take(self, kind: str, rate: float | None, count: float) -> None:
@@ -172,7 +173,7 @@ class SharedPace:
             self._drawn[kind] = (tokens - count, expires)
 
     def _draw(self, kind: str, cost: float) -> float | None:
-        """Seconds until our turn; None where Postgres does not answer."""
+        """Return the seconds until this process' turn; None if Postgres does not answer."""
         from sqlalchemy import create_engine, text
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -202,7 +203,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_pace(settings: PaceSettings, alone: float | None) -> SharedPace:
-    """The one of this process; what it may do alone is what its first user may."""
+    """Return the shared pace of this process. Its first caller sets the local limit."""
     key = (settings, os.getpid())  # Connections do not survive a fork.
     with _shared_lock:
         if key not in _shared:

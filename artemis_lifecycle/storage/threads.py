@@ -1,6 +1,5 @@
-"""Work in threads of this process, for what waits on a store. Belongs here: how results are awaited. Does not belong:
-how many threads serve a store best (`Stores.readers` says that).
-"""
+"""Work in threads of this process that waits for a store. Belongs here: how to await results. Does not belong here: how
+many threads are best for a store (see `Stores.readers`)."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ T = TypeVar("T")
 
 
 def threaded(work: Callable[[Any], T], items: Sequence[Any], threads: int) -> Iterator[T]:
-    """`work` on each item, in order; at most a few results per thread wait to be taken."""
+    """Yield `work` of each item, in order. At most a few results per thread are held until the caller takes them."""
     threads = min(threads, len(items))
     if threads <= 1:
         yield from map(work, items)

@@ -21,10 +21,10 @@ def rewrite_manifest_list(
     ids: Ids = SAME_IDS,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> bytes:
-    """Map the paths of the manifest list at `path`; `lengths` are those of the cold manifests, by cold path. `ids` say
-    which partition specs have another id there.
+    """Map the paths of the manifest list at `path`. `lengths` are those of the cold manifests, by cold path. `ids` has
+    the partition specs with a different id there.
 
-    Raises HandoffFailed for a manifest without a length, UnreadableMetadata for bytes that are not a manifest list.
+    Raises HandoffFailed for a manifest without a length, and UnreadableMetadata for bytes that are not a manifest list.
     """
     with decoding(path):
         container = open_container(data, path, limits)

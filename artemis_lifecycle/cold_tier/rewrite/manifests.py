@@ -24,10 +24,10 @@ def rewrite_manifest(
     ids: Ids = SAME_IDS,
     limits: ReadLimits = DEFAULT_LIMITS,
 ) -> bytes:
-    """Map the paths of the manifest at `path`; `deletes` are the rewritten delete files, by cold path. `ids` say which
-    partition specs and sort orders have another id there.
+    """Map the paths of the manifest at `path`. `deletes` are the rewritten delete files, by cold path. `ids` has the
+    partition specs and sort orders with a different id there.
 
-    Raises HandoffFailed for a live delete file that `deletes` lacks, UnreadableMetadata for bytes that are not a
+    Raises HandoffFailed for a live delete file that `deletes` lacks, and UnreadableMetadata for bytes that are not a
     manifest.
     """
     with decoding(path):
@@ -47,11 +47,11 @@ def rewrite_manifest(
 
 
 def _with_spec(container: Container, ids: Ids) -> Container:
-    """The manifest, saying in its header which spec it is of by the other tier's id."""
+    """Return the manifest with the other tier's partition spec id in its header."""
     try:
         number = int(container.header.get(_SPEC_ID, ""))
     except ValueError:
-        return container  # Then only the list says it.
+        return container  # Then only the list has it.
     other = ids.specs.get(number, number)
     return container if other == number else container.with_header(_SPEC_ID, str(other))
 
@@ -75,7 +75,7 @@ def _map_entry(
     if rewritten is None:
         if live:
             raise not_copied("A delete file", live_path)
-        # An entry that says "deleted" names a file that is not read: only its bounds must not name a live path.
+        # Nobody reads the file of an entry marked "deleted". Only its bounds must not contain a live path.
         _map_bounds(file, names, *_single_path(file, names, mapped))
         return
     file[names["file_size_in_bytes"]] = rewritten.size_in_bytes
@@ -93,7 +93,7 @@ def _map_entry(
 
 
 def _map_bounds(file: dict[str, Any], names: Mapping[str, str], lower: str | None, upper: str | None) -> None:
-    """Bounds of the column `file_path` where there are any; both are removed where the true ones are unknown."""
+    """Map the bounds of the column `file_path` if it has any. Remove both if the true ones are unknown."""
     for name, bound in ((names.get("lower_bounds"), lower), (names.get("upper_bounds"), upper)):
         if name is None or file[name] is None:
             continue

@@ -88,7 +88,7 @@ def _codec(source: pq.FileMetaData) -> str:
 
 
 def _sorted_again(groups: Sequence[pa.Table], index: int) -> list[pa.Table]:
-    """The same rows by path and position, in groups of the same sizes."""
+    """Return the same rows sorted by path and position, in groups of the same sizes."""
     names = groups[0].schema.names
     pos = names.index("pos") if "pos" in names else 1
     table = pa.concat_tables(groups).sort_by([(names[index], "ascending"), (names[pos], "ascending")])

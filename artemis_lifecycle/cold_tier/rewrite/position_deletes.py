@@ -1,4 +1,4 @@
-"""Rewriting position-delete files, whatever their format."""
+"""Rewriting position-delete files in any supported format."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FORMATS = {"parquet": rewrite_parquet_deletes, "orc": rewrite_orc_deletes, "avr
 def rewrite_position_deletes(
     data: bytes, path: str, file_format: str, mapped: Mapped, limits: ReadLimits = DEFAULT_LIMITS
 ) -> tuple[bytes, RewrittenDelete]:
-    """Map the paths in the rows of the position-delete file at `path`, and sort them as the spec asks.
+    """Map the paths in the rows of the position-delete file at `path`, and sort the rows as the spec requires.
 
-    Raises HandoffFailed for another format than Parquet, ORC and Avro, and for a file that cannot be read.
+    Raises HandoffFailed for formats other than Parquet, ORC and Avro, and for a file that cannot be read.
     """
     rewrite = _FORMATS.get(file_format.lower())
     if rewrite is not None:

@@ -1,1 +1,1 @@
-"""Alembic migrations of schema `lifecycle`. Belongs here: revisions. Does not belong: rules about the data."""
+"""Alembic migrations of schema `lifecycle`. Belongs here: revisions. Does not belong here: rules about the data."""

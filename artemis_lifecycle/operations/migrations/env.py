@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection that `database.migrate` hands over, inside its transaction."""
+"""Alembic's entry point: runs on the connection from `database.migrate`, inside its transaction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The manifest index behind reachability. Belongs here: reading manifest lists and manifests once, keeping what they
-say, and answering which files kept and expired snapshots reach. Does not belong: which snapshots are kept, plans,
-deleting.
+"""The manifest index behind reachability. Belongs here: reading manifest lists and manifests once, storing their
+contents, and answering which files kept and expired snapshots reach. Does not belong here: which snapshots are kept,
+plans, deleting.
 
 Each module imports only those before it: `array_file`, `cache`, `kernels`; `index`; `manifests`, `segments`; `state`;
 `rows`; `view`; the queries `lookups`, `files`, `held`, `folders`, `presence`, `on_spark`; `compaction`; `refresh`.

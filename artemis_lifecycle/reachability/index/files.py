@@ -1,5 +1,5 @@
-"""The files that snapshots reach, and those that only expired ones do, with kind and size. Belongs here: naming them,
-one row per location. Does not belong: looking up single files and hashes (`lookups.py`).
+"""The files that snapshots reach, and those that only expired ones reach, with kind and size. Belongs here: listing
+them, one row per location. Does not belong here: looking up single files and hashes (`lookups.py`).
 
 Deletable = reached by an expired snapshot, and by no kept one.
 """
@@ -27,8 +27,8 @@ KINDS = (*ENTRY_KINDS, MANIFEST, MANIFEST_LIST, *NAMED_BY_SNAPSHOT.values())
 
 @dataclass(frozen=True)
 class _Named:
-    """Files, one row per naming: path (large_string), hash of the location, kind (index into KINDS), size, and the
-    place in the history of the last chosen snapshot that reaches it."""
+    """Files, one row per reference: path (large_string), hash of the location, kind (index into KINDS), size, and the
+    position in the history of the last chosen snapshot that reaches it."""
 
     paths: pa.Array
     hashes: NDArray[np.uint64]
@@ -52,7 +52,7 @@ _NUMBERS = tuple(field.name for field in fields(_Named) if field.name != "paths"
 
 @query
 def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
-    """Files that an expired snapshot reaches and no other snapshot of the metadata does, one row per location.
+    """Return files that an expired snapshot reaches and no other snapshot of the metadata does, one row per location.
 
     Columns: path, kind, size_in_bytes, reason.
     """
@@ -65,8 +65,8 @@ def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
     named = _together(
         [_entries(view, doomed, last), _manifests(view, doomed, last), _lists(view, expired), _statistics(view, gone)]
     )
-    # One location may be named as several kinds (a Puffin file with statistics beside deletion vectors), and a manifest
-    # appear there under two spellings: a file kept under one is kept.
+    # One location may be referenced as several kinds (a Puffin file with statistics and deletion vectors), and a
+    # manifest under two spellings. If it is kept as one of them, it is kept.
     held = above_entries(view, kept_manifests, gone)
     rows = not_among_entries(view, named.hashes, kept_manifests)
     found = _one_per_location(view, named.only(rows[~np.isin(named.hashes[rows], held)]))
@@ -80,9 +80,10 @@ def deletable(view: IndexView, expired_ids: Sequence[int]) -> pa.Table:
 
 @query
 def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = True) -> pa.Table:
-    """All that the given snapshots reach, one row per location. Columns: path, kind, size_in_bytes, location.
+    """Return everything that the given snapshots reach, one row per location. Columns: path, kind, size_in_bytes,
+    location.
 
-    Without `entries` only what stands above them: manifest lists, manifests and statistics files.
+    Without `entries`, only what is above them: manifest lists, manifests and statistics files.
     """
     chosen = view.chosen(snapshot_ids)
     last = view.state.last_listed(chosen, view.order)
@@ -99,11 +100,11 @@ def reachable(view: IndexView, snapshot_ids: Sequence[int], *, entries: bool = T
     return table.append_column("location", locations)
 
 
-# --- what there is to name ------------------------------------------------------------------------------------------
+# --- references -----------------------------------------------------------------------------------------------------
 
 
 def _entries(view: IndexView, manifests: NDArray[np.int64], last: NDArray[np.int64]) -> _Named:
-    """The entries of the given manifests."""
+    """Return the entries of the given manifests."""
     paths, kinds, sizes, lasts = [pa.array([], pa.large_string())], [], [], []
     for number, rows in rows_of(view.index, view.state, manifests):
         paths.append(rows.paths)
@@ -131,7 +132,7 @@ def _manifests(view: IndexView, numbers: NDArray[np.int64], last: NDArray[np.int
 
 
 def _lists(view: IndexView, chosen: NDArray[np.bool_]) -> _Named:
-    """Manifest lists of the chosen snapshots."""
+    """Return the manifest lists of the chosen snapshots."""
     places = view.order[chosen]
     sizes = dict(zip(places.tolist(), view.state.list_sizes[chosen].tolist(), strict=True))
     paths = {
@@ -150,7 +151,7 @@ def _lists(view: IndexView, chosen: NDArray[np.bool_]) -> _Named:
 
 
 def _statistics(view: IndexView, chosen: set[int]) -> _Named:
-    """Statistics files registered for the chosen snapshots."""
+    """Return the statistics files registered for the chosen snapshots."""
     place = {snapshot.snapshot_id: at for at, snapshot in enumerate(view.metadata.snapshots)}
     mine = [file for file in view.metadata.statistics if file.snapshot_id in chosen]
     texts = as_texts(file.path for file in mine)
@@ -167,9 +168,9 @@ def _statistics(view: IndexView, chosen: set[int]) -> _Named:
 
 
 def _one_per_location(view: IndexView, every: _Named) -> _Named:
-    """A file that is named more than once keeps its least path and kind, its largest size and last.
+    """Merge rows for the same file: the least path and kind, and the largest size and last position.
 
-    Two locations of one hash are two files: paths decide, in the rare case that they differ.
+    Two locations with one hash are two files: paths decide, in the rare case that they differ.
     """
     order = np.argsort(every.hashes, kind="stable")
     hashes = every.hashes[order]
@@ -200,7 +201,8 @@ def _one_per_location(view: IndexView, every: _Named) -> _Named:
 def _respelled(
     view: IndexView, every: _Named, order: NDArray[np.int64], group: NDArray[np.int64], spelled: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], dict[int, int]]:
-    """Groups of equal hashes whose paths differ: split by location, with the row of the least path of each."""
+    """Split groups of equal hashes whose paths differ, by location. Return the groups, and the row of the least path of
+    each."""
     settled, paths = group.copy(), {}
     following = int(group.max()) + 1
     for number in spelled.tolist():

@@ -1,6 +1,5 @@
-"""The folders of the files that snapshots reach. Belongs here: reading them out of the index. Does not belong: what is
-kept of them (`reachability/reached.py`).
-"""
+"""The folders of the files that snapshots reach. Belongs here: reading them from the index. Does not belong here: what
+is stored of them (`reachability/reached.py`)."""
 
 from __future__ import annotations
 
@@ -16,9 +15,9 @@ from artemis_lifecycle.storage.many_files import ByFolder
 
 @query
 def reached_folders(view: IndexView, without: Collection[str] = ()) -> tuple[list[set[str]], tuple[str, ...]]:
-    """The folders of all that any snapshot reaches, as the metadata spells them, in parts, which may name a folder
-    again; and the index's segments by name. Leaves out the entries of segments named in `without`: they were read
-    before."""
+    """Return the folders of everything that any snapshot reaches, in the metadata's spelling, in parts that may
+    repeat a folder; and the names of the index's segments. Omits the entries of segments in `without`, which were
+    read before."""
     return list(_parts(view, without)), tuple(segment.name for segment in view.state.segments)
 
 
@@ -33,7 +32,7 @@ def _parts(view: IndexView, without: Collection[str]) -> Iterator[set[str]]:
         yield _of_segment(view, number)
 
 
-# A segment never changes, and has a name of its own: a process that asks again does not read it again.
+# A segment never changes and has a unique name, so a process reads it only once.
 _KEPT, _LARGEST = 4_096, 10_000
 _known: dict[tuple[str, str], set[str]] = {}
 
@@ -54,6 +53,6 @@ def _of_segment(view: IndexView, number: int) -> set[str]:
 
 
 def _folders(paths: pa.Array) -> set[str]:
-    # Paths come in runs of one folder: the first of each shows it.
+    # Paths come in runs with the same folder, so the first path of each run is sufficient.
     firsts = paths.take(pa.array(ByFolder.of(paths).starts))
     return {path.rpartition("/")[0] for path in firsts.to_pylist()}

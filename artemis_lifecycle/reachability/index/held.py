@@ -1,6 +1,5 @@
-"""How much any choice of snapshots holds, many choices at once. Belongs here: counting distinct files. Does not belong:
-which choices are worth comparing (`expiration/curve.py`).
-"""
+"""How much storage any choice of snapshots holds, for many choices at once. Belongs here: counting distinct files. Does
+not belong here: which choices are worth comparing (`expiration/curve.py`)."""
 
 from __future__ import annotations
 
@@ -15,12 +14,13 @@ from artemis_lifecycle.reachability.index.rows import columns_of, sizes_of
 from artemis_lifecycle.reachability.index.view import IndexView, query
 
 _ROWS_AT_ONCE = 2_000_000
-"""Bounds the memory: about 100 MB, however large the table."""
+"""Limits memory to about 100 MB, however large the table."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Distinct files and their bytes. `metadata_*` are manifest lists and manifests, included in the others."""
+    """Distinct files and their bytes. `metadata_*` are manifest lists and manifests, which are included in the
+    others."""
 
     files: int
     size_in_bytes: int
@@ -30,9 +30,9 @@ class Held:
 
 @query
 def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
-    """What each choice of snapshots (ids) reaches: distinct files and their bytes, counted without naming one.
+    """Return what each choice of snapshots (ids) reaches: distinct files and their bytes, without listing them.
 
-    Files are distinguished by the hashes of their locations; statistics files are left out, as one in a thousand.
+    Files are distinguished by the hashes of their locations. Statistics files, about one in a thousand, are omitted.
     """
     state = view.state
     chosen = [view.chosen(ids) for ids in choices]
@@ -58,7 +58,7 @@ def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
 def _by_range(
     view: IndexView, bounds: NDArray[np.uint64]
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
-    """(hashes, numbers of manifests, sizes) of all rows of manifests that are still listed, range by range."""
+    """Yield (hashes, numbers of manifests, sizes) of all rows of listed manifests, range by range."""
     state = view.state
     edges: list[np.uint64 | None] = [None, *bounds, None]
     for low, high in pairwise(edges):

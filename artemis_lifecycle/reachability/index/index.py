@@ -1,9 +1,9 @@
-"""A table's manifest index as a value: where it is, what it belongs to, how it is read. Belongs here: the settings, and
-reading bytes of the index. Does not belong: building it (`refresh.py`), asking it (`files.py`, `lookups.py` …).
+"""A table's manifest index as a value: its location, identity, and how it is read. Belongs here: the settings, and
+reading bytes of the index. Does not belong here: building it (`refresh.py`), querying it (`files.py`, `lookups.py` …).
 
-The index is a cache. It is keyed by table-uuid, holds nothing that the metadata does not say, and can be deleted at any
-time. A reader trusts a part only if its checksum holds and it belongs to this table, this hash and these rules; it
-reads anything else again. `docs/decisions/0008-manifest-index.md` has the whole reasoning.
+The index is a cache. Its key is the table-uuid. It contains nothing beyond the metadata, and can be deleted at any
+time. A reader trusts a part only if its checksum matches and it belongs to this table, this hash and these rules; it
+reads anything else again. `docs/decisions/0008-manifest-index.md` explains the design.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from artemis_lifecycle.storage.location_hash import HASH_NAME
 from artemis_lifecycle.storage.stores import Stores
 
 FORMAT = 1
-"""Raised whenever the layout or the meaning of the index's files changes: others are rebuilt."""
+"""Incremented whenever the layout or the meaning of the index's files changes: other versions are rebuilt."""
 
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """How metadata is read. Up to `lists_here` lists, and manifests of `bytes_here` in all, are read in `threads` of
-    this process; more goes to Spark's executors, in at most `concurrency` tasks at a time (None: as many as there are
-    cores).
-    """
+    """How metadata is read. Up to `lists_here` lists, and manifests of up to `bytes_here` bytes in total, are read in
+    `threads` of this process. More is read by Spark's executors, in at most `concurrency` tasks at a time (None: the
+    number of cores)."""
 
     threads: int = 8
     lists_here: int = 1_500
     bytes_here: int = 16 << 20
     concurrency: int | None = None
     cache: str | None = None
-    """A Redis (redis://host:port/db) in front of segments on an object store. Nothing in it is believed unchecked."""
+    """A Redis (redis://host:port/db) in front of segments on an object store. Its contents are always verified."""
     cache_seconds: int = 7 * 86_400
 
     @classmethod
     def from_config(cls, config: LifecycleConfig, table: str) -> IndexSettings:
-        """What lifecycle.yaml says. Nothing stays in the cache for longer than the table's window."""
+        """Return the settings of lifecycle.yaml. The cache keeps nothing for longer than the table's window."""
         window = config.policy(table).retention.window
         section = config.reachability
         return cls(
@@ -56,7 +55,7 @@ DEFAULT_SETTINGS = IndexSettings()
 
 @dataclass(frozen=True)
 class ManifestIndex:
-    """A table's index under `folder`, whether it exists yet or not. `stores` reach the table's metadata, `files` the
+    """A table's index under `folder`, even if it does not exist yet. `stores` access the table's metadata, `files` the
     index's own files."""
 
     stores: Stores
@@ -65,7 +64,7 @@ class ManifestIndex:
     rules: LocationRules
     settings: IndexSettings
     identity: Mapping[str, object]
-    """What a file of the index must belong to."""
+    """The required identity of the index's files."""
 
     @classmethod
     def open(
@@ -77,7 +76,8 @@ class ManifestIndex:
         settings: IndexSettings = DEFAULT_SETTINGS,
         files: Stores | None = None,
     ) -> ManifestIndex:
-        """The index of the table with that uuid below `root`. Without `files`, `stores` reach the index too."""
+        """Return the index of the table with that uuid below `root`. Without `files`, `stores` also access the
+        index."""
         identity = {
             "format": FORMAT,
             "table_uuid": table_uuid,
@@ -87,11 +87,11 @@ class ManifestIndex:
         return cls(stores, files or stores, f"{root.rstrip('/')}/{table_uuid}", rules, settings, identity)
 
     def shared_by(self, tasks: int) -> ManifestIndex:
-        """The index for each of so many tasks that read at once."""
+        """Return the index for each of `tasks` tasks that read at the same time."""
         return replace(self, stores=self.stores.shared_by(tasks), files=self.files.shared_by(tasks))
 
     def read_part(self, name: str, offset: int, length: int) -> bytes:
-        """Bytes of the file `name`, from the cache where it has them; the caller checks them. Raises DamagedIndex."""
+        """Read bytes of the file `name`, from the cache if possible. The caller verifies them. Raises DamagedIndex."""
         path = f"{self.folder}/{name}"
         if not length:
             return b""

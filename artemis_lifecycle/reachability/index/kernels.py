@@ -1,6 +1,5 @@
 """Compiled loops of the index. Belongs here: merging sorted runs. A loop here calls only loops of this module: numba
-keeps machine code beside the module, and would not notice that a loop of another one has changed.
-"""
+caches machine code per module, and would not notice a change to a loop in another module."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _FLAGS = types.Array(types.boolean, 1, "C", readonly=True)
 
 @njit(types.UniTuple(types.int64[::1], 2)(_LONGS, _LONGS), cache=True, nogil=True)
 def difference(one: Any, other: Any) -> Any:
-    """(only in `other`, only in `one`) of two sorted arrays without doubles."""
+    """Return (only in `other`, only in `one`) of two sorted arrays without duplicates."""
     added, removed = np.empty(len(other), other.dtype), np.empty(len(one), one.dtype)
     plus = minus = left = right = 0
     while left < len(one) or right < len(other):
@@ -37,10 +36,10 @@ def difference(one: Any, other: Any) -> Any:
 
 @njit(types.void(_HASHES, _HASHES, _OWNERS, _FLAGS, types.boolean[::1]), cache=True, nogil=True)
 def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> None:
-    """Set `found[i]` where `wanted[i]` stands among `hashes` in a row whose owner is kept.
+    """Set `found[i]` if `wanted[i]` is among `hashes` in a row whose owner is kept.
 
-    Both arrays are sorted, `wanted` without doubles; the shorter one leads and the other is searched in leaps, so that
-    the cost follows the shorter one.
+    Both arrays are sorted, `wanted` without duplicates. The shorter one leads, and the other is searched in leaps, so
+    that the cost depends on the shorter one.
     """
     at = 0
     total = len(hashes)
@@ -73,7 +72,7 @@ def mark_kept(wanted: Any, hashes: Any, owners: Any, kept: Any, found: Any) -> N
 
 @njit(types.boolean(_OWNERS, types.int64[::1]), cache=True, nogil=True)
 def count_by_owner(owners: Any, counts: Any) -> Any:
-    """Add each owner's rows to `counts`; False when an owner is none of them."""
+    """Add each owner's rows to `counts`; return False if an owner is not among them."""
     for row in range(len(owners)):
         owner = owners[row]
         if owner >= len(counts):
@@ -84,7 +83,7 @@ def count_by_owner(owners: Any, counts: Any) -> Any:
 
 @njit(types.int64[::1](_LONGS), cache=True, nogil=True)
 def sorted_once(values: Any) -> Any:
-    """The values in order, each once."""
+    """Return the distinct values in ascending order."""
     ordered = np.sort(values)
     count = 0
     for row in range(len(ordered)):

@@ -1,8 +1,8 @@
-"""Single files and hashes of files looked up in the index: who reaches them. Belongs here: comparing hashes with those
-of segments. Does not belong: naming all files that snapshots reach (`files.py`).
+"""Single files and hashes looked up in the index: which snapshots reach them. Belongs here: comparing hashes with those
+of segments. Does not belong here: listing all files that snapshots reach (`files.py`).
 
-A hash found among the rows of kept manifests proves "kept": a collision of two locations only keeps a file. Its absence
-proves "deletable", over segments whose checksums hold and whose rows are as many as their manifests' entries.
+A hash among the rows of kept manifests proves "kept": a collision of two locations can only keep a file. Its absence
+proves "deletable", if the segments match their checksums and have as many rows as their manifests have entries.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from artemis_lifecycle.storage.threads import threaded
 
 @query
 def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Whether any snapshot of the metadata reaches a file of that location hash (`storage.location_hash`): manifest
-    lists, manifests, entries, statistics files. Two locations of one hash count as one: that only keeps a file."""
+    """Return whether any snapshot of the metadata reaches a file with each location hash (`storage.location_hash`):
+    manifest lists, manifests, entries, statistics files. Two locations with one hash count as one, which can only keep
+    a file."""
     everything = view.chosen([snapshot.snapshot_id for snapshot in view.metadata.snapshots])
     listed = view.state.listed_by(everything)
     found = np.ones(len(hashes), np.bool_)
@@ -36,8 +37,8 @@ def reaches(view: IndexView, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
 
 @query
 def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
-    """Ids of the snapshots that reach a data or delete file of any of these location hashes, in the order of the
-    history. Two locations of one hash count as one."""
+    """Return the ids of the snapshots that reach a data or delete file with any of these location hashes, in the order
+    of the history. Two locations with one hash count as one."""
     state = view.state
     wanted = distinct(hashes)
     touched = np.zeros(len(state.manifests), np.bool_)
@@ -51,7 +52,7 @@ def reaching(view: IndexView, hashes: NDArray[np.uint64]) -> tuple[int, ...]:
 
 @query
 def holders(view: IndexView, location: str) -> tuple[int, ...]:
-    """Ids of the snapshots that reach the file at `location`, in the order of the history."""
+    """Return the ids of the snapshots that reach the file at `location`, in the order of the history."""
     state, rules = view.state, view.index.rules
     wanted = np.uint64(hash_location(location))
     listing = np.zeros(len(state.snapshot_ids), np.bool_)
@@ -78,8 +79,8 @@ def holders(view: IndexView, location: str) -> tuple[int, ...]:
 
 @query
 def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uint64], *, at_most: int) -> list[str]:
-    """Paths of lists, manifests and entries that the given snapshots reach and whose location hash is not among
-    `hashes` (sorted, each once); of more than `at_most`, so many."""
+    """Return paths of lists, manifests and entries that the given snapshots reach and whose location hash is not in
+    `hashes` (sorted, unique); at most `at_most`."""
     state, chosen = view.state, view.chosen(snapshot_ids)
     listed = state.listed_by(chosen)
     ids = {int(each) for each in state.snapshot_ids[chosen]}
@@ -108,14 +109,14 @@ def outside(view: IndexView, snapshot_ids: Sequence[int], hashes: NDArray[np.uin
 
 
 def entries_of(view: IndexView, snapshot_ids: Collection[int]) -> int:
-    """How many entries the given snapshots' manifests have together."""
+    """Return the total number of entries in the given snapshots' manifests."""
     manifests = view.state.manifests
     listed = np.flatnonzero(view.state.listed_by(view.chosen(list(snapshot_ids))))
     return int(manifests.existing[listed].sum() + manifests.added[listed].sum())
 
 
 def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The rows of `hashes` that no entry of these manifests (a mask over them) has. Raises DamagedIndex."""
+    """Return the rows of `hashes` that no entry of these manifests (a mask over them) has. Raises DamagedIndex."""
     from artemis_lifecycle.reachability.index.kernels import mark_kept
 
     if not len(hashes):
@@ -140,8 +141,8 @@ def not_among_entries(view: IndexView, hashes: NDArray[np.uint64], manifests: ND
 
 
 def above_entries(view: IndexView, manifests: NDArray[np.bool_], without: set[int]) -> NDArray[np.uint64]:
-    """The location hashes of these manifests (a mask over them), and of the manifest lists and statistics files that
-    the metadata names for other snapshots than those `without`."""
+    """Return the location hashes of these manifests (a mask over them), and of the manifest lists and statistics files
+    that the metadata has for snapshots other than `without`."""
     metadata = view.metadata
     paths = [
         snapshot.manifest_list
@@ -153,7 +154,7 @@ def above_entries(view: IndexView, manifests: NDArray[np.bool_], without: set[in
 
 
 def as_texts(paths: Iterable[str]) -> pa.Array:
-    """Paths of the metadata file as large_string. Half a surrogate pair, which JSON can spell, stays what it is."""
+    """Return paths of the metadata file as large_string. Unpaired surrogates, which JSON can contain, are kept."""
     encoded = [path.encode("utf-8", "surrogatepass") for path in paths]
     return pa.array(encoded, pa.large_binary()).view(pa.large_string())
 

@@ -1,6 +1,5 @@
-"""Manifests as manifest lists record them, and which list names which. Belongs here: reading lists, telling manifests
-apart. Does not belong: what is in a manifest (`segments.py`).
-"""
+"""Manifests as recorded in manifest lists, and which list contains which. Belongs here: reading lists, identifying
+manifests. Does not belong here: what is in a manifest (`segments.py`)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from artemis_lifecycle.storage.threads import threaded
 
 @dataclass(frozen=True)
 class Manifests:
-    """Distinct manifests as lists record them: path (large_string), length, content, the snapshot that added them,
+    """Distinct manifests as recorded in lists: path (large_string), length, content, the snapshot that added them,
     counts.
 
     An unknown length or count is -1, an unknown snapshot UNKNOWN_SNAPSHOT.
@@ -49,7 +48,7 @@ class Manifests:
         return path
 
     def entry(self, row: int) -> ManifestListEntry:
-        """The manifest as `live_files` wants it."""
+        """Return the manifest in the form that `live_files` needs."""
         counts = [int(column[row]) for column in (self.existing, self.added, self.deleted)]
         existing, added, deleted = (None if count < 0 else count for count in counts)
         added_by = int(self.added_by[row])
@@ -67,13 +66,13 @@ class Manifests:
         )
 
     def keys(self) -> pa.Array:
-        """What identifies a manifest: path and length."""
+        """The identity of manifests: path and length."""
         return pc.binary_join_element_wise(
             self.paths, pc.cast(pa.array(self.lengths), pa.large_string()), pa.scalar("\n", pa.large_string())
         )
 
     def take(self, rows: NDArray[np.int64]) -> Manifests:
-        """The given rows, in that order."""
+        """Return the given rows, in that order."""
         columns = (getattr(self, name)[rows] for name in NUMBERS)
         return Manifests(self.paths.take(pa.array(rows)), *columns)
 
@@ -82,14 +81,14 @@ NUMBERS = tuple(field.name for field in fields(Manifests) if field.name != "path
 
 
 def joined(*parts: Manifests) -> Manifests:
-    """The rows of all, one behind the other."""
+    """Concatenate the rows of all parts."""
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in NUMBERS)
     return Manifests(pa.concat_arrays([part.paths for part in parts]), *columns)
 
 
 @dataclass(frozen=True)
 class ListChunk:
-    """Some manifest lists: list `i` names the manifests `numbers[bounds[i]:bounds[i + 1]]`, rows of `manifests`."""
+    """Some manifest lists: list `i` contains the manifests `numbers[bounds[i]:bounds[i + 1]]`, rows of `manifests`."""
 
     sizes: NDArray[np.int64]
     bounds: NDArray[np.int64]
@@ -98,9 +97,9 @@ class ListChunk:
 
 
 def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) -> ListChunk:
-    """Read the manifest lists of `snapshots`, so many at once. Raises UnreadableMetadata, EncryptedTable.
+    """Read the manifest lists of `snapshots` in `threads` threads. Raises UnreadableMetadata, EncryptedTable.
 
-    Also when two lists do not agree on what a manifest of one path and length holds.
+    It also raises UnreadableMetadata if two lists disagree about a manifest with the same path and length.
     """
     lists = list(threaded(lambda snapshot: listed_manifests(stores, snapshot), snapshots, threads))
     every = joined(
@@ -124,7 +123,7 @@ def read_lists(stores: Stores, snapshots: Sequence[Snapshot], threads: int = 1) 
 
 
 def merged(chunks: Sequence[ListChunk]) -> ListChunk:
-    """All lists of the chunks, in order, as one chunk. Raises UnreadableMetadata when their lists do not agree."""
+    """Merge all lists of the chunks, in order. Raises UnreadableMetadata if their lists disagree."""
     distinct, numbers = _distinct(joined(*(chunk.manifests for chunk in chunks)))
     manifests = np.cumsum([0, *(len(chunk.manifests) for chunk in chunks)])
     entries = np.cumsum([0, *(len(chunk.numbers) for chunk in chunks)])
@@ -137,20 +136,20 @@ def merged(chunks: Sequence[ListChunk]) -> ListChunk:
 
 
 def _distinct(every: Manifests) -> tuple[Manifests, NDArray[np.int64]]:
-    """Each manifest once, and which of them every row is. Raises UnreadableMetadata when two rows do not agree."""
+    """Return each manifest once, and for every row its manifest. Raises UnreadableMetadata if two rows disagree."""
     numbers = every.keys().dictionary_encode().indices.to_numpy().astype(np.int64)
-    # Numbered in the order in which they come first.
+    # Numbered in order of first occurrence.
     first = np.flatnonzero(np.diff(np.maximum.accumulate(numbers), prepend=-1))
     found = every.take(first)
     _require_agreement(every, every.contents != found.contents[numbers])
     columns: dict[str, Any] = {}
     for name in ("existing", "added", "deleted"):
-        # A list of an old writer may leave a count out that another list has.
+        # A list of an old writer may lack a count that another list has.
         recorded, best = getattr(every, name), np.full(len(first), -1, np.int64)
         np.maximum.at(best, numbers, recorded)
         _require_agreement(every, (recorded >= 0) & (recorded != best[numbers]))
         columns[name] = best
-    # Lists that name two snapshots for one manifest leave open which of them its entries must name.
+    # If lists have different snapshots for one manifest, it is unknown which one its entries must have.
     columns["added_by"] = found.added_by.copy()
     columns["added_by"][numbers[every.added_by != found.added_by[numbers]]] = UNKNOWN_SNAPSHOT
     return replace(found, **columns), numbers

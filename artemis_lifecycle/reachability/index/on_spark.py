@@ -1,4 +1,4 @@
-"""Reading metadata on Spark's executors. Belongs here: cutting the work into tasks, bringing back what they found."""
+"""Reading metadata on Spark's executors. Belongs here: splitting the work into tasks, and collecting the results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_SHARE = 100_000
 _ENTRY_BYTES = 60
-"""What an entry takes at least in a compressed manifest: more rows than this says are not expected of a task."""
+"""Minimum size of an entry in a compressed manifest: it limits the expected rows of a task."""
 
 
 def read_lists_there(
@@ -56,7 +56,7 @@ def write_segments_there(
     entries: Sequence[tuple[int, ManifestListEntry]],
     lengths: NDArray[np.int64],
 ) -> Iterator[tuple[Segment, Blocks]]:
-    """`write_segments` of all manifests, in tasks of about equal bytes. Raises UnreadableMetadata, EncryptedTable."""
+    """`write_segments` of all manifests, in tasks with about equal bytes. Raises UnreadableMetadata, EncryptedTable."""
     cores = int(spark.sparkContext.defaultParallelism)
     bytes_per_task = SEGMENT_ROWS * _ENTRY_BYTES
     tasks = max(1, min(len(entries), max(cores, -(-int(lengths.sum()) // bytes_per_task))))
@@ -79,7 +79,8 @@ def _run(spark: SparkSession, task: Any, payloads: Sequence[bytes], concurrency:
 
 
 def _readers(index: ManifestIndex, path: str | None) -> int:
-    """Threads of one task that hide an object store's latency. Beside a disk the tasks themselves are the threads."""
+    """Return the threads per task that hide an object store's latency. On a disk, the tasks themselves are the
+    threads."""
     return 1 if path is None or is_local(path) else index.settings.threads
 
 
@@ -106,7 +107,7 @@ class _ManifestTask:
 
 
 def shares(view: IndexView, snapshot_ids: Sequence[int]) -> pa.Table:
-    """The manifests of the snapshots in shares of about `_ROWS_PER_SHARE` entries, for `rows_of_shares`."""
+    """Return the manifests of the snapshots in shares of about `_ROWS_PER_SHARE` entries, for `rows_of_shares`."""
     state = view.state
     manifests = np.flatnonzero(state.listed_by(view.chosen(snapshot_ids)))
     held = manifests[state.segment_of[manifests] >= 0]
@@ -119,7 +120,7 @@ def shares(view: IndexView, snapshot_ids: Sequence[int]) -> pa.Table:
 
 
 class _Share:
-    """What one task needs to read its manifests' rows: no more of the state than that."""
+    """What one task needs to read its manifests' rows: only that part of the state."""
 
     def __init__(self, index: ManifestIndex, state: IndexState) -> None:
         self.index = index
@@ -156,8 +157,8 @@ class _Share:
 
 
 def rows_of_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Path, kind, size_in_bytes and location of all entries of the shares, a row per naming. A share whose part of the
-    index is damaged is read from the metadata."""
+    """Yield path, kind, size_in_bytes and location of all entries of the shares, one row per reference. If a share's
+    part of the index is damaged, it is read from the metadata."""
     for batch in batches:
         for payload in batch.column("share").to_pylist():
             share: _Share = pickle.loads(payload)

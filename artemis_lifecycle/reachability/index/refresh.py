@@ -1,7 +1,8 @@
-"""Bringing a table's manifest index up to date with a metadata file. Belongs here: reading what the index does not know
-yet, storing, sweeping, throwing away. Does not belong: what follows from the index (`files.py`, `lookups.py` …).
+"""Brings a table's manifest index up to date with a metadata file. Belongs here: reading what the index lacks, storing,
+sweeping, discarding. Does not belong here: queries on the index (`files.py`, `lookups.py` …).
 
-An index never opens again metadata that it knows: manifests and lists never change, and are known by path and length.
+Metadata that the index knows is never opened again: manifests and lists never change, and are identified by path and
+length.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ T = TypeVar("T")
 
 
 def refresh(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
-    """Read what `metadata` names and the index does not know, and store it. Without `spark` this process reads all.
+    """Read what `metadata` references and the index lacks, and store it. Without `spark`, this process reads
+    everything.
 
-    Raises UnreadableMetadata or EncryptedTable when any of it is missing, damaged, or not what the level above
-    records; nothing is stored then.
+    Raises UnreadableMetadata or EncryptedTable if any of it is missing, damaged, or differs from the level above. Then
+    nothing is stored.
     """
     try:
         generation, state = _stored(index)
@@ -55,14 +57,14 @@ def refresh(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession |
 
 
 def rebuild(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
-    """As `refresh`, from nothing."""
+    """`refresh` from scratch."""
     return _brought_up(index, metadata, _newest(index), IndexState.empty(), spark)
 
 
 def compact(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> int:
-    """Join small segments, and rewrite those whose manifests are mostly gone; returns how many went.
+    """Merge small segments, and rewrite those whose manifests are mostly gone. Return how many were replaced.
 
-    Not on any plan's path: run it when there is time. Compaction does not read the metadata.
+    It is not part of any plan: run it when there is time. Compaction does not read the metadata.
     """
     view = refresh(index, metadata, spark)
     try:
@@ -110,9 +112,9 @@ def _brought_up(
         rebuilt=partial(rebuild, index, metadata, spark),
     )
     if not view.in_order():
-        # The metadata lists its snapshots in another order than before: lanes would not rise any more.
+        # The metadata has its snapshots in another order than before: lanes would no longer be ascending.
         return rebuild(index, metadata, spark)
-    # An older metadata file (a plan's base, say) is looked at, and what newer ones said is not forgotten for it.
+    # An older metadata file (such as a plan's base) can be viewed without discarding what newer ones added.
     if (changed or lists or len(unread)) and metadata.last_updated_ms >= state.as_of_ms:
         state.as_of_ms = metadata.last_updated_ms
         _store(index, state, generation + 1)
@@ -172,7 +174,7 @@ def _stored(index: ManifestIndex) -> tuple[int, IndexState]:
         newest = _newest(index)
         if newest == generation:
             raise
-        # Swept away by another run, which has stored a newer one: no reason to read the whole table again.
+        # Another run removed it after storing a newer one: no reason to read the whole table again.
         path = f"{index.folder}/state-{newest:012d}"
         return newest, IndexState.of_arrays(read_whole(index.files, path, index.identity))
 
@@ -183,12 +185,13 @@ def _store(index: ManifestIndex, state: IndexState, generation: int) -> None:
         index.files.write(f"{index.folder}/state-{generation:012d}", data)
         _sweep(index, state, generation)
     except StorageError as error:
-        # Another run was faster, or the store refuses: what was read is good all the same, only not kept.
+        # Another run was faster, or the store refuses. The data that was read is valid, only not stored.
         _log.info("The manifest index in %s was not stored: %s", index.folder, error.what)
 
 
 def _sweep(index: ManifestIndex, state: IndexState, generation: int) -> None:
-    """Take away states before the last one, and segments that no state names, once no reader can be at them."""
+    """Remove states older than the previous one, and segments that no state references, once no reader can be using
+    them."""
     named = {segment.name for segment in state.segments}
     earliest = datetime.now(UTC) - _KEEP_FOR
     gone = []
@@ -202,7 +205,7 @@ def _sweep(index: ManifestIndex, state: IndexState, generation: int) -> None:
 
 
 def _places(ids: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each wanted id stands among `ids`, in which none is twice; -1 for one that is not there."""
+    """Return the position of each wanted id in `ids`, which has no duplicates; -1 if it is missing."""
     if not len(ids):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(ids)

@@ -1,7 +1,6 @@
-"""The index as of one metadata file: what every query asks. Belongs here: the view, and asking again after damage. Does
-not belong: the queries (`files.py`, `lookups.py`, `held.py`, `folders.py`, `presence.py`), building a view
-(`refresh.py`).
-"""
+"""The index as of one metadata file, which every query uses. Belongs here: the view, and repeating a query after
+damage. Does not belong here: the queries (`files.py`, `lookups.py`, `held.py`, `folders.py`, `presence.py`), building a
+view (`refresh.py`)."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class IndexView:
-    """The index as of one metadata file. `order[i]` is the place in the history of the state's i-th snapshot.
+    """The index as of one metadata file. `order[i]` is the position in the history of the state's i-th snapshot.
 
-    `lists_read` and `manifests_read` count what the metadata's own files had to be opened for; `rebuilt` reads all of
-    them into a new view.
+    `lists_read` and `manifests_read` count the metadata's own files that had to be opened. `rebuilt` reads all of them
+    into a new view.
     """
 
     index: ManifestIndex
@@ -42,13 +41,14 @@ class IndexView:
     rebuilt: Callable[[], IndexView]
 
     def in_order(self) -> bool:
-        """Whether the snapshots of each lane rise in the history's order."""
+        """Return True if the snapshots of each lane are in the history's order."""
         rows = np.argsort(self.state.coordinates(), kind="stable")
         lanes, order = self.state.lanes[rows], self.order[rows]
         return bool(((lanes[1:] != lanes[:-1]) | (order[1:] > order[:-1])).all())
 
     def chosen(self, snapshot_ids: Sequence[int]) -> NDArray[np.bool_]:
-        """A mask over the state's snapshots. Raises UnreadableMetadata for an id that the metadata does not have."""
+        """Return a mask over the state's snapshots. Raises UnreadableMetadata for an id that the metadata does not
+        have."""
         wanted = np.unique(np.array(list(snapshot_ids), np.int64))
         mask: NDArray[np.bool_] = np.isin(self.state.snapshot_ids, wanted)
         if int(mask.sum()) != len(wanted):
@@ -63,7 +63,7 @@ class IndexView:
 
 
 def query(function: Callable[Concatenate[IndexView, P], T]) -> Callable[Concatenate[IndexView, P], T]:
-    """A question to a view. When the index proves damaged, rebuild it once and ask again."""
+    """Decorate a query on a view. If the index is damaged, rebuild it once and repeat the query."""
 
     @wraps(function)
     def asked(view: IndexView, /, *args: P.args, **kwargs: P.kwargs) -> T:

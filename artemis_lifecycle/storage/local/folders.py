@@ -14,8 +14,8 @@ from artemis_lifecycle.storage.types import NOT_TRIED, DeleteOutcome, StoredFile
 
 
 class OpenFolder:
-    """Deletes and looks at files by their names in the folder that is open: the system then does not walk down the
-    whole path for each. Paths that come folder by folder open each folder once."""
+    """Deletes and checks files by name in an open folder, so that the system does not resolve the whole path for each
+    file. If paths are sorted by folder, each folder is opened once."""
 
     def __init__(self) -> None:
         self._path: str | None = None
@@ -37,12 +37,12 @@ class OpenFolder:
         except FileNotFoundError:
             return DeleteOutcome(path, "absent")
         except (OSError, ValueError):
-            # The whole path says what is wrong.
+            # The call with the full path reports the error.
             return delete_file(path)
         return DeleteOutcome(path, "deleted")
 
     def head(self, path: str) -> StoredFile | None:
-        """What is there, if it is a plain file in its place; None for all else, absent ones too."""
+        """Return the file's information if it is a regular file in a real folder, else None."""
         name = self._turn_to(path)
         if name is None or self._open is None:
             return None
@@ -53,8 +53,8 @@ class OpenFolder:
         return stored(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def has(self, path: str) -> bool:
-        """Whether anything is there, as far as is known without an error: the answer to a look that finds nothing
-        is the dearest part of it in Python."""
+        """Return True if anything exists there, as far as is known without an exception: for a missing file, the
+        exception is the most expensive part of the check in Python."""
         name = self._turn_to(path)
         if name is None:
             return os.path.lexists(local_path(path))
@@ -64,7 +64,7 @@ class OpenFolder:
             return False
 
     def _turn_to(self, path: str) -> str | None:
-        """Open the path's folder; the name in it, or None where the path is none of a folder and a name."""
+        """Open the path's folder. Return the name in it, or None if the path is not a folder and a name."""
         parts = folder_and_name(path)
         if parts is None:
             return None
@@ -82,10 +82,11 @@ class OpenFolder:
 
 
 def opened_folder(folder: str) -> tuple[str, int | None]:
-    """The folder of a path for the operating system, and its descriptor; None where it is not there, or no folder."""
+    """Return the folder's path for the operating system, and its descriptor; None if it does not exist or is not a
+    folder."""
     try:
         where = local_path(f"{folder}/x")[:-2]
-        # Without a right to read the folder, too: O_PATH.
+        # O_PATH also works without read permission on the folder.
         flags = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
         return where, os.open(where or "/", flags)
     except (OSError, StorageError, ValueError):

@@ -1,4 +1,4 @@
-"""Listing folders: file by file, and as Arrow batches."""
+"""Listing folders: file by file, and in Arrow batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 50_000
 
 
 def with_archived(folder: str) -> Iterator[StoredFile | str]:
-    """`_entries`, and what is archived among them, as if it were still there."""
+    """Yield the result of `_entries`, plus the archived files, as if they were still at their paths."""
     root = folder.rstrip("/") + "/"
     for entry in _entries(folder):
         if entry != f"{root}{ASIDE}/":
@@ -41,17 +41,17 @@ def _archived_below(root: str) -> Iterator[StoredFile]:
 
 
 def _entries(folder: str) -> Iterator[StoredFile | str]:
-    """The files of one folder, and the folders in it, each with its closing `/`; none when it is missing."""
+    """Yield the files of one folder and its subfolders, each with a trailing `/`. Nothing if the folder is missing."""
     root = folder.rstrip("/") + "/"
     try:
         with os.scandir(local_path(folder)) as entries:
             for entry in entries:
                 if not is_text(entry.name):
-                    continue  # No metadata can name it: paths are UTF-8 there.
+                    continue  # Metadata cannot reference it: paths there are UTF-8.
                 if entry.is_dir(follow_symlinks=False):
                     yield f"{root}{entry.name}/"
                     continue
-                with suppress(FileNotFoundError):  # Gone since the folder was read.
+                with suppress(FileNotFoundError):  # Deleted since the folder was read.
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         yield stored(root + entry.name, status)
@@ -62,12 +62,12 @@ def _entries(folder: str) -> Iterator[StoredFile | str]:
 
 
 def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
-    """The files of one folder as `_with_archived` has them, in Arrow; the folders in it are put into `below`."""
+    """Yield the files of one folder as in `with_archived`, in Arrow. Appends its subfolders to `below`."""
     root = folder.rstrip("/") + "/"
     names: list[str] = []
     archive = False
     try:
-        # By the open folder: each look at a file then goes by its name alone.
+        # With the folder open, each file's status needs only its name.
         descriptor = os.open(local_path(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return
@@ -101,8 +101,8 @@ def folder_batches(folder: str, below: list[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _looked_at(folder: int, root: str, names: Sequence[str]) -> pa.RecordBatch:
-    """The plain files among these names of an open folder. A name that is gone by now is left out; raises OSError where
-    one cannot be looked at."""
+    """Return the regular files among these names of an open folder, without those that are gone. Raises OSError for one
+    that cannot be checked."""
 
     texts = pa.array(names, pa.string())
     found = np.zeros(len(names), np.bool_)

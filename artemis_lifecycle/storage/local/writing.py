@@ -1,4 +1,4 @@
-"""Writing files whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 @contextmanager
 def temporary_beside(path: str) -> Iterator[tuple[Path, Path]]:
-    """The path, and a name beside it to write to first; a process that is killed leaves that one behind, as an
-    unreferenced file that an orphan scan finds by its age."""
+    """Yield the path, and a temporary name next to it to write to first. A killed process leaves the temporary file
+    behind as an unreferenced file, which an orphan scan finds once it is old enough."""
     target = Path(local_path(path))
-    # Not built from the target's name, which may be as long as a name can be.
+    # Not derived from the target's name, which may already have the maximum length.
     temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -53,14 +53,14 @@ def read_back(temporary: Path) -> tuple[int, str]:
 
 
 def publish_new(temporary: Path, target: Path) -> None:
-    """Give the file its name; FileExistsError when the name is taken, however many try at once."""
+    """Give the file its name. Raises FileExistsError if the name is taken, also by a concurrent writer."""
     try:
         os.link(temporary, target)
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        # No hard links here (exFAT, some network and FUSE mounts): take the name with an empty file, then fill it. A
-        # kill between the two leaves the empty one, which reads as damaged and not as something else.
+        # No hard links here (exFAT, some network and FUSE mounts): reserve the name with an empty file, then fill it. A
+        # kill between the two leaves the empty file, which reads as damaged rather than as other content.
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         os.replace(temporary, target)
 
@@ -68,7 +68,7 @@ def publish_new(temporary: Path, target: Path) -> None:
 def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # Some network mounts cannot; the file itself is on disk by then.
+        with suppress(OSError):  # Some network mounts cannot sync folders; the file itself is already on disk.
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ LONGEST_KEY = 1024
 
 @dataclass(frozen=True)
 class Address:
-    """`stem` is the path up to the bucket, as the user spells it; every path handed back begins with it."""
+    """`stem` is the path up to and including the bucket, in the user's spelling. All returned paths begin with it."""
 
     stem: str
     bucket: str
@@ -41,5 +41,5 @@ def refusal(key: str) -> str | None:
 
 
 def is_too_long(key: str) -> bool:
-    """Whether S3 has no object under the key, whatever it answers to a question after it."""
+    """Return True if the key is too long for S3, so that no object can have it, whatever S3 answers."""
     return len(key.encode()) > LONGEST_KEY

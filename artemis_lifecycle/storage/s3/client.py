@@ -1,4 +1,4 @@
-"""Clients for S3: made from settings, shared by a process, paced, and without credentials in botocore's log."""
+"""S3 clients: built from settings, shared within a process, rate-limited, and without credentials in botocore's log."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _DELETED = re.compile(rb"<Deleted>.*?</Deleted>", re.DOTALL)
 
 
 def make_client(settings: StoreSettings) -> Any:
-    """An S3 client for `settings`. It does not retry: `S3Store` does, for every client alike."""
+    """Return an S3 client for `settings`. It does not retry: `S3Store` does so for every client."""
     own_server = settings.s3_endpoint is not None
     path_style = settings.s3_path_style if settings.s3_path_style is not None else own_server
     options: dict[str, Any] = {}
     if own_server:
-        # Servers other than AWS's refuse the checksums that newer clients add unasked.
+        # Servers other than AWS reject the checksums that newer clients add by default.
         options = {"request_checksum_calculation": "when_required", "response_checksum_validation": "when_required"}
     session = boto3.session.Session(
         aws_access_key_id=settings.s3_access_key_id,
@@ -55,8 +55,9 @@ _clients_lock = threading.Lock()
 
 
 def shared_client(settings: StoreSettings) -> Any:
-    """The one client of this process for `settings`: a Spark task that unpickles its stores finds it made already."""
-    key = (settings, os.getpid())  # Sockets do not survive a fork.
+    """Return the only client of this process for `settings`, so that a Spark task that unpickles its stores can reuse
+    it."""
+    key = (settings, os.getpid())  # A fork must not share sockets.
     with _clients_lock:
         if key not in _clients:
             _clients[key] = make_client(settings)
@@ -67,15 +68,15 @@ _paces: dict[tuple[float | None, int], TokenBucket] = {}
 
 
 def _own_pace(rate: float | None) -> TokenBucket:
-    """The one bucket of this process for a rate."""
+    """Return the only bucket of this process for a rate."""
     with _clients_lock:
         return _paces.setdefault((rate, os.getpid()), TokenBucket(rate))
 
 
 def prepared(client: Any, settings: StoreSettings) -> Any:
-    """`client`, each of whose requests (a page, a part, a try again) and bytes waits for its turn. Of the answer to a
-    bulk delete it leaves out what some servers put there though asked not to, the keys that went: of a thousand files
-    they take as long to parse as the request to make."""
+    """Rate-limit `client`: each request (a page, a part, a retry) and its bytes wait for their turn. Removes deleted
+    keys from the answer to a bulk delete, which some servers include against the request: for a thousand files, parsing
+    them takes as long as the request."""
     if getattr(client.meta, "artemis_pace", None) == (settings.pace, settings.requests_per_second):
         return client
     rate, shared = settings.requests_per_second, settings.pace
@@ -90,7 +91,7 @@ def prepared(client: Any, settings: StoreSettings) -> Any:
         require_time()
 
     def answered(response_dict: dict[str, Any] | None, **_: Any) -> None:
-        # The size of the answer is known only now; the next request pays for it.
+        # The size of the response is known only now; the next request pays for it.
         if shared is not None and response_dict is not None and response_dict.get("body") is not None:
             shared_pace(shared, rate).carry(int(response_dict["headers"].get("content-length") or 0))
 
@@ -107,7 +108,7 @@ def prepared(client: Any, settings: StoreSettings) -> Any:
 
 
 class _Redact(logging.Filter):
-    """botocore writes requests to its log at DEBUG, session token and signature included."""
+    """botocore logs requests at DEBUG, including session token and signature."""
 
     _headers = re.compile(
         r"((?:x-amz-security-token|authorization|x-amz-server-side-encryption-customer-key)['\"]?\s*[:=]\s*b?)"
@@ -132,7 +133,7 @@ def silence_credentials() -> None:
 
 
 class TimeIsOver(Exception):  # noqa: N818  (control flow inside a delete)
-    """A request may not go out any more."""
+    """The time limit for requests is over."""
 
 
 _limit = threading.local()
@@ -140,7 +141,7 @@ _limit = threading.local()
 
 @contextmanager
 def only_until(end: float | None) -> Iterator[None]:
-    """Requests of this thread go out only until then (by `instants.elapsed`)."""
+    """Allow requests of this thread only until `end` (by `instants.elapsed`)."""
     _limit.end = end
     try:
         require_time()

@@ -1,16 +1,16 @@
-"""Splitting the keys of a prefix into pieces that can be listed at once."""
+"""Splitting the keys of a prefix into pieces that can be listed in parallel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 _QUESTIONS, _MOST_QUESTIONS = 8, 400
-"""Requests for each piece that a prefix is wanted in, and for all."""
+"""Maximum requests per piece, and in total."""
 
 
 class Stems:
-    """Beginnings of keys that lie far enough apart to list what is between them at once. Each is found by asking for
-    the first key behind a place: how many keys have one is unknown."""
+    """Key prefixes that are far enough apart to list the keys between them in parallel. Each is found by requesting the
+    first key after a position; the number of keys in each is unknown."""
 
     def __init__(self, first: Callable[[str], str | None], folder: str) -> None:
         self._first = first
@@ -18,8 +18,8 @@ class Stems:
         self._asked = 0
 
     def found(self, wanted: int) -> list[str]:
-        """Ascending; every key lies behind the first of them, or is it."""
-        # Each with its first key; without one it has no more to divide.
+        """Return the stems in ascending order. Every key is equal to or after the first of them."""
+        # Each with its first key; without one, there is nothing to divide.
         stems: list[tuple[str, str | None]] = [(self._folder, self._ask(self._folder))]
         most = min(wanted * _QUESTIONS, _MOST_QUESTIONS)
         while len(stems) < wanted and any(key is not None for _, key in stems) and self._asked < most:
@@ -33,12 +33,12 @@ class Stems:
         return [stem for stem, _ in stems]
 
     def _longer(self, stem: str, first: str) -> Iterator[tuple[str, str]]:
-        """Where the keys that begin with `stem` part: the stems there, each with its first key, of which the very first
-        is `first`. None where there is one key."""
+        """Yield the stems at which the keys beginning with `stem` diverge, each with its first key; `first` is the very
+        first one. Nothing if there is only one key."""
         shared = first[: self._shared(stem, first)]
         key: str | None = first
         while key is not None and key.startswith(stem):
-            if len(key) == len(shared):  # The stem itself is a key: it lies before the first of the longer ones.
+            if len(key) == len(shared):  # The stem itself is a key: it comes before the longer ones.
                 key = self._ask(key)
                 continue
             one = key[: len(shared) + 1]
@@ -46,14 +46,14 @@ class Stems:
             key = self._ask_behind(one)
 
     def _shared(self, stem: str, key: str) -> int:
-        """How many characters all keys that begin with `stem` begin with, of which `key` is the first."""
+        """Return how many leading characters all keys beginning with `stem` share; `key` is the first of them."""
 
         def all_begin(length: int) -> bool:
             following = self._ask_behind(key[:length])
             return following is None or not following.startswith(stem)
 
         least, most = len(stem), len(key)
-        # They part at once more often than not.
+        # Usually they diverge at once.
         if least < most and not all_begin(least + 1):
             return least
         while least < most:
@@ -71,8 +71,8 @@ class Stems:
 
 
 def _behind(stem: str) -> str | None:
-    """A text behind all texts that begin with `stem`; None where Unicode ends."""
+    """Return a text after all texts that begin with `stem`; None at the end of Unicode."""
     code = ord(stem[-1]) + 1
-    if 0xD800 <= code <= 0xDFFF:  # No text has these.
+    if 0xD800 <= code <= 0xDFFF:  # Surrogates are not valid in text.
         code = 0xE000
     return None if code > 0x10FFFF else stem[:-1] + chr(code)

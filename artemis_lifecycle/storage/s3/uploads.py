@@ -1,7 +1,7 @@
-"""Writing objects: in one request, in parts, or copied by the server; each is read back before it counts.
+"""Writing objects: in one request, in parts, or by a server-side copy. Each object is verified by reading it back.
 
-boto3's managed transfers would do for the bytes, but not for what follows: they return no ETag, by which a copy that
-reads back wrong is removed and another writer's object is not; and their parts do not keep to the store's budget.
+boto3's managed transfers could move the bytes, but they return no ETag. The ETag is needed to remove a copy that reads
+back wrong without removing another writer's object. Their parts also ignore the store's budget.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Uploads:
         self._s3 = connection
 
     def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
-        """`last_modified` of the answer is None: S3 does not tell it on a write."""
+        """`last_modified` of the result is None: S3 does not report it on a write."""
         address = address_of(path)
         write_id = uuid.uuid4().hex
         conditions = {} if overwrite else {"IfNoneMatch": "*"}
@@ -50,7 +50,7 @@ class Uploads:
             return True
 
         if not self._s3.call("An object cannot be written", path, put):
-            # A retry whose first attempt had arrived, though its answer was lost, meets its own object.
+            # If the first attempt succeeded but its answer was lost, the retry finds its own object.
             found = self._s3.head(path)
             if found is None or found.get("Metadata", {}).get(_WRITE_ID) != write_id:
                 raise existing(path)
@@ -84,7 +84,7 @@ class Uploads:
         if size <= part_size:
             only = next(parts, bytearray())
             etag = self._s3.call(what, path, lambda: self._put(address, only, storage_class))
-            next(parts, None)  # A source that has grown shows it here, and `verify` will see it.
+            next(parts, None)  # Detects a source that has grown, so that `verify` fails.
         else:
 
             def upload(upload_id: str) -> Iterator[str]:
@@ -109,7 +109,8 @@ class Uploads:
     def copy_within(
         self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
     ) -> bool:
-        """Have the server copy; False when it will not, and the bytes must be carried. `verify` as in `put_stream`."""
+        """Copy on the server. Return False if it refuses, so that the bytes must be transferred. `verify` as in
+        `put_stream`."""
         found = self._head_or_none_if_refused(source)
         etag = None if found is None else self.copied(source, destination, found, storage_class)
         if etag is None:
@@ -120,7 +121,7 @@ class Uploads:
     def copied(
         self, source: str, destination: str, found: dict[str, Any], storage_class: str | None, **more: Any
     ) -> str | None:
-        """The ETag of what the server made of the source, whose head is `found`; None when it will not copy."""
+        """Return the ETag of the server-side copy of the source, whose head is `found`; None if the server refuses."""
         origin, target = address_of(source), address_of(destination)
         size = found["ContentLength"]
         copy_source = {
@@ -179,8 +180,8 @@ class Uploads:
         upload: Callable[[str], Iterator[str]],
         **more: Any,
     ) -> str:
-        """Make one object of the parts whose ETags `upload(upload_id)` yields. Nothing shows before the last step; a
-        process that is killed leaves an unfinished upload, which a bucket's lifecycle rule should abort."""
+        """Combine the parts whose ETags `upload(upload_id)` yields into one object. Nothing is visible before the last
+        step. A killed process leaves an unfinished upload, which a lifecycle rule of the bucket should abort."""
         where = {"Bucket": address.bucket, "Key": address.key}
         what = "An object cannot be written in parts"
         options = {**where, **storage_class_of(storage_class), **more}
@@ -198,7 +199,7 @@ class Uploads:
                     found = self._s3.head(path) if code_of(error) == "NoSuchUpload" else None
                     if found is None:
                         raise
-                    # Finished before, and the answer was lost. The caller reads it all back in any case.
+                    # Finished before, but the answer was lost. The caller reads the object back in any case.
                     return cast("str", found["ETag"])
                 return cast("str", answer["ETag"])
 
@@ -209,7 +210,7 @@ class Uploads:
             raise
 
     def _verify(self, path: str, etag: str, verify: Callable[[int, str], None]) -> None:
-        """Read the object back; one that `verify` refuses is removed, unless another writer has replaced it."""
+        """Read the object back. If `verify` refuses it, remove it, unless another writer has replaced it."""
         digest = hashlib.sha256()
         size = 0
         with io.BufferedReader(ObjectReader(self._s3, path), CHUNK) as file:
@@ -232,7 +233,7 @@ def storage_class_of(storage_class: str | None) -> dict[str, str]:
 
 
 def _parts(chunks: Iterable[bytes], size: int) -> Iterator[bytearray]:
-    """The same bytes in pieces of exactly `size`, the last one shorter."""
+    """Yield the same bytes in pieces of exactly `size`; the last one is shorter."""
     part = bytearray()
     for chunk in chunks:
         rest = memoryview(chunk)

@@ -1,7 +1,7 @@
-"""The schema of the first version: tables, and the rules that hold for every client of the database.
+"""The schema of the first version: tables, and the rules that apply to every client of the database.
 
-The tables follow from the records (`operations/tables.py`): until the first release this revision changes with them.
-From the release on it stays as it is, with statements of its own, and changes come as revisions after it.
+The tables are derived from the records (`operations/tables.py`). Until the first release, this revision changes with
+them. From the release on, it is frozen with its own statements, and changes are made by later revisions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ depends_on = None
 
 
 def _member(role: str) -> str:
-    """SQL: whether who logged in has `role`; no error where the role is not there."""
+    """SQL: whether the logged-in role has `role`; no error if the role does not exist."""
     return f"coalesce(pg_has_role(session_user, to_regrole('{role}'), 'MEMBER'), false)"
 
 
 _OWNS = "pg_has_role(session_user, (SELECT nspowner FROM pg_namespace WHERE nspname = 'lifecycle'), 'MEMBER')"
 
 _APPROVED = {"plans": ("approved", "lost_approved"), "scans": ("approved",), "thaws": ("approved",)}
-"""Columns `<name>_by`, `<name>_at` and `<name>_why`: whichever a reader goes by."""
+"""The columns `<name>_by`, `<name>_at` and `<name>_why`, any of which a reader may use."""
 
 _SCOPE = {
     "plans": ("plan_id", "content_id", "table_uuid", "files_location", "base_metadata_location"),
@@ -39,8 +39,8 @@ def _of(row: str, name: str) -> str:
 
 
 _LOCKS = (
-    # For writers and holds, in whatever language they are made: no deletion batch is between its last look and its
-    # deletes when they come into force.
+    # For writers and holds in any language: when they become active, no deletion batch is between its last check and
+    # its deletes.
     """
     CREATE FUNCTION lifecycle.take_table_lock(table_uuid TEXT) RETURNS void LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -52,7 +52,7 @@ _LOCKS = (
         END LOOP;
     END $$
     """,
-    # Who waits for a row that is renamed or deleted meanwhile would wait for nothing.
+    # If a row were renamed or deleted, sessions that wait for it would wait for nothing.
     """
     CREATE FUNCTION lifecycle.lock_stays() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -113,10 +113,10 @@ _HEARTBEATS = (
     "CREATE TRIGGER heartbeat_beats BEFORE INSERT OR UPDATE ON lifecycle.heartbeats FOR EACH ROW "
     "EXECUTE FUNCTION lifecycle.heartbeat_beats()",
     "ALTER TABLE lifecycle.heartbeats ENABLE ROW LEVEL SECURITY",
-    # Everybody who may read the table sees every row of it: a writer that is not seen would lose its files.
+    # Everyone who may read the table sees every row of it: a writer that is not visible would lose its files.
     "CREATE POLICY heartbeats_seen ON lifecycle.heartbeats FOR SELECT USING (true)",
     "CREATE POLICY heartbeats_begun ON lifecycle.heartbeats FOR INSERT WITH CHECK (login = session_user)",
-    # A row of before this column is taken over by its writer's next beat; one that lapsed protects nothing any more.
+    # A row from before this column is taken over by its writer's next beat; a lapsed one no longer protects anything.
     "CREATE POLICY heartbeats_renewed ON lifecycle.heartbeats FOR UPDATE "
     "USING (login = session_user OR login IS NULL OR expires_at <= clock_timestamp()) "
     "WITH CHECK (login = session_user)",
@@ -125,7 +125,7 @@ _HEARTBEATS = (
 )
 
 _DECISIONS = (
-    # What the server knows of the account is said by the server.
+    # The server, not the client, sets what it knows about the account.
     """
     CREATE FUNCTION lifecycle.decision_is_made() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -201,7 +201,7 @@ _APPROVALS = (
     """,
     "CREATE TRIGGER thaw_is_decided BEFORE INSERT OR UPDATE ON lifecycle.thaws FOR EACH ROW "
     "EXECUTE FUNCTION lifecycle.thaw_is_decided()",
-    # What was approved is what is done: ids never change, and of what is approved neither does the scope.
+    # What was approved is what is done: ids never change, nor does the scope of what is approved.
     """
     CREATE FUNCTION lifecycle.approved_stays() RETURNS trigger LANGUAGE plpgsql
     SET search_path = pg_catalog, pg_temp AS $$
@@ -242,7 +242,7 @@ _GRANTS = {
         # Opening reads the version before the first beat.
         "SELECT ON TABLE lifecycle.alembic_version, lifecycle.holds, lifecycle.identity",
     ),
-    # Deletes what its retention deletes, and no record of who decided what.
+    # Deletes what its retention deletes, but no record of decisions.
     LIFECYCLE: (
         "USAGE ON SCHEMA lifecycle",
         "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.deep_snapshots, "
