@@ -62,7 +62,8 @@ def discovery(context: SensorEvaluationContext, lifecycle: LifecycleResource) ->
     tick. The history of a retired partition stays in the event log; a table with that name gets it back."""
     opened, seen = lifecycle.get(), datetime.fromisoformat(context.cursor) if context.cursor else None
     known, present = partitioned_tables(context.instance), opened.tables()
-    new, gone = [table for table in present if table not in known], sorted(known - set(present))
+    # A catalog without any table is more likely the wrong one, or a missing mount, than one that lost them all.
+    new, gone = [table for table in present if table not in known], sorted(known - set(present)) if present else []
     if new or gone:
         busy = _with_runs(context.instance) if gone else set()
         retired = [table for table in gone if table not in busy]

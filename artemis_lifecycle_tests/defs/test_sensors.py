@@ -51,6 +51,10 @@ class TestDiscovery:
         assert list(request.partition_keys) == [ONE, "scratch.mine"]
 
     def test_a_dropped_table_retires_its_partition_when_no_run_needs_it(self, project: Project) -> None:
+        project.instance.add_dynamic_partitions("table", ["artemis.gone"])
+        # No table at all: the wrong catalog, perhaps. Nothing is retired.
+        assert not tick(project, sensors.discovery).dynamic_partitions_requests
+        project.instance.delete_dynamic_partition("table", "artemis.gone")
         project.register(ONE)
         found = tick(project, sensors.discovery)
         assert not found.dynamic_partitions_requests
