@@ -52,8 +52,8 @@ class CatalogsOfDatabase:
         both = set(live).intersection(others)
         if both:
             raise LocationConflict(
-                f"Catalog {self._live.name} has a table with the qualified name of a table in another catalog of the same "
-                "database",
+                f"Catalog {self._live.name} has a table with the qualified name of a table in another catalog of the "
+                "same database",
                 table=min(both),
                 untouched="all files",
                 hint="rename one of the two",
