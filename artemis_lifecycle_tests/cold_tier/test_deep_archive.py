@@ -194,7 +194,7 @@ def test_a_hold_keeps_a_cold_snapshot_readable_also_one_that_comes_in_meanwhile(
         if point == "deep_moves.begin:after":
             lifecycle.hold("db.held", "legal", "case 8")
 
-    with crash_points.installed(hold_the_table), pytest.raises(Refused, match=r"legal came in \(case 8\)"):
+    with crash_points.installed(hold_the_table), pytest.raises(Refused, match=r"legal placed a hold \(case 8\)"):
         lifecycle.deep_archive("db.held")
     # Nothing of it was moved, so that it is readable, and said to be.
     assert archive.aside("held") == 1

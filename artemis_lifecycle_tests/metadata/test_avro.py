@@ -211,7 +211,7 @@ class TestManifests:
         with pytest.raises(UnreadableMetadata, match="entries of content"):
             reader(shelf(manifest=data), entry_for(M, data, counts=(0, 1, 0)))
         data = manifest([file_record(1)], header={"content": "deletes"})
-        with pytest.raises(UnreadableMetadata, match="holds deletes"):
+        with pytest.raises(UnreadableMetadata, match="header says deletes"):
             reader(shelf(manifest=data), entry_for(M, data, counts=(0, 1, 0)))
 
     @pytest.mark.parametrize("reader", READERS)
