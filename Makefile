@@ -25,6 +25,11 @@ USE_CONFIG = if [ -z "$$ARTEMIS_CONFIG" ]; then ARTEMIS_CONFIG=lifecycle.yaml; \
 	[ ! -f $(HOME_FOLDER)/demo/lifecycle.yaml ] || ARTEMIS_CONFIG=$(HOME_FOLDER)/demo/lifecycle.yaml; fi; \
 	export ARTEMIS_CONFIG
 
+# `make ui WORKERS=2`: runs are taken by that many processes, each with a live Spark session.
+WARM = (cd "$$DAGSTER_HOME" && mkdir -p workers/runs workers/control workers/taken workers/results) && \
+	sed "s|@HOME@|$$DAGSTER_HOME|" deploy/warm-workers.yaml >> "$$DAGSTER_HOME/dagster.yaml" && \
+	{ "$(CURDIR)/$(VENV)/bin/artemis" workers --count $(WORKERS) & trap "kill $$!" EXIT INT TERM; }
+
 .PHONY: help
 help:  ## This list.
 	@echo "Artemis Lifecycle. Needs Python 3.11 to 3.13 and Java 17 (to 23); the rest comes with \`make setup\`."
@@ -64,7 +69,9 @@ demo: setup  ## The whole walk on three tables with 400 days of history, through
 .PHONY: ui
 ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecycle.yaml), at 127.0.0.1. Ctrl-C ends it.
 	@$(USE_CONFIG); exports=$$($(PY) -m artemis_lifecycle.embedded env) && eval "$$exports" && \
-	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && cd "$$DAGSTER_HOME" && \
+	mkdir -p "$$DAGSTER_HOME" && cp dagster.yaml "$$DAGSTER_HOME/dagster.yaml" && \
+	$(if $(WORKERS),$(WARM) &&) cd "$$DAGSTER_HOME" && \
+	"$(CURDIR)/$(VENV)/bin/dagster" instance concurrency set artemis_spark $(or $(WORKERS),2) >/dev/null && \
 	export PYTHONWARNINGS="ignore:Function \`dev_command\` is superseded" && \
 	exec "$(CURDIR)/$(VENV)/bin/dagster" dev --workspace "$(CURDIR)/workspace.yaml" --host 127.0.0.1 \
 		$(if $(PORT),--port $(PORT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -264,6 +265,19 @@ def publish(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Append pending rows of plans and deletions to the result tables lifecycle.plan_files and deletions."""
     with opened(config, "publishing") as lifecycle:
         show({"plans_and_deletions": lifecycle.publish_results()}, json=json, title="Result tables")
+
+
+@app.command()
+def workers(
+    count: Annotated[int, typer.Option(min=1, help="Processes, each with a Spark session of its own.")] = 2,
+    recycle_after: Annotated[
+        int, typer.Option(min=1, help="Replace a process after this many runs, which frees what its JVM holds.")
+    ] = 50,
+) -> None:
+    """Take Dagster's runs with live Spark sessions, so that no run starts a JVM. See docs/dagster.md."""
+    command = ["-m", "artemis_lifecycle.defs.workers", "--count", str(count), "--recycle-after", str(recycle_after)]
+    # In its place, so that it gets the signals: it loads Dagster, which the other commands do not need.
+    os.execv(sys.executable, [sys.executable, *command])
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

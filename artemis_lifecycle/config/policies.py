@@ -140,6 +140,9 @@ class QuietWindow(Model):
         "orphans",
     )
     """The steps that run in the window by themselves."""
+    runs: Literal["one_per_step", "one_per_table"] = "one_per_step"
+    """How the sensor starts them: a run for each step, when the clock opens it, or the whole walk of a table in one
+    run when the window opens. What is then left is started step by step."""
 
     @field_validator("timezone")
     @classmethod

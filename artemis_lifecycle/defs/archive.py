@@ -4,7 +4,7 @@ from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses
-from artemis_lifecycle.defs.common import Changes, waiting_op
+from artemis_lifecycle.defs.common import SPARK_POOL, Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -17,7 +17,7 @@ ARCHIVED_FILES = {
 }
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Move the files that only cold snapshots past their retention read to the archive storage class."""
@@ -49,7 +49,7 @@ def move_to_deep_archive(context: OpExecutionContext, lifecycle: LifecycleResour
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Read the cold files that are due, compare checksums, and copy lost files again while the live table has them."""
@@ -89,7 +89,7 @@ def read_cold_files(context: OpExecutionContext, lifecycle: LifecycleResource) -
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> None:
     """Check the state of the table's thaws: readable, ended, or lapsed."""
@@ -104,7 +104,7 @@ def follow_thaws(context: OpExecutionContext, lifecycle: LifecycleResource) -> N
     context.add_output_metadata({"thaws": ui_metadata.table(columns, rows), "seconds": watch.seconds})
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Delete permanently the quarantined files whose retention is over."""
@@ -123,7 +123,7 @@ def purge_quarantine(context: OpExecutionContext, lifecycle: LifecycleResource, 
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def clear_dropped_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Scan the remaining files of dropped tables whose retention is over, and delete the approved files."""
@@ -175,7 +175,7 @@ def forget_records(context: OpExecutionContext, lifecycle: LifecycleResource, co
     )
 
 
-@op(retry_policy=RETRIES, tags={"kind": "iceberg"})
+@op(retry_policy=RETRIES, tags={"kind": "iceberg"}, pool=SPARK_POOL)
 @waiting_op
 def compact_result_tables(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
     """Publish pending rows, compact the tables of namespace `lifecycle`, and expire their old snapshots."""

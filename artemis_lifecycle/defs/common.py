@@ -61,6 +61,9 @@ def delete_each(
     return reports, [(each, terminal(str(why))) for each, why in refused]
 
 
+SPARK_POOL = "artemis_spark"
+"""The pool of the runs that need a Spark session."""
+
 NIGHTLY_WALK = "nightly_walk"
 """The job that runs every due step of a table in one run."""
 
@@ -145,6 +148,7 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
         "partitions_def": tables,
         "owners": OWNERS,
         "code_version": version,
+        "pool": SPARK_POOL if "spark" in kinds else None,
         "retry_policy": RETRIES,
     }
 

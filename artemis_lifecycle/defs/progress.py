@@ -1,8 +1,8 @@
 """The position of each table in its maintenance window, from its plans, its step records and Dagster's runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from operator import attrgetter
 from typing import Literal
@@ -13,6 +13,7 @@ from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import ApprovalNeeded, LeaseTaken
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.fleet import last_done
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.operations.steps import StepRecord
 from artemis_lifecycle.orphans.trend import next_scan, trend_of
@@ -33,12 +34,19 @@ _WAITS_FOR: dict[str, Literal["approval", "lease"]] = {
 
 @dataclass(frozen=True)
 class TableWindow:
-    """One table's window, the table's position in it, and the steps that run in it automatically."""
+    """One table's window, the table's position in it, and the steps that run in it automatically.
+
+    `whole_walk` means that they start in one run. `last_done` is when each step last ended for the table, and
+    `freeable_bytes` is what its plans under way can free: both decide its place in the queue.
+    """
 
     table: str
     window: MaintenanceWindow
     progress: Progress
     steps: frozenset[Step]
+    whole_walk: bool = False
+    last_done: Mapping[str, datetime] = field(default_factory=dict)
+    freeable_bytes: int = 0
 
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
@@ -87,6 +95,10 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
     plans = lifecycle.operations.plans
     plans_due = Counter(record.table for record in plans.due(now))
+    freeable: Counter[str] = Counter()
+    for record in plans.holding():
+        freeable[record.table] += record.bytes
+    done = last_done(lifecycle.operations.engine)
     uncommitted = {record.table: record for record in reversed(plans.all_uncommitted())}
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
     runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
@@ -111,7 +123,8 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             cold_tier=policy.cold_tier.enabled,
         )
         steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
-        found.append(TableWindow(table, window, progress, steps))
+        whole_walk = policy.quiet_window.runs == "one_per_table" and steps == frozenset(Step)
+        found.append(TableWindow(table, window, progress, steps, whole_walk, done.get(table, {}), freeable[table]))
     return found
 
 

@@ -17,16 +17,20 @@ from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.spark.kept import KeptSession
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
 
 OWNER = "dagster"
 """The owner in leases and step records when Dagster does the work. The run's id is next to it."""
+
+_kept: KeptSession | None = None
 
 _CONFIG = "lifecycle.yaml; by default $ARTEMIS_CONFIG, then the one in the working directory."
 
 
 class SparkSessionResource(LazyPySparkResource):
     """A Spark session with the Iceberg runtime and both catalogs. It starts at first use and stops when the run ends.
+    In a warm worker, it continues to the next run.
 
     It uses a session that is already alive in this process and leaves it running. It refuses one without the jars with
     EnvironmentMissing: `getOrCreate` would return that session and ignore `spark.jars`.
@@ -41,7 +45,10 @@ class SparkSessionResource(LazyPySparkResource):
         if self._spark_session is not None:
             return
         config = fill(load_config(self.config_path))
-        conf = session_conf(config, lifecycle_conf(config), _jars(config)) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        conf = session_settings(config) | dict(flatten_dict(self.spark_config))  # type: ignore[no-untyped-call]
+        if _kept is not None:
+            self._spark_session = _kept.open(conf)
+            return
         self._started_here = live_session() is None
         self._spark_session = open_session(conf)
 
@@ -57,8 +64,18 @@ class SparkSessionResource(LazyPySparkResource):
             session.stop()
 
 
-def _jars(config: LifecycleConfig) -> Any:
-    return None if local_cores(config.spark.master) is None else resolve(config.home, needed(config))
+def keep_session(config_path: str | None = None) -> None:
+    """Start a session, and keep it from one run of this process to the next. Raises what `open_session` raises; the
+    next run then tries again."""
+    global _kept
+    _kept = KeptSession()
+    _kept.open(session_settings(fill(load_config(config_path))))
+
+
+def session_settings(config: LifecycleConfig) -> dict[str, str]:
+    """Return the settings of a session for `config`. Resolves the jars for a local master."""
+    jars = None if local_cores(config.spark.master) is None else resolve(config.home, needed(config))
+    return session_conf(config, lifecycle_conf(config), jars)
 
 
 class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]

@@ -19,6 +19,7 @@ from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import TABLE_TAG
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.scheduling.maintenance_window import window_of
@@ -41,6 +42,7 @@ def maintenance_requests(
                 job_name=job,
                 partition_key=partition_key(table),
                 run_config=jobs.for_real(job),
+                tags={TABLE_TAG: partition_key(table)},
             )
         )
     return asked or SkipReason("no governed table is free: each has a run of this job or is in its quiet window")

@@ -18,6 +18,7 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
+from artemis_lifecycle.defs.common import NIGHTLY_WALK
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (
@@ -29,12 +30,15 @@ from artemis_lifecycle.defs.progress import (
     under_way,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, PRIORITY_TAG, STEP_TAG, TABLE_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step
+from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step, priority
 from artemis_lifecycle.storage.instants import elapsed
+
+_RECORDED_AS = {Step.ORPHANS: "orphan_deletion"}
+"""The name of a step in the records, where it is not the job's."""
 
 IDLE_FOR = 20.0
 """Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60
@@ -125,6 +129,7 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
                 run_key=terminal(f"{table}:{present[table]}"),
                 job_name=jobs.observe.name,
                 partition_key=partition_key(table),
+                tags={TABLE_TAG: partition_key(table)},
             )
             for table in changed
         ],
@@ -178,7 +183,7 @@ def end_stuck_runs(
 @sensor(
     name="maintenance_window",
     description="Requests the next step of each governed table, in the table's quiet window and time zone.",
-    jobs=list(jobs.BY_STEP.values()),
+    jobs=[*jobs.BY_STEP.values(), jobs.nightly_walk],
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
@@ -212,9 +217,9 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
             reasons[table.table] = verdict.why
         else:
             asked.append((table, verdict))
-    # Longest-open window first, so that a table does not wait for those before it in the alphabet.
-    asked.sort(key=lambda each: (each[0].window.opening(each[1].step or Step.PLAN), each[1].attempt))
-    return [_request(*each) for each in asked[:AT_ONCE]] or SkipReason(
+    # The tables that wait longest first, so that none waits for those before it in the alphabet.
+    requests = sorted((_request(*each, now) for each in asked), key=lambda each: -int(each.tags[PRIORITY_TAG]))
+    return requests[:AT_ONCE] or SkipReason(
         _listed(reasons) or "no table of the catalog has a partition and matches an entry of lifecycle.yaml"
     )
 
@@ -227,18 +232,26 @@ def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
         return False
 
 
-def _request(table: TableWindow, verdict: Verdict) -> RunRequest:
+def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:
     """Return the run that `verdict` requests. It is not a dry run: an operator who starts the sensor wants the
     changes."""
     step, day = verdict.step, table.window.day.isoformat()
     assert step is not None
+    job = NIGHTLY_WALK if table.whole_walk and step is Step.PLAN else step.value
+    ended = table.last_done.get(_RECORDED_AS.get(step, step.value))
+    place = priority(None if ended is None else now - ended, table.freeable_bytes)
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
     return RunRequest(
         run_key=f"{day}:{terminal(table.table)}:{step}{again}",
-        job_name=step.value,
+        job_name=job,
         partition_key=partition_key(table.table),
-        run_config=jobs.for_real(step),
-        tags={WINDOW_TAG: day, STEP_TAG: step.value},
+        run_config=jobs.for_real(job),
+        tags={
+            WINDOW_TAG: day,
+            STEP_TAG: step.value,
+            TABLE_TAG: partition_key(table.table),
+            PRIORITY_TAG: str(place),
+        },
     )
 
 
@@ -272,6 +285,7 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
                 run_key=f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}",
                 job_name=jobs.thaws.name,
                 partition_key=partition_key(table),
+                tags={TABLE_TAG: partition_key(table)},
             )
             for table in sorted(wanted)[:AT_ONCE]
         ]

@@ -6,7 +6,11 @@ WINDOW_TAG = "artemis/window"
 JOB_TAG = "artemis/job"
 STEP_TAG = "artemis/step"
 PARTITION_TAG = "dagster/partition"
+PRIORITY_TAG = "dagster/priority"
 BACKFILL_TAG = "dagster/backfill"
+
+TABLE_TAG = "artemis/table"
+"""On runs that a sensor or schedule requested. dagster.yaml limits the runs under way to one for each of its values."""
 
 OUTCOME_TAG = "artemis/outcome"
 """On runs and materializations: `done`, `dry_run`, `waiting`, `not_due`, `not_governed`. Only `done` means that the

@@ -104,6 +104,17 @@ class Progress:
     runs: Mapping[Step, Runs] = field(default_factory=dict)
 
 
+def priority(waited: timedelta | None, freeable_bytes: int) -> int:
+    """How early a requested run leaves the queue; a larger number leaves first.
+
+    One point for each hour since the step last ended for the table, and one for each doubling of the bytes that its
+    plan can free, in MiB: a day of waiting outweighs 16 TiB. So every table's turn comes. A step that never ended has
+    waited for 1,000 hours.
+    """
+    hours = 1_000.0 if waited is None else waited / timedelta(hours=1)
+    return int(min(1_000.0, max(0.0, hours))) + (freeable_bytes >> 20).bit_length()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The step to request now, as the `attempt`th of this window, or None; `why` is shown at the tick."""

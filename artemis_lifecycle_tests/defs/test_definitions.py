@@ -190,10 +190,11 @@ class TestInstance:
         assert config["telemetry"] == {"enabled": False}
         assert config["run_monitoring"]["enabled"]
         assert config["run_monitoring"]["max_runtime_seconds"] > 0
-        queue = config["run_coordinator"]["config"]
+        assert config["concurrency"]["pools"] == {"granularity": "run"}
+        queue = config["concurrency"]["runs"]
         assert 0 < queue["max_concurrent_runs"] <= 10
         assert queue["tag_concurrency_limits"] == [
-            {"key": "dagster/partition", "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
+            {"key": "artemis/table", "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
         ]
         assert config["run_retries"]["enabled"]
         assert config["run_retries"]["retry_on_asset_or_op_failure"] is False

@@ -1,0 +1,190 @@
+"""Dagster's own daemon, with warm workers: a backfill over all partitions, and a worker that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from dagster import AssetKey, AssetRecordsFilter, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+
+from artemis_lifecycle.defs.processes import PROCESS_TAG
+from artemis_lifecycle.defs.tags import OUTCOME_TAG, PARTITION_TAG
+from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.defs.conftest import Project, with_tables, written
+from artemis_lifecycle_tests.integration.test_browser import POLICY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from artemis_lifecycle.config.models import LifecycleConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore:InitResourceContext.dagster_run is deprecated:DeprecationWarning")
+
+GOVERNED = ["artemis.first", "artemis.second", "artemis.third"]
+BROKEN, UNGOVERNED = "artemis.broken", "scratch.own"
+WALK = ["snapshot_history", "reachable_set", "expiration_plan", "cold_tier_snapshots", "expiration_commit"]
+WALK += ["physical_deletion", "object_listing", "orphan_scan", "orphan_deletion"]
+ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
+BACKFILL = """
+mutation ($params: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $params) {
+    __typename
+    ... on LaunchBackfillSuccess { backfillId }
+    ... on PythonError { message }
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def home(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A $DAGSTER_HOME with the repository's own dagster.yaml and warm workers, as `make ui WORKERS=1` sets it up."""
+    folder = tmp_path_factory.mktemp("dagster")
+    for name in ("runs", "control", "taken", "results"):
+        (folder / "workers" / name).mkdir(parents=True)
+    warm = (REPOSITORY / "deploy" / "warm-workers.yaml").read_text().replace("@HOME@", str(folder))
+    (folder / "dagster.yaml").write_text((REPOSITORY / "dagster.yaml").read_text() + warm)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(folder))
+        patch.setenv("ARTEMIS_DAGSTER_POSTGRES", postgres_uri)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def project(home: Path, module_config: LifecycleConfig, spark: SparkSession) -> Iterator[Project]:
+    config = with_tables(module_config, POLICY)
+    path = written(config, home)
+    with DagsterInstance.get() as instance:
+        project = Project(config, path, instance, spark)
+        project.create(*GOVERNED, BROKEN, UNGOVERNED, commits=2)
+        with project.lifecycle() as lifecycle:
+            # What is known of a table stands for it while it cannot be read. Without it, the others' orphans wait.
+            lifecycle.scan_orphans(GOVERNED[0])
+            current = lifecycle.snapshot_history(BROKEN).metadata_location
+        Path(current.removeprefix("file:").replace("///", "/")).write_bytes(b"{")
+        yield project
+
+
+@pytest.fixture(scope="module")
+def workers(project: Project, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A daemon and one warm worker. Returns the worker's parent process."""
+    environment = {**os.environ, "ARTEMIS_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)}
+    bin_folder = Path(sys.executable).parent
+    commands = [
+        [sys.executable, "-m", "artemis_lifecycle.cli", "workers", "--count", "1"],
+        [str(bin_folder / "dagster-daemon"), "run", "--workspace", str(REPOSITORY / "workspace.yaml")],
+    ]
+    with (home / "processes.log").open("wb") as log:
+        started = [
+            subprocess.Popen(command, cwd=home, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            for command in commands
+        ]
+        try:
+            yield started[0]
+        finally:
+            for each in reversed(started):
+                each.terminate()
+            for each in reversed(started):
+                try:
+                    each.wait(timeout=60)
+                except subprocess.TimeoutExpired:
+                    each.kill()
+
+
+def _until(ready: Callable[[], bool], home: Path, within: float = 300) -> None:
+    end = time.monotonic() + within
+    while not ready():
+        if time.monotonic() > end:
+            pytest.fail(f"it did not happen:\n{(home / 'processes.log').read_text()[-6000:]}")
+        time.sleep(1)
+
+
+def _backfill(home: Path, project: Project, tables: list[str], assets: list[str]) -> str:
+    """Launch it as the UI does."""
+    params = {"assetSelection": [{"path": [asset]} for asset in assets], "partitionNames": tables}
+    answer = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("dagster-graphql")),
+            *("--workspace", str(REPOSITORY / "workspace.yaml")),
+            *("--text", BACKFILL, "--variables", json.dumps({"params": params})),
+        ],
+        cwd=home,
+        env={**os.environ, "ARTEMIS_CONFIG": str(project.path), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    # The log of the code server is on the same stream.
+    answered, _ = json.JSONDecoder().raw_decode(answer.stdout[answer.stdout.index("{") :])
+    found = answered["data"]["launchPartitionBackfill"]
+    assert found["__typename"] == "LaunchBackfillSuccess", found
+    return str(found["backfillId"])
+
+
+def _runs(instance: DagsterInstance, backfill: str) -> list[DagsterRun]:
+    return list(instance.get_runs(RunsFilter.for_backfill(backfill)))
+
+
+def _failures(instance: DagsterInstance, runs: Iterable[DagsterRun]) -> str:
+    logs = [entry for run in runs for entry in instance.all_logs(run.run_id)]
+    said = [str(entry.dagster_event) for entry in logs if entry.dagster_event and entry.dagster_event.is_failure]
+    return "\n".join(each[:1500] for each in said)
+
+
+def _ended(instance: DagsterInstance, backfill: str, tables: int) -> bool:
+    runs = _runs(instance, backfill)
+    return len(runs) >= tables and all(run.status in ENDED for run in runs)
+
+
+def test_a_backfill_over_all_partitions_is_dry_and_one_broken_table_stops_no_other(
+    project: Project, home: Path, workers: subprocess.Popen[bytes]
+) -> None:
+    every = [*GOVERNED, BROKEN, UNGOVERNED]
+    with project.lifecycle() as lifecycle:
+        before = {table: len(lifecycle.snapshot_history(table).snapshots) for table in GOVERNED}
+    backfill = _backfill(home, project, every, WALK)
+    _until(lambda: _ended(project.instance, backfill, len(every)), home)
+    runs = {run.tags[PARTITION_TAG]: run for run in _runs(project.instance, backfill)}
+    failed = {table for table, run in runs.items() if run.status is not DagsterRunStatus.SUCCESS}
+    assert failed == {BROKEN}, _failures(project.instance, runs.values())
+    # One process, and so one JVM, took all runs.
+    assert len({run.tags[PROCESS_TAG] for run in runs.values()}) == 1
+    with project.lifecycle() as lifecycle:
+        assert {table: len(lifecycle.snapshot_history(table).snapshots) for table in GOVERNED} == before
+    outcomes = {}
+    for table in (*GOVERNED, UNGOVERNED):
+        records = project.instance.fetch_materializations(
+            AssetRecordsFilter(AssetKey("expiration_commit"), asset_partitions=[table]), limit=1
+        ).records
+        materialization = records[0].asset_materialization
+        assert materialization is not None
+        outcomes[table] = (materialization.tags or {})[OUTCOME_TAG]
+    assert outcomes == {**dict.fromkeys(GOVERNED, "dry_run"), UNGOVERNED: "not_governed"}
+
+
+def test_a_worker_that_is_killed_is_replaced_and_its_run_starts_again(
+    project: Project, home: Path, workers: subprocess.Popen[bytes]
+) -> None:
+    instance = project.instance
+    backfill = _backfill(home, project, [GOVERNED[0]], WALK)
+
+    def started() -> list[DagsterRun]:
+        return [run for run in _runs(instance, backfill) if PROCESS_TAG in run.tags]
+
+    _until(lambda: bool(started()), home)
+    (run,) = started()
+    ((process, _),) = json.loads(run.tags[PROCESS_TAG])["processes"]
+    os.kill(process, signal.SIGKILL)
+    _until(lambda: any(each.status is DagsterRunStatus.SUCCESS for each in _runs(instance, backfill)), home)
+    retried = [each for each in _runs(instance, backfill) if each.status is DagsterRunStatus.SUCCESS]
+    assert retried[0].tags[PROCESS_TAG] != run.tags[PROCESS_TAG]
