@@ -96,8 +96,8 @@ def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     plans = lifecycle.operations.plans
     plans_due = Counter(record.table for record in plans.due(now))
     freeable: Counter[str] = Counter()
-    for record in plans.holding():
-        freeable[record.table] += record.bytes
+    for plan in plans.holding():
+        freeable[plan.table] += plan.bytes
     done = last_done(lifecycle.operations.engine)
     uncommitted = {record.table: record for record in reversed(plans.all_uncommitted())}
     records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)

@@ -48,4 +48,4 @@ def _forget() -> None:
     from pyspark.sql import SparkSession
 
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None  # type: ignore[assignment]
+    SparkSession._instantiatedSession = None
