@@ -179,6 +179,23 @@ class UnreadableMetadata(LifecycleError):
 
     exit_code = 4
 
+    @classmethod
+    def of(cls, what: str, path: str | None, table: str | None = None) -> UnreadableMetadata:
+        """The error for one file, whoever found it: the same promise and the same advice."""
+        return cls(
+            what,
+            table=table,
+            path=path,
+            untouched="the table and all its files",
+            hint="restore the file; nothing of this table is planned, copied, committed or deleted "
+            "until it can be read",
+        )
+
+    @classmethod
+    def missing(cls, path: str, table: str | None = None) -> UnreadableMetadata:
+        """The error for a file that the store does not have."""
+        return cls.of("A metadata file that the table needs is not in the store any more", path, table)
+
 
 class StorageError(LifecycleError):
     """The object store refused, failed or timed out."""

@@ -17,6 +17,7 @@ from artemis_lifecycle.errors import (
     OperationsUnavailable,
     Paused,
     StorageError,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.escaping import terminal
 
@@ -24,7 +25,7 @@ RETRIES = RetryPolicy(max_retries=2, delay=15, backoff=Backoff.EXPONENTIAL, jitt
 """For errors that may pass within seconds. Every step resumes, so a second attempt has no second effect."""
 
 _MAY_PASS = (StorageError, OperationsUnavailable, CommitConflict)
-_WILL_NOT_PASS = (MissingFile, CopyMismatch)
+_WILL_NOT_PASS = (MissingFile, UnreadableMetadata, CopyMismatch)
 
 
 FOR_A_PERSON = (ApprovalNeeded, Held)

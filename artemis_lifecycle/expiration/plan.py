@@ -23,6 +23,7 @@ from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.reachability.index import DEFAULT_SETTINGS, IndexSettings
 from artemis_lifecycle.reachability.index.files import deletable
+from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
@@ -147,7 +148,7 @@ def plan_expiration(
 
     Supersedes the table's other uncommitted plan; an approved one only if it is the `stale` one.
 
-    Raises UnreadableMetadata, without sealing anything, if any required metadata file cannot be read; what
+    Raises UnreadableMetadata, without sealing anything, if any metadata file is missing or cannot be read; what
     `refuse_unexpirable` raises; the errors of `decide` for explicit ids that cannot be removed.
     """
     metadata = request.metadata
@@ -156,7 +157,9 @@ def plan_expiration(
         view_of(metadata), request.settings, milliseconds(request.now), holds=request.holds, tags=request.tags
     )
     folder = f"{root}/plans/{metadata.table_uuid}/{uuid.uuid4().hex}"
-    files = deletable(indexed(spark, stores, metadata, rules, root, index), decision.expired)
+    view = indexed(spark, stores, metadata, rules, root, index)
+    require_present(view)
+    files = deletable(view, decision.expired)
     sealed = write_batches(files.to_batches(), files.schema, f"{folder}/files", stores)
     content_id = _content_id(metadata, decision, rows_digest(files))
     generation = operations.plans.generation(content_id)

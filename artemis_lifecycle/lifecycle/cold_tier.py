@@ -86,6 +86,8 @@ class ColdTier:
         state = self.steps.table_state(plan.table)
         with self.steps.run(state, "handoff", dry_run=dry_run) as step:
             self.reading.require_own_archive(plan.table, plan.table_uuid)
+            if record.lost_approved_by is None:
+                self.expiration.require_kept(plan, state)
             context = HandoffContext(
                 spark=self.resources.spark,
                 live_stores=self.resources.live_stores,

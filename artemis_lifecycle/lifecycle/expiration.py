@@ -26,7 +26,7 @@ from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
-from artemis_lifecycle.lifecycle.tiers import live_index
+from artemis_lifecycle.lifecycle.tiers import live_index, present_index
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle.operations.locks import table_lock
@@ -190,6 +190,7 @@ class Expiration:
         policy = self.resources.config.policy(plan.table)
         self._require_committable(plan, record, policy, dry_run=dry_run)
         self.checks.require(plan, record)
+        self.require_kept(plan, state)
         require_approval(
             plan.plan_id,
             plan.table,
@@ -242,6 +243,11 @@ class Expiration:
                 "files_recopied": recopied,
             }
         return replace(done, absent_copies=recopied, committed_at=record.committed_at, due_at=record.due_at)
+
+    def require_kept(self, plan: ExpirationPlan, state: TableState) -> None:
+        """Raise UnreadableMetadata if a metadata file that the snapshots outside the plan need is missing. The handoff
+        finds what only the plan's snapshots need: a person can approve that loss."""
+        present_index(self.resources, plan.table, state.metadata, without=plan.expired_snapshots)
 
     def _begin_swap(self, plan: ExpirationPlan, base_location: str, updated_ms: int) -> None:
         self.resources.operations.plans.begin_swap(plan.plan_id, base_location, updated_ms)

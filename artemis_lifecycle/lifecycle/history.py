@@ -15,7 +15,7 @@ from artemis_lifecycle.expiration.curve import retention_curve as curve_of
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.retention import holds_and_tags, retention_settings
 from artemis_lifecycle.lifecycle.steps import Steps
-from artemis_lifecycle.lifecycle.tiers import live_index
+from artemis_lifecycle.lifecycle.tiers import present_index
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
@@ -95,7 +95,7 @@ class History:
         decision = decide(
             view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
         )
-        rows = reachable_files(Runner(resources.spark), live_index(resources, table, state.metadata), decision.kept)
+        rows = reachable_files(Runner(resources.spark), present_index(resources, table, state.metadata), decision.kept)
         totals = _totals(rows.map(_counted, _COUNTED).table())
         return ReachableSet(
             table=table,
@@ -109,7 +109,7 @@ class History:
     def retention_curve(
         self, table: str, now: datetime | None = None, windows: Sequence[timedelta] | None = None
     ) -> RetentionCurve:
-        view = live_index(self.resources, table, self.steps.table_state(table).metadata)
+        view = present_index(self.resources, table, self.steps.table_state(table).metadata)
         return curve(self.resources, table, view, self.resources.instant("now", now), windows)
 
 

@@ -11,7 +11,7 @@ from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
-from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, live_index
+from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
 from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
 from artemis_lifecycle.lineage.requirements import LineageRequirements
@@ -23,6 +23,7 @@ from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.spark.java_errors import java_errors
 
 STANDARD = "STANDARD"
 """The default storage class of S3."""
@@ -61,7 +62,10 @@ class Maintenance:
     def _health(self, state: TableState) -> TableHealth:
         resources = self.resources
         live = resources.config.catalogs.live.name
-        return health_of(resources.spark, resources.live_stores, live, state.name, state.metadata, state.read_at)
+        # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
+        present_index(resources, state.name, state.metadata)
+        with java_errors(state.name):
+            return health_of(resources.spark, resources.live_stores, live, state.name, state.metadata, state.read_at)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         resources = self.resources
@@ -97,7 +101,7 @@ class Maintenance:
 
     def costs(self, table: str, curve: RetentionCurve | None = None) -> TableCosts:
         metadata, catalogs = self.steps.table_state(table).metadata, self.resources.config.catalogs
-        view, cold = live_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)
+        view, cold = present_index(self.resources, table, metadata), cold_metadata(self.resources, metadata.table_uuid)
         known = curve or curve_of(self.resources, table, view, self.resources.instant("now", None), windows=())
         classes = StorageClasses(
             live=catalogs.live.storage_class or STANDARD,

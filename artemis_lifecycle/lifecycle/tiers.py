@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from artemis_lifecycle.cold_tier import verify
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexSettings, IndexView
+from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.spark.java_errors import java_errors
 
 
 def live_index(resources: Resources, table: str, metadata: TableMetadata) -> IndexView:
@@ -15,6 +19,17 @@ def live_index(resources: Resources, table: str, metadata: TableMetadata) -> Ind
     settings = IndexSettings.from_config(resources.config, table)
     stores, rules = resources.live_stores, resources.rules(table)
     return indexed(resources.spark, stores, metadata, rules, resources.root, settings)
+
+
+def present_index(
+    resources: Resources, table: str, metadata: TableMetadata, *, without: Collection[int] = ()
+) -> IndexView:
+    """`live_index`, once every list and manifest is in the store with its recorded length; except those that only the
+    snapshots `without` list. Raises UnreadableMetadata, with the table's name."""
+    with java_errors(table):
+        view = live_index(resources, table, metadata)
+        require_present(view, without=without)
+    return view
 
 
 def cold_index(resources: Resources, table: str, cold: TableMetadata) -> IndexView:

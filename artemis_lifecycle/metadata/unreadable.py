@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.errors import EncryptedTable, StorageError, TooLarge, UnreadableMetadata
+from artemis_lifecycle.errors import EncryptedTable, MissingFile, StorageError, TooLarge, UnreadableMetadata
 
 if TYPE_CHECKING:
     from artemis_lifecycle.storage.stores import Stores
@@ -16,17 +16,14 @@ def read_file(stores: Stores, path: str) -> bytes:
         return stores.read(path)
     except TooLarge:
         raise
+    except MissingFile as error:
+        raise UnreadableMetadata.missing(path) from error
     except StorageError as error:
         raise unreadable(f"The file cannot be read: {error.what}", path) from error
 
 
 def unreadable(what: str, path: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        what,
-        path=path,
-        untouched="the table and all its files",
-        hint="restore the file; nothing of this table is planned or deleted until it can be read",
-    )
+    return UnreadableMetadata.of(what, path)
 
 
 def encrypted(what: str, path: str | None, table: str | None = None) -> EncryptedTable:

@@ -13,8 +13,10 @@ from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
     LifecycleError,
+    MissingFile,
     OperationsUnavailable,
     StorageError,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.spark.jvm import classes_of
 
@@ -34,6 +36,21 @@ _STORE = re.compile(
     r"java\.io\.\w*IOException|java\.io\.(?:FileNotFound|EOF)Exception|java\.net\.\w+Exception|"
     r"org\.apache\.http\.\w+Exception"
 )
+_GONE = re.compile(
+    r"org\.apache\.iceberg\.exceptions\.NotFoundException|NoSuchKeyException|java\.nio\.file\.NoSuchFileException|"
+    r"java\.io\.FileNotFoundException"
+)
+_DENIED = "Permission denied"
+"""Java opens a file without permission with a FileNotFoundException."""
+
+_DAMAGED = re.compile(rf"avro\.(?:InvalidAvroMagicException|AvroRuntimeException)|java\.io\.EOFException|{_DENIED}")
+_FILE = re.compile(
+    r"(?:Failed to open (?:input stream for )?file|Failed to get status for file|(?:File|Location) does not exist): "
+    r"(?P<named>\S[^\n]*)|(?:\bFile|^File) (?P<absent>\S[^\n]*?) does not exist"
+)
+"""How Iceberg and Hadoop name the file that they could not open."""
+
+_METADATA = re.compile(r"(?:-m\d+|/snap-[^/]*)\.avro$|\.metadata\.json(?:\.gz)?$")
 _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 """Somebody stopped the work; nothing failed."""
 
@@ -41,12 +58,14 @@ _STOPPED = re.compile(r"Interrupted|AbortedException|\bcancell?ed\b")
 @contextmanager
 def java_errors(table: str | None = None) -> Iterator[None]:
     """Run what works through the JVM; what other systems did to it comes out as a LifecycleError, not as a Java trace.
+    An error that names no table gets this one's name.
 
     Any other error is a defect, and its trace shows where.
     """
     try:
         yield
-    except LifecycleError:
+    except LifecycleError as error:
+        error.table = error.table or table
         raise
     except Exception as error:
         known = as_ours(error, table)
@@ -63,6 +82,9 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     said = str(error)  # With what executors met: that is there as text alone.
     if _STOPPED.search(said):
         return None
+    lost = None if _UNKNOWN in names else _lost_file(said, table)
+    if lost is not None:
+        return lost
     ours: type[LifecycleError]
     if _UNKNOWN in names:
         ours, what = CommitStateUnknown, "The catalog did not say whether the commit happened"
@@ -82,6 +104,30 @@ def as_ours(error: Exception, table: str | None = None) -> LifecycleError | None
     else:
         return None
     return ours(f"{what}: {brief(error)}", table=table, untouched=untouched, hint=f"{first}run the step again")
+
+
+def _lost_file(said: str, table: str | None) -> LifecycleError | None:
+    """The error for a file of the table that is gone, or for metadata that cannot be read; None for all else."""
+    match = _FILE.search(said)
+    if match is None:
+        # Without a file of the table: Spark's own temporary files get lost, too.
+        return None
+    path = (match["named"] or match["absent"]).strip()
+    is_metadata = _METADATA.search(path) is not None
+    gone = _GONE.search(said) is not None and _DENIED not in said
+    if gone and is_metadata:
+        return UnreadableMetadata.missing(path, table)
+    if gone:
+        return MissingFile(
+            "A file that the table needs is not in the store any more",
+            table=table,
+            path=path,
+            untouched="the table and all its files",
+            hint="restore the file, then run the step again",
+        )
+    if is_metadata and _DAMAGED.search(said):
+        return UnreadableMetadata.of("A metadata file that the table needs cannot be read", path, table)
+    return None
 
 
 def class_names(error: BaseException) -> list[str]:

@@ -12,8 +12,10 @@ from artemis_lifecycle.errors import (
     CommitConflict,
     CommitStateUnknown,
     LifecycleError,
+    MissingFile,
     OperationsUnavailable,
     StorageError,
+    UnreadableMetadata,
 )
 from artemis_lifecycle.spark.java_errors import java_errors
 from artemis_lifecycle.spark.worker_errors import worker_errors
@@ -96,3 +98,44 @@ def test_what_executors_met_counts_too(spark: SparkSession) -> None:
     broken = spark.range(1).select(F.raise_error(F.lit("java.net.SocketTimeoutException: Read timed out")))
     with pytest.raises(StorageError, match="Read timed out"), java_errors():
         broken.collect()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "path"),
+    [
+        ("Location does not exist: s3://b/a c/x-m0.avro", UnreadableMetadata, "s3://b/a c/x-m0.avro"),
+        ("Failed to open input stream for file: s3://b/snap-1.avro", UnreadableMetadata, "s3://b/snap-1.avro"),
+        ("java.io.FileNotFoundException: File file:/t/x.parquet does not exist", MissingFile, "file:/t/x.parquet"),
+        (
+            "Failed to open file: file:/t/x-m1.avro\n"
+            "Caused by: org.apache.iceberg.shaded.org.apache.avro.InvalidAvroMagicException: Not an Avro data file",
+            UnreadableMetadata,
+            "file:/t/x-m1.avro",
+        ),
+        (
+            "Failed to open input stream for file: file:/t/x-m1.avro\n"
+            "Caused by: java.io.FileNotFoundException: /t/x-m1.avro (Permission denied)",
+            UnreadableMetadata,
+            "file:/t/x-m1.avro",
+        ),
+        # Spark's own temporary file, and a store that is away: another try may do better.
+        ("java.io.FileNotFoundException: /tmp/blockmgr-1/shuffle_0.index (No such file)", StorageError, None),
+        (
+            "java.io.UncheckedIOException: Failed to open input stream for file: s3://b/x-m0.avro\n"
+            "Caused by: java.net.SocketTimeoutException: Read timed out",
+            StorageError,
+            None,
+        ),
+    ],
+)
+def test_a_file_that_is_gone_or_damaged_is_named(
+    spark: SparkSession, said: str, expected: type[LifecycleError], path: str | None
+) -> None:
+    from pyspark.sql import functions as F
+
+    if said.startswith(("Location", "Failed")):
+        kind = "RuntimeIO" if "to open file" in said else "NotFound"
+        said = f"{ICEBERG}.{kind}Exception: {said}"
+    with pytest.raises(LifecycleError) as raised, java_errors("ns.t"):
+        spark.range(1).select(F.raise_error(F.lit(f"{said}\n\tat x"))).collect()
+    assert (type(raised.value), raised.value.path, raised.value.table) == (expected, path, "ns.t")

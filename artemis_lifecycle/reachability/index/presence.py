@@ -3,8 +3,10 @@ not belong here: opening any of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from artemis_lifecycle.errors import StorageError, UnreadableMetadata
 from artemis_lifecycle.reachability.index.index import ManifestIndex
@@ -30,7 +32,7 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
             # By name, because a store may spell the folder differently than the metadata.
             found = {file.path.rsplit("/", 1)[-1]: file.size_in_bytes for file in stores.children(folder)[1]}
         except StorageError as error:
-            raise _absent(folder, f"cannot be listed: {error.what}") from error
+            raise _unusable(folder, f"cannot be listed: {error.what}") from error
         for path, length in those.items():
             _compare(path, length, found.get(path.rsplit("/", 1)[-1]))
 
@@ -39,7 +41,7 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
         try:
             found = stores.head(path)
         except StorageError as error:
-            raise _absent(path, f"cannot be looked up: {error.what}") from error
+            raise _unusable(path, f"cannot be looked up: {error.what}") from error
         _compare(path, length, None if found is None else found.size_in_bytes)
 
     if one_by_one:
@@ -47,37 +49,35 @@ def require_files(index: ManifestIndex, files: Mapping[str, int]) -> None:
             list(pool.map(look_up, one_by_one))
 
 
-def require_present(view: IndexView) -> None:
-    """Check that every list and manifest of the metadata is in the store with its recorded length.
+def require_present(view: IndexView, *, without: Collection[int] = ()) -> None:
+    """Check that every list and manifest of the metadata is in the store with its recorded length; except those that
+    only the snapshots `without` list.
 
-    Files that the index knows are not opened again. Before a deletion relies on the index, they must still exist.
-    Raises UnreadableMetadata.
+    Files that the index knows are not opened again. Before a step relies on the index, they must still exist: every
+    step then says the same of a lost file. Raises UnreadableMetadata.
     """
-    require_files(view.index, _known_files(view))
+    require_files(view.index, _known_files(view, set(without)))
 
 
-def _known_files(view: IndexView) -> dict[str, int]:
-    """Return path -> recorded length (-1: not recorded) of every list and manifest of the metadata."""
+def _known_files(view: IndexView, without: set[int]) -> dict[str, int]:
+    """Return path -> recorded length (-1: not recorded) of the lists and manifests of all snapshots but these."""
     state = view.state
-    known = {state.manifests.path(row): int(length) for row, length in enumerate(state.manifests.lengths)}
+    chosen = ~np.isin(state.snapshot_ids, np.array(list(without), np.int64))
+    rows = np.flatnonzero(state.listed_by(chosen)) if without else np.arange(len(state.manifests))
+    known = {state.manifests.path(row): int(state.manifests.lengths[row]) for row in rows.tolist()}
     sizes = dict(zip(state.snapshot_ids.tolist(), state.list_sizes.tolist(), strict=True))
     for snapshot in view.metadata.snapshots:
-        if snapshot.manifest_list is not None:
+        if snapshot.manifest_list is not None and snapshot.snapshot_id not in without:
             known[snapshot.manifest_list] = sizes[snapshot.snapshot_id]
     return known
 
 
 def _compare(path: str, length: int, found: int | None) -> None:
     if found is None:
-        raise _absent(path, "is not in the store any more")
+        raise UnreadableMetadata.missing(path)
     if length >= 0 and found != length:
-        raise _absent(path, f"has {found} bytes, but {length} are recorded")
+        raise _unusable(path, f"has {found} bytes, but {length} are recorded")
 
 
-def _absent(path: str, what: str) -> UnreadableMetadata:
-    return UnreadableMetadata(
-        f"A metadata file that the table needs {what}",
-        path=path,
-        untouched="the table and all its files",
-        hint="restore the file; nothing of this table is planned or deleted until it exists",
-    )
+def _unusable(path: str, what: str) -> UnreadableMetadata:
+    return UnreadableMetadata.of(f"A metadata file that the table needs {what}", path)
