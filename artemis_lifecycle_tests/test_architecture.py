@@ -18,7 +18,7 @@ MODULES = {
 }
 
 
-LIBRARIES = {"_jvm", "_mapping"}
+LIBRARIES = {"_active_spark_context", "_gateway", "_instantiatedSession", "_jvm", "_mapping"}
 """Names of PySpark and SQLAlchemy that a module also has for its own."""
 
 

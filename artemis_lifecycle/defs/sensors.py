@@ -218,6 +218,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
         else:
             asked.append((table, verdict))
     # The tables that wait longest first, so that none waits for those before it in the alphabet.
+    asked.sort(key=lambda each: (each[0].window.opening(each[1].step or Step.PLAN), each[1].attempt))
     requests = sorted((_request(*each, now) for each in asked), key=lambda each: -int(each.tags[PRIORITY_TAG]))
     return requests[:AT_ONCE] or SkipReason(
         _listed(reasons) or "no table of the catalog has a partition and matches an entry of lifecycle.yaml"

@@ -26,10 +26,8 @@ class KeptSession:
         if _jvm_ended():
             _forget()
         elif self.conf is not None and dict(conf) != dict(self.conf):
-            # A catalog that a session has loaded keeps the settings that it was loaded with.
-            live = live_session()
-            if live is not None:
-                live.stop()
+            # A JVM reads the settings of catalogs when it starts, and a loaded catalog keeps its own.
+            _end_jvm()
         session = open_session(conf)
         self.conf = dict(conf)
         return session
@@ -40,6 +38,20 @@ def _jvm_ended() -> bool:
 
     started = getattr(SparkContext._gateway, "proc", None)
     return started is not None and started.poll() is not None
+
+
+def _end_jvm() -> None:
+    from pyspark import SparkContext
+
+    live, gateway = live_session(), SparkContext._gateway
+    if live is not None:
+        live.stop()
+    started = getattr(gateway, "proc", None)
+    if gateway is not None and started is not None:
+        gateway.shutdown()
+        started.stdin.close()  # the JVM ends when its input does
+        started.wait(timeout=60)
+        _forget()
 
 
 def _forget() -> None:

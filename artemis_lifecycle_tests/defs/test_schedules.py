@@ -130,6 +130,38 @@ def test_a_request_names_window_step_and_table_and_means_it(fleet: Fleet) -> Non
     assert request.run_config == {"ops": {"expiration_commit": {"config": {"dry_run": False}}}}
 
 
+def test_the_whole_walk_starts_in_one_run_where_the_window_says_so(make_project: Callable[..., Project]) -> None:
+    project = make_project(
+        tables={ONE: {"quiet_window": {"runs": "one_per_table"}}, TWO: {"quiet_window": {"runs": "one_per_step"}}}
+    )
+    project.register(ONE, TWO)
+    with project.lifecycle() as lifecycle:
+        fleet = Fleet(project, lifecycle)
+        found = step_requests(lifecycle, fleet.instance, fleet.at(0))
+        assert isinstance(found, list)
+        jobs_of = {request.partition_key: (request.job_name, request.tags[STEP_TAG]) for request in found}
+        assert jobs_of == {ONE: ("nightly_walk", "plan"), TWO: ("plan", "plan")}
+        (walk,) = (request for request in found if request.partition_key == ONE)
+        assert {each["config"]["dry_run"] for each in walk.run_config["ops"].values()} == {False}
+        # What the run left behind goes on step by step.
+        fleet.marked(fleet.planned(ONE), PlanStatus.HANDED_OFF)
+        left = step_requests(lifecycle, fleet.instance, fleet.at(4))
+        assert isinstance(left, list)
+        assert {request.partition_key: request.job_name for request in left}[ONE] == "commit"
+
+
+def test_the_table_that_waits_longest_is_asked_for_first(fleet: Fleet) -> None:
+    steps = fleet.lifecycle.operations.steps
+    done = steps.start("uuid", ONE, "plan", window_day=DAY - timedelta(days=1), owner="o", run_id=None, dry_run=False)
+    steps.finish(done, state="done", counts={})
+    found = step_requests(fleet.lifecycle, fleet.instance, fleet.at(0))
+    assert isinstance(found, list)
+    assert [request.partition_key for request in found] == [TWO, ONE]
+    first, second = (int(request.tags["dagster/priority"]) for request in found)
+    assert first > second
+    assert {request.tags["artemis/table"] for request in found} == {ONE, TWO}
+
+
 def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
     repository = fleet.project.definitions.get_repository_def()
     for definition in schedules.ALL:

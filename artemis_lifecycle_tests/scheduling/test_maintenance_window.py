@@ -18,6 +18,7 @@ from artemis_lifecycle.scheduling.maintenance_window import (
     Runs,
     Step,
     due_step,
+    priority,
     window_of,
 )
 
@@ -278,3 +279,15 @@ def test_thirty_windows_end_with_everything_done(zone: str, seed: int) -> None:
     # A window has one plan and one scan, but for those that failed.
     assert steps[Step.PLAN] <= 30 * 2
     assert steps[Step.ORPHANS] <= 30 * 2
+
+
+@given(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 1 << 60), st.integers(0, 1 << 60))
+def test_priority_grows_with_the_wait_and_with_the_bytes(hours: int, more: int, size: int, larger: int) -> None:
+    short, long = sorted((timedelta(hours=hours), timedelta(hours=more)))
+    small, large = sorted((size, larger))
+    assert priority(short, small) <= priority(long, small) <= priority(long, large) <= priority(None, large)
+
+
+def test_a_day_of_waiting_outweighs_every_table_that_fits_in_16_tebibytes() -> None:
+    assert priority(timedelta(hours=48), 0) >= priority(timedelta(hours=24), (1 << 44) - 1)
+    assert priority(timedelta(hours=24), 1 << 45) > priority(timedelta(hours=24), 1 << 44)
