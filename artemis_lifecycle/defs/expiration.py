@@ -1,10 +1,15 @@
 """The assets from a table's history to the deletion of the files that only its expired snapshots reached."""
 
-from dagster import AssetExecutionContext
+from typing import Optional
 
+from dagster import AssetExecutionContext, Config
+from pydantic import Field
+
+from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Changes, Materialized, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.manual import snapshot_id
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import NoSuchPlan
 from artemis_lifecycle.escaping import terminal
@@ -13,6 +18,18 @@ from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanRecord, PlanStat
 from artemis_lifecycle.spark.sql import literal
 
 GROUP = "expiration"
+
+
+class Planning(Config):
+    """What replaces the policy in one plan."""
+
+    older_than: Optional[str] = Field(
+        default=None, description="In place of the window: an instant with its time zone, such as 2026-01-31T00:00:00Z."
+    )
+    retain_last: Optional[int] = Field(default=None, ge=1, description="In place of the policy's count.")
+    snapshot_ids: list[str] = Field(
+        default_factory=list, description="Snapshots to expire as well. As texts: the launchpad rounds large numbers."
+    )
 
 
 @walk_asset(GROUP, {"iceberg", "python"})
@@ -62,12 +79,17 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("reachable_set",))
-def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Planning) -> Materialized:
     """A sealed plan of what an expiration removes: snapshots, refs, and each file with size and reason. Changes
     nothing."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
-        plan = steps.plan_expiration(table)
+        plan = steps.plan_expiration(
+            table,
+            older_than=instant(config.older_than),
+            retain_last=config.retain_last,
+            snapshot_ids=[snapshot_id(each) for each in config.snapshot_ids] or None,
+        )
     summary = plan.summary
     return Materialized(
         metadata={

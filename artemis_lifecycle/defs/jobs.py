@@ -6,7 +6,7 @@ from typing import Any
 
 from dagster import AssetSelection, define_asset_job
 
-from artemis_lifecycle.defs import archive
+from artemis_lifecycle.defs import archive, manual
 from artemis_lifecycle.defs.common import NIGHTLY_WALK
 from artemis_lifecycle.scheduling.maintenance_window import Step
 
@@ -127,6 +127,7 @@ ALL = (
     dropped_tables,
     records,
     result_tables,
+    *manual.ALL,
 )
 
 BY_STEP = {Step.PLAN: plan, Step.HANDOFF: handoff, Step.COMMIT: commit, Step.DELETION: deletion, Step.ORPHANS: orphans}

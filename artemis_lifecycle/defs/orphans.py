@@ -1,17 +1,40 @@
 """The assets that find and delete orphan files. The listing comes first; the scan compares it with newer metadata."""
 
-from dagster import AssetExecutionContext
+from typing import Optional
 
+from dagster import AssetExecutionContext, Config
+from pydantic import Field
+
+from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import NIGHTLY_WALK, Changes, Materialized, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.errors import NoSuchPlan
+from artemis_lifecycle.errors import BadInput, NoSuchPlan
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.operations.heartbeats import SHOWN
+from artemis_lifecycle.orphans.external_listing import ParquetListing
+from artemis_lifecycle.orphans.inventory import Inventory
+from artemis_lifecycle.orphans.listing import Listing
+from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.orphans.trend import next_scan
 
 GROUP = "orphans"
+
+
+class Scanning(Config):
+    """What replaces the policy, or the listing by the store, in one scan."""
+
+    older_than: Optional[str] = Field(
+        default=None, description="In place of min_age: an instant with its time zone, such as 2026-01-31T00:00:00Z."
+    )
+    inventory: Optional[str] = Field(default=None, description="The manifest.json of an S3 Inventory report.")
+    listing: Optional[str] = Field(
+        default=None, description="Parquet files with path, last_modified and size_in_bytes, in place of a listing."
+    )
+    listed_at: Optional[str] = Field(
+        default=None, description="When the creation of that listing began: an instant with its time zone."
+    )
 
 
 @walk_asset(GROUP, {"s3", "spark", "postgres"}, ("physical_deletion",))
@@ -40,14 +63,14 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
 
 
 @walk_asset(GROUP, {"iceberg", "spark", "postgres"}, ("object_listing",))
-def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
+def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, config: Scanning) -> Materialized:
     """Listed files that metadata read after the listing does not reach, and that are not young, a live writer's or in a
     plan."""
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         if (not_due := _scan_not_due(context, steps, table)) is not None:
             return not_due
-        scan = steps.approved_scan(table) or steps.scan_orphans(table, listing=steps.latest_listing(table))
+        scan = _scanned(steps, table, config)
         trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
@@ -110,6 +133,23 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             "seconds": watch.seconds,
         }
     )
+
+
+def _scanned(steps: Lifecycle, table: str, config: Scanning) -> OrphanScanResult:
+    """Return the approved scan, or a new one. A person who sets anything wants a new one."""
+    if config == Scanning():
+        return steps.approved_scan(table) or steps.scan_orphans(table, listing=steps.latest_listing(table))
+    if config.inventory is not None and config.listing is not None:
+        raise BadInput(
+            "An inventory and a listing exclude each other", table=table, untouched="all files", hint="set one of them"
+        )
+    given: Inventory | ParquetListing | Listing | None = steps.latest_listing(table)
+    if config.inventory is not None:
+        given = steps.inventory(config.inventory)
+    elif config.listing is not None:
+        given = steps.parquet_listing(config.listing)
+    older_than, listed_at = instant(config.older_than), instant(config.listed_at)
+    return steps.scan_orphans(table, older_than=older_than, listing=given, listed_at=listed_at)
 
 
 def _scan_not_due(context: AssetExecutionContext, steps: Lifecycle, table: str) -> Materialized | None:

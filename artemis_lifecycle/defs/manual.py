@@ -1,0 +1,226 @@
+"""Jobs that a person launches from the UI: decisions about plans, pauses, holds, restores and the fate of a file.
+
+Each calls the public method of the same name. The person's name is required: Dagster does not know who is at the
+browser.
+Snapshot ids are texts, because the launchpad rounds numbers of this size.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any, Literal, Optional
+
+from dagster import Config, JobDefinition, MetadataValue, OpExecutionContext, job, op
+from pydantic import Field
+
+from artemis_lifecycle.cli.options import instant
+from artemis_lifecycle.defs import ui_metadata
+from artemis_lifecycle.defs.common import SPARK_POOL, waiting_op
+from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.escaping import terminal
+from artemis_lifecycle.lifecycle import Lifecycle
+
+_TABLE = Field(description="namespace.table", min_length=1)
+_WHO = Field(description="Your name. It is recorded with the decision.", min_length=1)
+_WHY = Field(description="The reason. It is recorded with the decision.", min_length=1)
+_JOB = Field(description="The id of a plan or of an orphan scan.", min_length=1)
+
+
+class Decision(Config):
+    """Who decides, and why."""
+
+    who: str = _WHO
+    why: str = _WHY
+
+
+class ApproveConfig(Decision):
+    """What is approved."""
+
+    plan: str = _JOB
+    what: Literal["large", "lost"] = Field(
+        description="large: it may exceed max_files, max_bytes and max_share_of_table. lost: its handoff may omit "
+        "snapshots whose files are gone."
+    )
+
+
+class PlanConfig(Decision):
+    """Which plan or scan."""
+
+    plan: str = _JOB
+
+
+class PauseConfig(Decision):
+    """Which table; all tables need a word of their own, so that an empty field pauses nothing."""
+
+    table: Optional[str] = Field(default=None, description="namespace.table", min_length=1)
+    all_tables: bool = Field(default=False, description="All tables of the deployment, instead of one.")
+
+
+class HoldConfig(Config):
+    """What is held, for whom, and until when."""
+
+    table: str = _TABLE
+    owner: str = Field(description="Who holds it, such as legal.", min_length=1)
+    reason: str = Field(description="Why, such as a case number.", min_length=1)
+    snapshot_ids: list[str] = Field(default_factory=list, description="Snapshots; none holds the whole table.")
+    until: Optional[str] = Field(default=None, description="When it ends, such as 2027-01-31T00:00:00Z.")
+
+
+class ReleaseConfig(Decision):
+    """Which hold."""
+
+    hold: str = Field(description="The id of the hold.", min_length=1)
+
+
+class RestoreConfig(Decision):
+    """Which snapshot, and the new branch that has its rows."""
+
+    table: str = _TABLE
+    snapshot_id: str = Field(description="The id of the expired snapshot.")
+    branch: str = Field(description="The name of a new branch.", min_length=1)
+    ticket: Optional[str] = Field(default=None, description="Recorded in the snapshot's summary.")
+
+
+class ExplainConfig(Config):
+    """Which file."""
+
+    table: str = _TABLE
+    path: str = Field(description="The location of the file, as metadata or the store spells it.", min_length=1)
+
+
+def snapshot_id(text: str) -> int:
+    """Return a snapshot id. Raises BadInput."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise BadInput(f"{text!r} is not a snapshot id", untouched="everything", hint="use its digits") from error
+
+
+def _one_or_all(config: PauseConfig) -> str | None:
+    if (config.table is None) is not config.all_tables:
+        raise BadInput(
+            "The table is missing" if config.table is None else "A table and all_tables exclude each other",
+            untouched="all pauses",
+            hint="set either table, or all_tables: true",
+        )
+    return config.table
+
+
+def _metadata(result: object) -> dict[str, Any]:
+    """Return the fields of a record of the public API for the page of the run."""
+    if isinstance(result, list | tuple):
+        return {"results": ui_metadata.table(["result"], [(each,) for each in result])}
+    fields = asdict(result) if is_dataclass(result) and not isinstance(result, type) else {"result": result}
+    return {name: _value(value) for name, value in fields.items() if value is not None and value != ()}
+
+
+def _value(value: object) -> Any:
+    if isinstance(value, datetime):
+        return ui_metadata.instant(value)
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) < 2**53):
+        return value
+    if isinstance(value, list | tuple):
+        return ui_metadata.table(["value"], [(each,) for each in value])
+    return MetadataValue.text(terminal(str(value)))
+
+
+def _job(
+    name: str,
+    config_type: type[Config],
+    call: Callable[[Lifecycle, Any], object],
+    description: str,
+    *,
+    spark: bool = False,
+) -> JobDefinition:
+    def run(context: OpExecutionContext, lifecycle: LifecycleResource, config: Config) -> None:
+        with as_dagster_failure() as watch:
+            result = call(lifecycle.get(), config)
+        context.add_output_metadata({**_metadata(result), "seconds": watch.seconds})
+
+    # Dagster reads the type of the configuration from the annotation.
+    run.__annotations__["config"] = config_type
+    run.__name__ = name
+    run.__doc__ = description
+    step = op(name=f"{name}_step", pool=SPARK_POOL if spark else None)(waiting_op(run))
+
+    @job(name=name, description=description, tags={"artemis/job": name})
+    def launched() -> None:
+        step()
+
+    return launched
+
+
+approve = _job(
+    "approve",
+    ApproveConfig,
+    lambda lifecycle, config: lifecycle.approve(config.plan, who=config.who, why=config.why, what=config.what),
+    "Let a plan or scan that waits for approval pass one guard. The sensor then continues with it.",
+)
+close = _job(
+    "close",
+    PlanConfig,
+    lambda lifecycle, config: lifecycle.close_plan(config.plan, who=config.who, why=config.why),
+    "End a plan permanently. Orphan scans take over the files of a committed one.",
+)
+pause = _job(
+    "pause",
+    PauseConfig,
+    lambda lifecycle, config: lifecycle.pause(_one_or_all(config), who=config.who, why=config.why),
+    "Stop all work on a table, or on all tables, on every machine, within seconds.",
+)
+resume = _job(
+    "resume",
+    PauseConfig,
+    lambda lifecycle, config: lifecycle.resume(_one_or_all(config), who=config.who, why=config.why),
+    "End the pause of a table, or the pause of all tables.",
+)
+hold = _job(
+    "hold",
+    HoldConfig,
+    lambda lifecycle, config: lifecycle.hold(
+        config.table,
+        config.owner,
+        config.reason,
+        [snapshot_id(each) for each in config.snapshot_ids],
+        instant(config.until),
+    ),
+    "Keep a table, or some of its snapshots, from expiration and deletion until the hold is released.",
+)
+release = _job(
+    "release",
+    ReleaseConfig,
+    lambda lifecycle, config: lifecycle.release(config.hold, who=config.who, why=config.why),
+    "Release a hold.",
+)
+restore = _job(
+    "restore",
+    RestoreConfig,
+    lambda lifecycle, config: lifecycle.restore(
+        config.table,
+        snapshot_id(config.snapshot_id),
+        config.branch,
+        why=config.why,
+        who=config.who,
+        ticket=config.ticket,
+    ),
+    "Bring the rows of an expired snapshot back from the cold tier, on a new branch of the live table.",
+    spark=True,
+)
+undelete = _job(
+    "undelete",
+    PlanConfig,
+    lambda lifecycle, config: lifecycle.undelete(config.plan, who=config.who, why=config.why),
+    "Move the files that a deletion moved into quarantine back to their paths.",
+    spark=True,
+)
+explain = _job(
+    "explain",
+    ExplainConfig,
+    lambda lifecycle, config: lifecycle.explain(config.table, config.path),
+    "Say what holds a file, which plan has it, what deleted it, or that it is an orphan.",
+    spark=True,
+)
+
+ALL = (approve, close, pause, resume, hold, release, restore, undelete, explain)
