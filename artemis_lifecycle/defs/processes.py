@@ -6,8 +6,9 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from artemis_lifecycle.operations.processes import is_over, mark
 
-PROCESS_TAG = "artemis/process"
-"""The tag that identifies the process that executes a run. Under the in-process executor, it executes all steps."""
+PROCESS_TAG = ".dagster/artemis-process"
+"""The tag that identifies the process that executes a run. Under the in-process executor, it executes all steps. The UI
+hides tags with this prefix."""
 
 
 def sign(instance: DagsterInstance, run_id: str) -> None:
