@@ -29,6 +29,8 @@ def test_two_workers_end_as_one_process_does(postgres_uri: str, tmp_path: Path) 
             "spark.executor.memory": "512m",
             "spark.executorEnv.PYTHONPATH": str(REPOSITORY),
             "spark.sql.shuffle.partitions": "2",
+            # Else the counts of tasks are written ten times a second, whatever happened since.
+            "spark.ui.liveUpdate.period": "0",
         }
         config = {
             "catalogs": tiers,
