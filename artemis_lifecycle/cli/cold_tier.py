@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.filesize import decimal
 
 from artemis_lifecycle.cli.options import (
     AsOfOption,
@@ -25,6 +27,7 @@ from artemis_lifecycle.cli.options import (
 from artemis_lifecycle.cli.output import cell, opened, say, show, show_json, show_list, show_rows, show_table
 
 if TYPE_CHECKING:
+    from artemis_lifecycle.maintenance.costs import TierCost
     from artemis_lifecycle.operations.deep_archive import ThawRecord
 
 app = typer.Typer()
@@ -91,34 +94,21 @@ def costs(
     def money(amount: float | None) -> str:
         return "" if amount is None else f"{amount:,.4f}"
 
-    columns = (
-        "tier",
-        "class",
-        "snapshots",
-        "files",
-        "bytes",
-        "requests",
-        f"{found.currency} a month",
-        "for requests",
-        "to read it all",
-    )
-    rows = [
-        (
-            tier.tier,
-            tier.storage_class,
-            tier.snapshots,
-            tier.files,
-            tier.size_in_bytes,
-            tier.requests,
-            money(tier.per_month),
-            money(tier.requests_price),
-            money(tier.read_price),
-        )
-        for tier in found.tiers
+    figures: list[tuple[str, Callable[[TierCost], object]]] = [
+        ("class", lambda tier: tier.storage_class),
+        ("snapshots", lambda tier: f"{tier.snapshots:,}"),
+        ("files", lambda tier: f"{tier.files:,}"),
+        ("bytes", lambda tier: decimal(tier.size_in_bytes)),
+        ("requests", lambda tier: f"{tier.requests:,}"),
+        (f"{found.currency} a month", lambda tier: money(tier.per_month)),
+        (f"{found.currency} for requests", lambda tier: money(tier.requests_price)),
+        (f"{found.currency} to read it all", lambda tier: money(tier.read_price)),
     ]
-    show_table(f"Costs of {table}", columns, rows)
+    rows = [(name, *map(figure, found.tiers)) for name, figure in figures]
+    show_table(f"Costs of {table}", ("", *(tier.tier for tier in found.tiers)), rows)
     tags = [
-        (tag.ref, tag.tier, tag.snapshot_id, tag.files, tag.size_in_bytes, money(tag.per_month)) for tag in found.tags
+        (tag.ref, tag.tier, tag.snapshot_id, f"{tag.files:,}", decimal(tag.size_in_bytes), money(tag.per_month))
+        for tag in found.tags
     ]
     if tags:
         show_table("What only a tag holds", ("ref", "tier", "snapshot", "files", "bytes", "a month"), tags)

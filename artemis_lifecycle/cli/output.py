@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import fields, is_dataclass
@@ -10,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -88,18 +90,78 @@ def say(*lines: str, dim: bool = False, unbroken: bool = False) -> None:
         out.print(plain(line), style="dim" if dim else None, soft_wrap=unbroken)
 
 
-_IDS = ("snapshot", "snapshot id", "committed at", "hold", "thaw", "kind", "on", "plan", "the newest")
+_IDS = ("snapshot", "snapshot id", "hold", "thaw", "kind", "on", "plan", "the newest")
+_LONGEST = 40
+"""A longer word, such as a path, may be broken anywhere."""
+
+_BREAKS = re.compile(r"(?<=\s)|(?<=[A-Za-z][-/_@:.,])(?=[A-Za-z])")
+"""Where a line may be broken: between words, and at the marks within names, but not in numbers and dates."""
 
 
 def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
     """Print rows of plain values. An unknown value is empty, an instant is in UTC, several values are on separate
-    lines. Ids are complete, so that they can be copied."""
-    table = Table(show_header=header)
-    for name in columns:
-        table.add_column(plain(name), overflow="fold", no_wrap=name in _IDS)
-    for row in rows:
-        table.add_row(*(escape(cell(value)) for value in row))
+    lines. Ids are complete, so that they can be copied. Words stay whole: what is too wide for the console is printed
+    without lines, and what is too wide for that as one block per row."""
+    cells = [[cell(value) for value in row] for row in rows]
+    texts = [[name, *(row[place] for row in cells)] for place, name in enumerate(map(terminal, columns))]
+    natural = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
+    least = [
+        full if name in _IDS else max(_longest_word(text) for text in column)
+        for name, full, column in zip(columns, natural, texts, strict=True)
+    ]
+    boxed, lean = 3 * len(columns) + 1, 2 * len(columns) - 2
+    if header and sum(least) + lean > out.width:
+        _show_titled(title, _records(columns, cells))
+        return
+    has_lines = not header or sum(least) + boxed <= out.width
+    widths = _fitted(least, natural, out.width - (boxed if has_lines else lean))
+    table = Table(show_header=header) if has_lines else Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name, width in zip(columns, widths, strict=True):
+        # Rich breaks lines at spaces alone.
+        table.add_column(escape(_wrapped(terminal(name), width)), overflow="fold", max_width=width)
+    for row in cells:
+        table.add_row(*(escape(_wrapped(text, width)) for text, width in zip(row, widths, strict=True)))
     _show_titled(title, table)
+
+
+def _longest_word(text: str) -> int:
+    words = (word for line in text.split("\n") for word in _BREAKS.split(line))
+    return min(_LONGEST, max(cell_len(word.rstrip()) for word in words))
+
+
+def _fitted(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns: at least `least`, and then what brings the widest ones closest to `natural`."""
+    widths = list(least)
+    for _ in range(room - sum(widths)):
+        lacking = [full - width for full, width in zip(natural, widths, strict=True)]
+        if max(lacking) <= 0:
+            break
+        widths[lacking.index(max(lacking))] += 1
+    return widths
+
+
+def _wrapped(text: str, width: int) -> str:
+    lines = []
+    for line in text.split("\n"):
+        lines.append("")
+        for word in _BREAKS.split(line):
+            if lines[-1] and cell_len(lines[-1] + word.rstrip()) > width:
+                lines.append("")
+            lines[-1] += word
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _records(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table with one block per row, of its names and known values."""
+    table = Table(show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for row in rows:
+        for name, text in zip(columns, row, strict=True):
+            if text:
+                table.add_row(plain(name), escape(text))
+        table.add_section()
+    return table
 
 
 def _show_titled(title: str, table: Table) -> None:

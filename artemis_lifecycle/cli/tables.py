@@ -96,7 +96,7 @@ def history(
         shown.insert(2, "cold_table")
     frame = frame[shown].tail(limit)
     frame["committed_at"] = frame["committed_at"].dt.strftime("%Y-%m-%d %H:%M:%S")
-    columns = [name.replace("_", " ") for name in shown]
+    columns = [name.removeprefix("total_").replace("_", " ") for name in shown]
     show_table(f"{table}: {len(found.snapshots)} snapshots", columns, frame.itertuples(index=False, name=None))
     say(found.metadata_location, dim=True, unbroken=True)
 
@@ -138,8 +138,20 @@ def schema_history(table: TableArgument, config: ConfigOption = None, json: Json
 def health(table: TableArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Show what slows down reads of the current snapshot: small files, deletes, manifests and metadata."""
     with opened(config, f"measuring {table}") as lifecycle:
-        rows = lifecycle.table_health(table).to_pandas()
-        show(dict(zip(rows["figure"], rows["value"], strict=True)), json=json, title=f"Health of {table}")
+        figures = lifecycle.table_health(table).figures()
+    if not json:
+        figures = {name.removesuffix("_seconds"): _readable(name, value) for name, value in figures.items()}
+    show(figures, json=json, title=f"Health of {table}")
+
+
+def _readable(name: str, value: object) -> object:
+    if name.endswith("_bytes"):
+        return decimal(round(float(str(value))))
+    if name.endswith("_seconds"):
+        return str(timedelta(seconds=round(float(str(value)))))
+    if name.endswith("_share"):
+        return f"{value:.1%}"
+    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 @app.command()

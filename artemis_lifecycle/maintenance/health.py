@@ -76,19 +76,21 @@ class TableHealth:
     def metadata_bytes(self) -> int:
         return self.metadata_file_bytes + self.manifest_list_bytes + self.manifest_bytes
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Two columns, `figure` object and `value` object: every field and ratio above, one row each."""
-        import pandas as pd
-
-        ratios = {
+    def figures(self) -> dict[str, object]:
+        """Every field and ratio above, by name."""
+        return asdict(self) | {
             "small_files_share": self.small_files_share,
             "rewritable_share": self.rewritable_share,
             "delete_file_ratio": self.delete_file_ratio,
             "average_manifest_bytes": self.average_manifest_bytes,
             "metadata_bytes": self.metadata_bytes,
         }
-        rows = list((asdict(self) | ratios).items())
-        return pd.DataFrame(rows, columns=["figure", "value"]).astype("object")
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Two columns, `figure` object and `value` object: every field and ratio above, one row each."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.figures().items()), columns=["figure", "value"]).astype("object")
 
 
 def target_file_size(metadata: TableMetadata) -> int:

@@ -1,0 +1,38 @@
+"""Tables on a terminal of 80 columns: words stay whole, and ids are complete."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from artemis_lifecycle.cli import output
+
+COSTS = ("tier", "class", "snapshots", "files", "bytes", "requests", "USD a month", "for requests", "to read it all")
+PLANS = ("plan", "status", "planned at", "snapshots", "files", "bytes", "due at", "approved")
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...], row: tuple[object, ...]) -> str:
+    text = io.StringIO()
+    monkeypatch.setattr(output, "out", Console(file=text, width=80))
+    output.show_table("Title", columns, [row])
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "row"),
+    [
+        (COSTS, ("cold", "STANDARD", 81, 257, 297_476, 514, 0.25, 0.0, 1.5)),
+        (PLANS, ("121d447ada7a512d3bf7a585552c4185", "handed_off", "2026-11-24 15:58:16", 81, 112, 863_566, "", "Ada")),
+    ],
+    ids=["costs", "plans"],
+)
+def test_words_and_ids_are_whole_at_80_columns(
+    monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...], row: tuple[object, ...]
+) -> None:
+    text = printed(monkeypatch, columns, row)
+    assert all(len(line) <= 80 for line in text.splitlines())
+    words = {word for name in columns for word in name.split()} - {"due", "at", "to", "it", "a"}
+    for word in (*words, *(each for each in row if isinstance(each, str) and " " not in each)):
+        assert word in text, word
