@@ -99,7 +99,7 @@ def workers(project: Project, home: Path) -> Iterator[subprocess.Popen[bytes]]:
                     each.kill()
 
 
-def _until(ready: Callable[[], bool], home: Path, within: float = 300) -> None:
+def _until(ready: Callable[[], bool], home: Path, within: float = 500) -> None:
     end = time.monotonic() + within
     while not ready():
         if time.monotonic() > end:
