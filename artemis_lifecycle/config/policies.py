@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from artemis_lifecycle.config.durations import Duration, format_duration
 from artemis_lifecycle.config.model import Model
@@ -159,12 +160,39 @@ class QuietWindow(Model):
         return (now.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None) - opened).date()
 
 
+def _portable(pattern: str) -> str:
+    """Refuse a pattern that Python and Postgres could read differently; Postgres evaluates it in the lineage gate."""
+    outside = re.sub(r"\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]", "", pattern)
+    for what, found in (
+        ("an escape other than of punctuation", re.search(r"\\[\w\s]", pattern)),
+        ("(?", re.search(r"\(\?(?!:)", outside)),
+        ("an anchor: it matches the whole value", re.search(r"[$^]", outside)),
+        ("a repeated repetition", re.search(r"[*+?}][*+?{]", outside)),
+        ("a class of classes", re.search(r"\[[.:=]", pattern)),
+        ("a bound above 255", any(int(bound) > 255 for bound in re.findall(r"\d+(?=[,}])", outside))),
+    ):
+        if found:
+            raise ValueError(f"{pattern!r} has {what}, which is not portable between Python and Postgres")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a pattern: {error}") from error
+    return pattern
+
+
 class OverwritePermissions(Model):
+    """What commits with one of `operations` need, and the only writers and operators who may make them (empty: all)."""
+
+    operations: tuple[Literal["append", "replace", "overwrite", "delete"], ...] = ("overwrite",)
+    needs: tuple[str, ...] = ("trigger.operator", "trigger.ticket")
     writers: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
 
 
 class Lineage(Model):
+    """What a commit's summary must have. `triggers`: the trigger types, and the keys that each needs. `patterns`: for
+    each key, a regular expression that matches its whole value."""
+
     required: tuple[str, ...] = (
         "operation",
         "writer.id",
@@ -176,6 +204,19 @@ class Lineage(Model):
         "trigger.type",
     )
     mode: Literal["reject", "report"] = "reject"
+    operations: tuple[Literal["append", "replace", "overwrite", "delete"], ...] = (
+        "append",
+        "replace",
+        "overwrite",
+        "delete",
+    )
+    triggers: dict[str, tuple[str, ...]] = {
+        "schedule": (),
+        "manual": ("trigger.operator",),
+        "incident-response": ("trigger.ticket",),
+        "replay": ("input.snapshot_ids",),
+    }
+    patterns: dict[str, Annotated[str, AfterValidator(_portable)]] = {}
     overwrite: OverwritePermissions = OverwritePermissions()
 
 

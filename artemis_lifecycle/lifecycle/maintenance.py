@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
+from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.expiration.curve import RetentionCurve
 from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -14,7 +15,6 @@ from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
 from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
-from artemis_lifecycle.lineage.requirements import LineageRequirements
 from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files

@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.catalogs.results import NAMESPACE, ensure_table
-from artemis_lifecycle.lineage.requirements import INPUT_SNAPSHOTS, LineageRequirements, lineage_problems, snapshot_ids
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.contracts.summary import INPUT_SNAPSHOTS, parse_inputs
 from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
 from artemis_lifecycle.storage.instants import of_milliseconds
@@ -97,7 +98,11 @@ def ledger_rows(
         whole = dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
         problems = lineage_problems(whole, requirements)
         try:
-            inputs = list(snapshot_ids(whole[INPUT_SNAPSHOTS])) if INPUT_SNAPSHOTS in whole else None
+            inputs = (
+                [each.snapshot_id for each in parse_inputs(whole[INPUT_SNAPSHOTS])]
+                if INPUT_SNAPSHOTS in whole
+                else None
+            )
         except ValueError:
             inputs = None
         rows.append(

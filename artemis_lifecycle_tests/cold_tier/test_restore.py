@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.cold_tier.restore_commit import RESTORED_SNAPSHOT
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.errors import BadInput, NoSuchSnapshot, RestoreFailed
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_problems
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.cold_tier.world import Print, fingerprint
 from artemis_lifecycle_tests.conftest import MakeConfig

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
+from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.lineage.ledger import read_lineage, record_lineage, recorded_schema_uses
-from artemis_lifecycle.lineage.requirements import LineageRequirements
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings

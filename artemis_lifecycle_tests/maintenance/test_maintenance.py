@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
-from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_problems
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
 from artemis_lifecycle.maintenance.health import TableHealth, table_health
