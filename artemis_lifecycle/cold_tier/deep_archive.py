@@ -34,14 +34,14 @@ from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import deletable
 from artemis_lifecycle.reachability.index.lookups import reaches, reaching
 from artemis_lifecycle.retention.rules import HistoryView, HoldView, RetentionSettings, decide, view_of
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_batches
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 FILES = "path string, kind string, size_in_bytes bigint"
 
@@ -106,7 +106,7 @@ class DeepArchiveContext:
     check: Callable[[], None] = lambda: None
 
     @property
-    def spark(self) -> SparkSession:
+    def spark(self) -> Spark:
         return self.protection.spark
 
     @property

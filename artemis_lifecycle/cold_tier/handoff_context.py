@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -12,11 +11,8 @@ from artemis_lifecycle.cold_tier.transfer import TransferProgress, TransferSetti
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.journal import HandoffBatches
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class HandoffContext:
     the cold catalog changes. `record` runs in the transaction that publishes, with the new metadata location, if both
     must commit together; its connection is to the cold catalog's database."""
 
-    spark: SparkSession
+    spark: Spark
     live_stores: Stores
     cold_stores: Stores
     config: LifecycleConfig

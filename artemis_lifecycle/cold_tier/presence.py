@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -24,15 +23,12 @@ from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.spark.runner import Cost, Runner
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.roots import same_file
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _AT_ONCE = 200_000
 _SIZES = arrow_schema("path string, size_in_bytes bigint")
@@ -64,7 +60,7 @@ class ColdCopies:
     """The copies of one table's files. `cold` opens the index of all its cold tables in their published state; None if
     nothing is published."""
 
-    spark: SparkSession
+    spark: Spark
     cold_stores: Stores
     mapping: PathMapping
     ledger: Ledger

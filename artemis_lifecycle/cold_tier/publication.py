@@ -225,7 +225,7 @@ def _write_metadata(context: HandoffContext, plan: HandoffInput, identity: ColdI
     location = cold_metadata.metadata_path(identity, plan.plan_id, change.before.location, change.table)
     data = cold_metadata.to_bytes(change.metadata)
     parse_table_metadata(data, location, context.cold_stores.limits)
-    _parse_with_iceberg(context.spark, location, data, plan)
+    _parse_with_iceberg(context.runner.session, location, data, plan)
     with around("handoff.metadata"):
         context.cold_stores.write(location, data, overwrite=True)
     if context.cold_stores.read(location) != data:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -21,12 +20,9 @@ from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.requests import each_file
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
-from artemis_lifecycle.spark.runner import Runner, first_of_each
+from artemis_lifecycle.spark.runner import Runner, Spark, first_of_each
 from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RING = 1 << 20
 _SHIFT = 64 - 20
@@ -77,7 +73,7 @@ class ColdScrub:
 class ScrubContext:
     """What a scrub needs. `check` raises when the work has to stop; it is called before each batch."""
 
-    spark: SparkSession
+    spark: Spark
     cold_stores: Stores
     ledger: Ledger
     scrubs: Scrubs

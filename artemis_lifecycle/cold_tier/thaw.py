@@ -15,7 +15,7 @@ from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
 from artemis_lifecycle.operations.deep_archive import MoveRecord
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import reachable_files
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, write_frame
 from artemis_lifecycle.storage.location import normalize_column
@@ -24,7 +24,6 @@ from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
 _SAMPLE = 25
 
@@ -45,7 +44,7 @@ class ThawedFiles:
 
 
 def seal_files(
-    spark: SparkSession,
+    spark: Spark,
     view: IndexView,
     snapshot_ids: Sequence[int],
     moves: Sequence[MoveRecord],
@@ -56,28 +55,29 @@ def seal_files(
     import pyarrow.compute as pc
 
     rules = view.index.rules
+    runner = Runner(spark)
     with worker_errors():
-        files = reachable_files(Runner(spark), view, snapshot_ids).frame()
+        files = reachable_files(runner, view, snapshot_ids).frame()
         files = files.filter(files.kind.isin(*CONTENT_KINDS))
-        moved = spark.createDataFrame([], "location string")
+        moved = runner.session.createDataFrame([], "location string")
         for move in moves:
-            frame = read_frame(Runner(spark), move.files_location, records).frame()
+            frame = read_frame(runner, move.files_location, records).frame()
             moved = moved.unionByName(frame.select(normalize_column(frame.path, rules).alias("location")))
         wanted = files.join(moved.distinct(), "location", "left_semi").select("path", "size_in_bytes")
-        moved_rows = Runner(spark).rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
+        moved_rows = runner.rows(wanted, arrow_schema("path string, size_in_bytes bigint"))
         sealed = write_frame(moved_rows, folder, records)
     sizes = (pc.sum(batch.column("size_in_bytes")).as_py() or 0 for batch in frame_batches(folder, records))
     return sealed.rows, sum(sizes)
 
 
-def ask(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
+def ask(spark: Spark, cold_stores: Stores, records: Stores, folder: str, days: int, retrieval: str) -> None:
     """Request every file under `folder` from the store. Repeating a request is harmless. Raises StorageError for the
     first file that the store does not thaw, and MissingFile for one that is gone."""
     request = partial(_ask, days=days, retrieval=retrieval)
     _run(spark, cold_stores, records, folder, request, "path string")
 
 
-def look(spark: SparkSession, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
+def look(spark: Spark, cold_stores: Stores, records: Stores, folder: str) -> ThawedFiles:
     """Return the state of all files under `folder`. Raises StorageError for one that is gone."""
     schema = "readable boolean, thawing boolean, until timestamp"
     rows = _run(spark, cold_stores, records, folder, _state, schema)
@@ -118,7 +118,7 @@ def _first(records: Stores, folder: str, most: int) -> list[str]:
 
 
 def _run(
-    spark: SparkSession, cold_stores: Stores, records: Stores, folder: str, request: Request, schema: str
+    spark: Spark, cold_stores: Stores, records: Stores, folder: str, request: Request, schema: str
 ) -> list[tuple[Any, ...]]:
     """Return the answers to `request` for every path under `folder`."""
     runner = Runner(spark)

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +15,11 @@ from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.walk import indexed
-from artemis_lifecycle.spark.runner import Cost, Runner, first_of_each, record_batch
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark, first_of_each, record_batch
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import hash_strings
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _DRAWS = 10_000
 _DAMAGED_SHOWN = 1_000
@@ -45,7 +41,7 @@ class Verification:
 
 
 def cold_index(
-    spark: SparkSession,
+    spark: Spark,
     cold_stores: Stores,
     root_stores: Stores,
     metadata: TableMetadata,
@@ -58,7 +54,7 @@ def cold_index(
 
 
 def verify_copies(
-    spark: SparkSession,
+    spark: Spark,
     root_stores: Stores,
     cold_stores: Stores,
     root: str,

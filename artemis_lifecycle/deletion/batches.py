@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,15 +25,12 @@ from artemis_lifecycle.errors import ExistingFile, StorageError
 from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, METADATA, NAMED_BY_SNAPSHOT
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
-from artemis_lifecycle.spark.runner import Cost, Runner
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import NO_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BATCH = "path string, kind string, size_in_bytes bigint, reason string, last_modified timestamp"
 
@@ -92,7 +88,7 @@ def job_folder(root: str, job_id: str) -> str:
     return f"{root}/deletions/{job_id}"
 
 
-def seal_batches(spark: SparkSession, stores: Stores, job: DeletionJob, root: str, files_per_batch: int) -> Batches:
+def seal_batches(spark: Spark, stores: Stores, job: DeletionJob, root: str, files_per_batch: int) -> Batches:
     """Cut the job into batches, or return the existing ones: the first process to seal decides for all later processes.
 
     Raises StorageError if the job's list cannot be read, or if its number of rows differs from its record.

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, job_folder
 from artemis_lifecycle.protection.protection import WAITING
-from artemis_lifecycle.spark.runner import Cost, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 OUTCOMES = "path string, kind string, size_in_bytes bigint, outcome string, reason string"
 
@@ -129,15 +129,17 @@ def outcome_parts(stores: Stores, root: str, job_id: str) -> list[str]:
     return sorted(file.path for file in listed if file.path.endswith(".parquet"))
 
 
-def outcome_frame(spark: SparkSession, stores: Stores, root: str, job_id: str) -> DataFrame:
+def outcome_frame(spark: Spark, stores: Stores, root: str, job_id: str) -> DataFrame:
     """Return DataFrame[path, kind, size_in_bytes, outcome, reason] of all batches that have outcomes."""
+    return job_outcomes(spark, stores, root, job_id).frame()
+
+
+def job_outcomes(spark: Spark, stores: Stores, root: str, job_id: str) -> Rows:
+    """Return the outcomes of all batches that have any (columns: `OUTCOMES`)."""
     parts = outcome_parts(stores, root, job_id)
     cost = Cost(len(parts), len(parts) * MOST_PER_BATCH)
-    return (
-        Runner(spark)
-        .map(pa.table({"path": pa.array(parts, pa.string())}), _Reader(stores), arrow_schema(OUTCOMES), cost)
-        .frame()
-    )
+    paths = pa.table({"path": pa.array(parts, pa.string())})
+    return Runner(spark).map(paths, _Reader(stores), arrow_schema(OUTCOMES), cost)
 
 
 class _Reader:

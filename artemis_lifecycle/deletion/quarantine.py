@@ -28,12 +28,13 @@ from artemis_lifecycle.errors import MissingFile, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import TableLock
 from artemis_lifecycle.operations.quarantines import QuarantineRecord
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.instants import elapsed
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 T = TypeVar("T")
 
@@ -115,7 +116,7 @@ class Undeleted:
 
 
 def put_back(
-    spark: SparkSession,
+    spark: Spark,
     stores: Stores,
     root: str,
     record: QuarantineRecord,

@@ -13,10 +13,11 @@ from artemis_lifecycle.deletion.batches import DeletionJob
 from artemis_lifecycle.deletion.outcomes import OUTCOMES, outcome_frame, read_outcomes, waiting_rows
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.journal import BatchState
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class DeletionReport:
 
 
 def report_of(
-    spark: SparkSession,
+    spark: Spark,
     stores: Stores,
     operations: Operations,
     job: DeletionJob,

@@ -27,14 +27,14 @@ from artemis_lifecycle.reachability.index.presence import require_present
 from artemis_lifecycle.reachability.walk import indexed
 from artemis_lifecycle.retention.reasons import Reason
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import drop_frame, read_frame, rows_digest, write_batches
 from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 _DROPS = "write.metadata.delete-after-commit.enabled"
@@ -81,7 +81,7 @@ class ExpirationPlan:
     snapshot_log: tuple[LogEntry, ...]
     summary: PlanSummary
     files_location: str
-    _spark: SparkSession = field(repr=False, compare=False)
+    _spark: Spark = field(repr=False, compare=False)
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:
@@ -133,7 +133,7 @@ def _uncollected() -> Iterator[None]:
 
 @_uncollected()
 def plan_expiration(
-    spark: SparkSession,
+    spark: Spark,
     stores: Stores,
     operations: Operations,
     request: PlanRequest,
@@ -237,7 +237,7 @@ def refuse_unexpirable(metadata: TableMetadata, table: str) -> None:
         )
 
 
-def load_plan(spark: SparkSession, stores: Stores, operations: Operations, plan_id: str) -> ExpirationPlan:
+def load_plan(spark: Spark, stores: Stores, operations: Operations, plan_id: str) -> ExpirationPlan:
     """Return the sealed plan with that id; works from any process. Raises NoSuchPlan, and StorageError if its seal is
     damaged."""
     record = operations.plans.get(plan_id)
@@ -359,7 +359,7 @@ def _kept(kept: Sequence[Any], because: Sequence[Sequence[str]] | None) -> dict[
     return {snapshot: sets[number] for snapshot, number in kept}
 
 
-def _from_json(data: bytes, record: PlanRecord, spark: SparkSession, stores: Stores) -> ExpirationPlan:
+def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) -> ExpirationPlan:
     content = json.loads(data)
     summary = content["summary"]
     by_kind = tuple(KindTotal(**total) for total in summary.pop("by_kind"))

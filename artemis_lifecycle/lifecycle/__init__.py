@@ -413,7 +413,7 @@ class Lifecycle:
     def thaw_files(self, thaw_id: str) -> DataFrame:
         """Return DataFrame[path, size_in_bytes] of the files of a thaw. Raises NoSuchPlan."""
         location = self.operations.thaws.get(thaw_id).files_location
-        return read_frame(Runner(self.spark), location, self.live_stores).frame()
+        return read_frame(Runner(self.resources.start_spark), location, self.live_stores).frame()
 
     def thaws(self, table: str | None = None, *, ended: bool = False) -> list[ThawRecord]:
         """Return thaws that have not ended (with `ended`, all), of one table or of all, newest first."""

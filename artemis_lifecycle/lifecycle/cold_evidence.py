@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
 
 from artemis_lifecycle.cold_tier.handoff_outcome import HandoffOutcome, read_outcome
 from artemis_lifecycle.cold_tier.verify import cold_index, verify_copies
@@ -54,23 +58,32 @@ def cold_copy(resources: Resources, plan: ExpirationPlan) -> ColdCopy:
     root = normalize(resources.config.catalogs.cold.warehouse or "", rules)
     with worker_errors():
         view = cold_index(
-            resources.spark, resources.cold_stores, resources.live_stores, metadata, rules, resources.root
+            resources.start_spark, resources.cold_stores, resources.live_stores, metadata, rules, resources.root
         )
-        files = reachable_files(Runner(resources.spark), view, present).frame().persist()
-        try:
-            strays = files.filter(~files.location.startswith(root.rstrip("/") + "/")).limit(NAMED).collect()
-            total, size = files.agg({"path": "count", "size_in_bytes": "sum"}).collect()[0]
-        finally:
-            files.unpersist()
-    problems += [f"{row['path']} is not in the cold warehouse" for row in strays if not is_under(row["location"], root)]
+        runner = Runner(resources.start_spark)
+        with runner.keeping() as keep:
+            files = keep(reachable_files(runner, view, present))
+            strays = files.map(partial(_outside, root), files.schema).table().column("path").to_pylist()
+            total, size = files.sums("size_in_bytes")
+    problems += [f"{path} is not in the cold warehouse" for path in strays]
     again = verify_copies(
-        resources.spark,
+        resources.start_spark,
         resources.live_stores,
         resources.cold_stores,
         resources.root,
         plan.table_uuid,
         plan_id=plan.plan_id,
-        share=min(1.0, VERIFIED_BYTES / max(1, int(size or 0))),
+        share=min(1.0, VERIFIED_BYTES / max(1, size)),
     )
     problems += [f"{path}: {reason}" for path, reason in again.damaged]
-    return ColdCopy(name, len(present), int(total or 0), again.checked_files, again.checked_bytes, tuple(problems))
+    return ColdCopy(name, len(present), total, again.checked_files, again.checked_bytes, tuple(problems))
+
+
+def _outside(root: str, files: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the first files of each part that are not below `root`."""
+    left = NAMED
+    for batch in files:
+        rows = [n for n, place in enumerate(batch.column("location").to_pylist()) if not is_under(place, root)][:left]
+        left -= len(rows)
+        if rows:
+            yield batch.take(pa.array(rows))

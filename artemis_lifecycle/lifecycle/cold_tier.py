@@ -89,7 +89,7 @@ class ColdTier:
             if record.lost_approved_by is None:
                 self.expiration.require_kept(plan, state)
             context = HandoffContext(
-                spark=self.resources.spark,
+                spark=self.resources.start_spark,
                 live_stores=self.resources.live_stores,
                 cold_stores=self.resources.cold_stores,
                 config=self.resources.config,
@@ -262,7 +262,7 @@ class ColdTier:
 
             done = scrub(
                 ScrubContext(
-                    spark=self.resources.spark,
+                    spark=self.resources.start_spark,
                     cold_stores=self.resources.cold_stores,
                     ledger=copies.ledger,
                     scrubs=self.resources.operations.scrubs,
@@ -318,9 +318,8 @@ class ColdTier:
         thaw_id = new_id("thaw")
         folder = f"{resources.root}/thaws/{table_uuid}/{thaw_id}"
         moves = resources.operations.deep_moves.of_table(table_uuid)
-        files, size = thawing.seal_files(
-            resources.spark, cold_index(resources, table, cold.whole()), wanted, moves, resources.live_stores, folder
-        )
+        view = cold_index(resources, table, cold.whole())
+        files, size = thawing.seal_files(resources.start_spark, view, wanted, moves, resources.live_stores, folder)
         return resources.operations.thaws.request(
             thaw_id,
             table_uuid,
@@ -345,7 +344,7 @@ class ColdTier:
             return thaw
         retrieval = self.resources.config.deep_archive.retrieval
         thawing.ask(
-            self.resources.spark,
+            self.resources.start_spark,
             self.resources.cold_stores,
             self.resources.live_stores,
             thaw.files_location,
@@ -378,7 +377,8 @@ class ColdTier:
         if thaw.state is ThawState.APPROVED:
             thaw = self._asked(thaw)
         if thaw.state is ThawState.THAWING:
-            found = thawing.look(resources.spark, resources.cold_stores, resources.live_stores, thaw.files_location)
+            stores = resources.cold_stores, resources.live_stores
+            found = thawing.look(resources.start_spark, *stores, thaw.files_location)
             if found.done:
                 # If the store reports no end, assume the requested days.
                 thaw = thaws.readable(thaw_id, found.readable_until or now + timedelta(days=thaw.days))

@@ -20,7 +20,7 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
     # No table of the live catalog owns the roots of the other tiers, whatever its metadata says.
     tiers = (config.catalogs.cold.warehouse, config.quarantine.root)
     return DeletionContext(
-        spark=resources.spark,
+        spark=resources.start_spark,
         stores=resources.live_stores,
         operations=resources.operations,
         catalog=resources.database_catalogs,
@@ -37,7 +37,7 @@ def deletion_context(resources: Resources, table: str, dropped: Absence | None =
         archived=partial(_archived, resources),
         overtaken=lambda plan, metadata: unarchived(
             resources.live_stores,
-            load_plan(resources.spark, resources.live_stores, resources.operations, plan.plan_id),
+            load_plan(resources.start_spark, resources.live_stores, resources.operations, plan.plan_id),
             metadata,
         ),
         dropped=dropped,
@@ -61,7 +61,7 @@ def cold_context(resources: Resources, table: str, table_uuid: str) -> tuple[Col
     side.current()
     others = (config.catalogs.live.warehouse, config.quarantine.root)
     return side, DeletionContext(
-        spark=resources.spark,
+        spark=resources.start_spark,
         stores=resources.cold_stores,
         root_stores=resources.live_stores,
         operations=resources.operations,

@@ -28,7 +28,7 @@ def cold_copies(resources: Resources, table: str, table_uuid: str) -> ColdCopies
         return None if metadata is None else cold_index(resources, table, metadata)
 
     return ColdCopies(
-        spark=resources.spark,
+        spark=resources.start_spark,
         cold_stores=resources.cold_stores,
         mapping=PathMapping(identity),
         ledger=handoff_ledger(resources.live_stores, resources.root, table_uuid),

@@ -104,7 +104,7 @@ class Deletion:
         if record.status == PlanStatus.DONE:
             if job.files:
                 stored_receipt(self.steps, job)
-            return report_of(resources.spark, resources.live_stores, resources.operations, job, resources.root)
+            return report_of(resources.start_spark, resources.live_stores, resources.operations, job, resources.root)
         if record.status not in (PlanStatus.COMMITTED, PlanStatus.DELETING) or record.due_at is None:
             raise PlanStateError(
                 f"Plan {plan.plan_id} is {record.status.replace('_', ' ')}, not committed",

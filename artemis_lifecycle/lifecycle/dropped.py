@@ -135,7 +135,7 @@ class DroppedTables:
             if known.missing_since is not None and known.gone_at is None:
                 # The worker died after its last file.
                 resources.operations.known_tables.gone(known.catalog, known.table_uuid)
-            return report_of(resources.spark, resources.live_stores, resources.operations, job, resources.root)
+            return report_of(resources.start_spark, resources.live_stores, resources.operations, job, resources.root)
         self._require_over(known, record, dry_run=dry_run)
         state, absence = self.lost(known)
         if dry_run:

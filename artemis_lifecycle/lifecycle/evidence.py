@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.reachability.walk import indexed, reachable_files
 from artemis_lifecycle.spark.runner import Runner
 from artemis_lifecycle.spark.worker_errors import worker_errors
-from artemis_lifecycle.storage.frames import read_frame
-from artemis_lifecycle.storage.location import normalize_column
+from artemis_lifecycle.storage.frames import arrow_schema, read_frame
+from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _HEADS = 16
 _JOBS = 50  # Newest plans and scans whose deletions may be later than the newest listing.
@@ -44,26 +44,21 @@ def reachable_presence(lifecycle: Lifecycle, table: str) -> Presence:
     A file exists if the newest listing has it and no deletion since then removed it. Every other file is looked up by
     name. Raises UnreadableMetadata if a manifest or a list is missing.
     """
-    spark, stores, rules = lifecycle.spark, lifecycle.live_stores, lifecycle.rules(table)
+    resources, stores, rules = lifecycle.resources, lifecycle.live_stores, lifecycle.rules(table)
+    runner = Runner(resources.start_spark)
     listing = lifecycle.latest_listing(table) or lifecycle.list_objects(table)
     metadata = read_table_metadata(stores, lifecycle.snapshot_history(table).metadata_location)
     everything = [snapshot.snapshot_id for snapshot in metadata.snapshots]
-    with worker_errors():
-        view = indexed(spark, stores, metadata, rules, lifecycle.root)
-        reachable = reachable_files(Runner(spark), view, everything).frame().select("path", "location").persist()
-        try:
-            listed = read_frame(Runner(spark), listing.files_location, stores).frame()
-            listed = listed.select(normalize_column(listed.path, rules).alias("location")).distinct()
-            suspects = reachable.join(listed, "location", "left_anti")
-            for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
-                outcomes = outcome_frame(spark, stores, lifecycle.root, job_id)
-                gone = outcomes.filter(outcomes.outcome.isin(*GONE, "absent"))
-                gone = gone.select(normalize_column(gone.path, rules).alias("location")).distinct()
-                suspects = suspects.unionByName(reachable.join(gone, "location", "left_semi"))
-            looked_at, absent = _absent(stores, _paths(suspects.select("path").distinct()))
-            total = reachable.count()
-        finally:
-            reachable.unpersist()
+    with worker_errors(), runner.keeping() as keep:
+        view = indexed(resources.start_spark, stores, metadata, rules, lifecycle.root)
+        reachable = keep(reachable_files(runner, view, everything))
+        seen = [read_frame(runner, listing.files_location, stores).map(partial(_places, rules, there=True), _SEEN)]
+        for job_id in _deletions_since(lifecycle, metadata.table_uuid, listing.listing_id):
+            outcomes = job_outcomes(resources.start_spark, stores, lifecycle.root, job_id)
+            seen.append(outcomes.map(partial(_places, rules, there=False), _SEEN))
+        suspects = runner.meet([reachable, runner.concat(*seen)], "location", _suspects, reachable.schema)
+        looked_at, absent = _absent(stores, (path for batch in suspects.batches() for path in _paths(batch)))
+        (total,) = reachable.sums()
     return Presence(metadata.metadata_location, total, looked_at, len(absent), tuple(absent[:NAMED]))
 
 
@@ -76,8 +71,27 @@ def _deletions_since(lifecycle: Lifecycle, table_uuid: str, listing_id: str) -> 
     return [job.job_id for job in jobs if job.finished_at is None or job.finished_at >= began]
 
 
-def _paths(frame: DataFrame) -> Iterator[str]:
-    return (row["path"] for row in frame.toLocalIterator())
+_SEEN = arrow_schema("location string, there boolean")
+
+
+def _places(rules: LocationRules, files: Iterable[pa.RecordBatch], *, there: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the locations of listed files, or (not `there`) of those that a deletion removed or did not find."""
+    for batch in files:
+        rows = batch if there else batch.filter(pc.is_in(batch.column("outcome"), pa.array((*GONE, "absent"))))
+        locations = [normalize(path, rules) for path in _paths(rows)]
+        yield pa.RecordBatch.from_pydict({"location": locations, "there": [there] * rows.num_rows}, _SEEN)
+
+
+def _suspects(reachable: pa.Table, seen: pa.Table) -> pa.Table:
+    """Return the reachable files that are not listed, or that a deletion removed since."""
+    listed, gone = (seen.filter(pc.equal(seen.column("there"), each)).column("location") for each in (True, False))
+    places = reachable.column("location")
+    return reachable.filter(pc.or_(pc.invert(pc.is_in(places, listed)), pc.is_in(places, gone)))
+
+
+def _paths(batch: pa.RecordBatch) -> list[str]:
+    paths: list[str] = batch.column("path").to_pylist()
+    return paths
 
 
 def _absent(stores: Stores, paths: Iterable[str]) -> tuple[int, list[str]]:

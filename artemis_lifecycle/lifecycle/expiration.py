@@ -79,7 +79,7 @@ class Expiration:
                 tags=tags,
             )
             plan = seal_plan(
-                self.resources.spark,
+                self.resources.start_spark,
                 self.resources.live_stores,
                 self.resources.operations,
                 request,
@@ -175,7 +175,7 @@ class Expiration:
         return plan
 
     def plan(self, plan_id: str) -> ExpirationPlan:
-        return load_plan(self.resources.spark, self.resources.live_stores, self.resources.operations, plan_id)
+        return load_plan(self.resources.start_spark, self.resources.live_stores, self.resources.operations, plan_id)
 
     def loaded(self, plan: ExpirationPlan | str) -> tuple[ExpirationPlan, PlanRecord]:
         """Return the plan and its current record. Raises NoSuchPlan."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Any
 
-from artemis_lifecycle.catalogs.results import NAMESPACE
-from artemis_lifecycle.deletion.outcomes import GONE, outcome_frame
+import numpy as np
+import pyarrow as pa
+
+from artemis_lifecycle.deletion.outcomes import GONE, job_outcomes
+from artemis_lifecycle.deletion.results import DELETIONS
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.difference import PlanDifference
 from artemis_lifecycle.expiration.difference import plan_difference as compare_plans
@@ -28,14 +31,12 @@ from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.reachability.holders import holders_of
 from artemis_lifecycle.retention.rules import held_by, view_of
 from artemis_lifecycle.spark.runner import Runner
-from artemis_lifecycle.spark.sql import name as sql_name
 from artemis_lifecycle.storage.frames import read_frame
 from artemis_lifecycle.storage.instants import milliseconds
-from artemis_lifecycle.storage.location import LocationRules, normalize, normalize_column
-from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle.storage.location import LocationRules, normalize
+from artemis_lifecycle.storage.location_hash import hash_column, hash_location
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+_GONE = (*GONE, "absent")
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,7 @@ class Explaining:
         _require_path(found.table, path)
         rules = self.resources.rules(found.table)
         location = normalize(path, rules)
-        files = found.files()
-        row = files.filter(normalize_column(files.path, rules) == location).first()
+        row = self._row_at(found.files_location, location, rules)
         if row is not None:
             return PlanExplanation(
                 found.plan_id, found.table, path, True, row["reason"], row["kind"], row["size_in_bytes"]
@@ -91,7 +91,7 @@ class Explaining:
         plans = [
             record
             for record in self.resources.operations.plans.holding(metadata.table_uuid)
-            if _names(self.resources.spark, self.resources.live_stores, record.files_location, location, rules)
+            if self._row_at(record.files_location, location, rules) is not None
         ]
         planned = tuple(f"plan {record.plan_id} ({record.status})" for record in plans)
         if holders:
@@ -113,11 +113,7 @@ class Explaining:
         if why is not None and why != NOT_OWNED:
             return Explanation(path, "kept", (f"{why}: nothing deletes it as an orphan",), (why,))
         scan = self.orphans.latest_scan(table)
-        if (
-            why is None
-            and scan is not None
-            and _names(self.resources.spark, self.resources.live_stores, scan.files_location, location, rules)
-        ):
+        if why is None and scan is not None and self._row_at(scan.files_location, location, rules) is not None:
             return Explanation(path, "orphan", (f"scan {scan.scan_id} found that nothing has it",), ())
         beats = self.resources.operations.heartbeats.live(metadata.table_uuid)
         writers = tuple(f"writer {beat.writer_id}, until {beat.expires_at.isoformat()}" for beat in beats)
@@ -126,8 +122,6 @@ class Explaining:
 
     def _protected(self, state: TableState, path: str) -> str | None:
         """Return why an orphan deletion of the table would keep the file now, if it would."""
-        import pyarrow as pa
-
         protection = Protection(
             deletion_context(self.resources, state.name),
             Asking("explain", "orphans", state.name, state.metadata.table_uuid),
@@ -154,11 +148,11 @@ class Explaining:
         for job_id, kind in ended:
             if self.resources.operations.journal.job(job_id) is None:
                 continue
-            outcomes = outcome_frame(self.resources.spark, self.resources.live_stores, self.resources.root, job_id)
-            at = normalize_column(outcomes.path, rules) == location
-            row = outcomes.filter(at & outcomes.outcome.isin(*GONE, "absent")).first()
-            if row is not None:
-                return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
+            resources = self.resources
+            outcomes = job_outcomes(resources.start_spark, resources.live_stores, resources.root, job_id)
+            for row in outcomes.map(_At(location, rules), outcomes.schema).table().to_pylist():
+                if row["outcome"] in _GONE:
+                    return f"{kind} {job_id}: {row['outcome']}, {row['reason']}"
         return self._recorded_fate(table_uuid, location, rules, {job_id for job_id, _ in ended})
 
     def _recorded_fate(self, table_uuid: str, location: str, rules: LocationRules, jobs: Collection[str]) -> str | None:
@@ -166,15 +160,34 @@ class Explaining:
         known = [self.resources.operations.journal.job(job_id) for job_id in jobs]
         if not any(job is not None and job.forgotten_at is not None for job in known):
             return None
-        if not self.resources.live_catalog.exists(f"{NAMESPACE}.deletions"):
-            return None
-        rows = self.resources.spark.table(sql_name(self.resources.config.catalogs.live.name, NAMESPACE, "deletions"))
-        rows = rows.filter((rows.table_uuid == table_uuid) & rows.outcome.isin(*GONE, "absent"))
-        row = rows.filter(normalize_column(rows.path, rules) == location).first()
-        if row is None:
-            return None
-        kind = "plan" if row["job_kind"] == "expiration" else "scan"
-        return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
+        columns = ("job_id", "job_kind", "path", "outcome", "reason")
+        recorded = self.resources.results.rows(DELETIONS.name, columns, table_uuid=table_uuid)
+        for row in (each for batch in _At(location, rules)(recorded) for each in batch.to_pylist()):
+            if row["outcome"] in _GONE:
+                kind = "plan" if row["job_kind"] == "expiration" else "scan"
+                return f"{kind} {row['job_id']}: {row['outcome']}, {row['reason']}"
+        return None
+
+    def _row_at(self, files_location: str, location: str, rules: LocationRules) -> dict[str, Any] | None:
+        """Return the row of a sealed list whose path is at `location`."""
+        files = read_frame(Runner(self.resources.start_spark), files_location, self.resources.live_stores)
+        return next(iter(files.map(_At(location, rules), files.schema).table().to_pylist()), None)
+
+
+class _At:
+    """The rows whose path is at a location."""
+
+    def __init__(self, location: str, rules: LocationRules) -> None:
+        self._location = location
+        self._rules = rules
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = hash_location(self._location)
+        for batch in batches:
+            rows = np.flatnonzero(hash_column(batch.column("path"), self._rules) == wanted).tolist()
+            at = [row for row in rows if normalize(batch.column("path")[row].as_py(), self._rules) == self._location]
+            if at:
+                yield batch.take(pa.array(at))
 
 
 def _require_path(table: str, path: str) -> None:
@@ -182,8 +195,3 @@ def _require_path(table: str, path: str) -> None:
         path.encode()
     except UnicodeEncodeError as error:
         raise BadInput("The path is not Unicode text", table=table, hint="use the spelling of the metadata") from error
-
-
-def _names(spark: SparkSession, stores: Stores, files_location: str, location: str, rules: LocationRules) -> bool:
-    files = read_frame(Runner(spark), files_location, stores).frame()
-    return bool(files.filter(normalize_column(files.path, rules) == location).take(1))

@@ -95,7 +95,8 @@ class History:
         decision = decide(
             view_of(state.metadata), retention_settings(resources, table), milliseconds(instant), holds=holds, tags=tags
         )
-        rows = reachable_files(Runner(resources.spark), present_index(resources, table, state.metadata), decision.kept)
+        view = present_index(resources, table, state.metadata)
+        rows = reachable_files(Runner(resources.start_spark), view, decision.kept)
         totals = _totals(rows.map(_counted, _COUNTED).table())
         return ReachableSet(
             table=table,

@@ -12,7 +12,7 @@ from artemis_lifecycle.protection.ownership import former_locations, spelled_loc
 def take_listing(resources: Resources, state: TableState, location: str | None, step: Step) -> Listing:
     """List the table's locations, or `location` inside them, and seal the listing."""
     listing = list_table(
-        resources.spark,
+        resources.start_spark,
         resources.live_stores,
         listed_locations(resources, state, location),
         root=resources.root,

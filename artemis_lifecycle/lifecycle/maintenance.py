@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
 from artemis_lifecycle.contracts import LineageRequirements
@@ -13,9 +12,9 @@ from artemis_lifecycle.lifecycle.history import curve as curve_of
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lifecycle.tiers import cold_index, cold_metadata, present_index
-from artemis_lifecycle.lineage.ledger import LEDGER, LedgerUpdate, recorded_schema_uses
+from artemis_lifecycle.lineage.ledger import LedgerUpdate, recorded_schema_uses
 from artemis_lifecycle.lineage.ledger import record_lineage as append_lineage
-from artemis_lifecycle.lineage.schema_history import SchemaHistory, SchemaUse
+from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.lineage.schema_history import schema_history as schemas_of
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles, CompactionSettings, compacted_data_files
 from artemis_lifecycle.maintenance.costs import ColdHoldings, StorageClasses, TableCosts, table_costs
@@ -42,7 +41,7 @@ class Maintenance:
         requirements = LineageRequirements.from_config(resources.config.policy(table).lineage)
         with self.steps.run(state, "lineage") as step:
             update = append_lineage(
-                resources.spark, resources.config.catalogs.live.name, table, state.metadata, requirements, state.read_at
+                resources.start_spark, resources.results, table, state.metadata, requirements, state.read_at
             )
             step.counts = {"snapshots_added": update.added}
         return update
@@ -50,22 +49,17 @@ class Maintenance:
     def schema_history(self, table: str) -> SchemaHistory:
         resources = self.resources
         metadata = self.steps.table_state(table).metadata
-        earlier: tuple[SchemaUse, ...] = ()
-        # Reading the ledger would create it, and a reader must not create tables.
-        if resources.live_catalog.exists(f"{NAMESPACE}.{LEDGER}"):
-            earlier = recorded_schema_uses(resources.spark, resources.config.catalogs.live.name, metadata.table_uuid)
-        return schemas_of(table, metadata, earlier)
+        return schemas_of(table, metadata, recorded_schema_uses(resources.results, metadata.table_uuid))
 
     def table_health(self, table: str) -> TableHealth:
         return self._health(self.steps.table_state(table))
 
     def _health(self, state: TableState) -> TableHealth:
         resources = self.resources
-        live = resources.config.catalogs.live.name
         # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
         present_index(resources, state.name, state.metadata)
         with java_errors(state.name):
-            return health_of(resources.spark, resources.live_stores, live, state.name, state.metadata, state.read_at)
+            return health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         resources = self.resources
@@ -73,7 +67,7 @@ class Maintenance:
         settings = CompactionSettings(bandwidth_share=resources.config.policy(table).budgets.compaction_bandwidth_share)
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             done = compacted_data_files(
-                resources.spark,
+                resources.start_spark,
                 resources.config.catalogs.live.name,
                 table,
                 self._health(state),
@@ -88,7 +82,7 @@ class Maintenance:
         state = self.steps.table_state(table)
         with self.steps.run(state, "manifest_compaction", dry_run=dry_run) as step:
             done = compacted_manifests(
-                self.resources.spark,
+                self.resources.start_spark,
                 self.resources.config.catalogs.live.name,
                 table,
                 self._health(state),

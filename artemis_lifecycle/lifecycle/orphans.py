@@ -76,7 +76,7 @@ class Orphans:
         else:
             before = self.steps.table_state(table)
             taken = given_listing(
-                self.resources.spark,
+                self.resources.start_spark,
                 self.resources.live_stores,
                 listing,
                 listed_locations(self.resources, before, location),
@@ -146,7 +146,7 @@ class Orphans:
         return found
 
     def scan(self, scan_id: str) -> OrphanScanResult:
-        return load_scan(self.resources.spark, self.resources.live_stores, self.resources.operations, scan_id)
+        return load_scan(self.resources.start_spark, self.resources.live_stores, self.resources.operations, scan_id)
 
     def latest_scan(self, table: str) -> OrphanScanResult | None:
         records = self.resources.operations.scans.of_table(self.steps.table_uuid(table))

@@ -59,7 +59,12 @@ class Quarantine:
             if state.is_dropped:
                 resources.operations.known_tables.back(resources.live_catalog.name, record.table_uuid)
             done = put_back(
-                resources.spark, resources.live_stores, resources.root, record, self._job(job_id), check=step.check
+                resources.start_spark,
+                resources.live_stores,
+                resources.root,
+                record,
+                self._job(job_id),
+                check=step.check,
             )
             step.state = "pending" if done.failed else "done"
             step.counts = {"restored": done.restored, "taken": done.taken, "failed": done.failed}

@@ -69,7 +69,7 @@ def _details(resources: Resources, job: DeletionJob) -> dict[str, Any]:
         }
     record = resources.operations.plans.get(job.job_id)
     outcome = read_outcome(resources.live_stores, resources.root, job.job_id)
-    plan = load_plan(resources.spark, resources.live_stores, resources.operations, job.job_id)
+    plan = load_plan(resources.start_spark, resources.live_stores, resources.operations, job.job_id)
     return {
         "rule": record.rule,
         "expired_snapshots": list(plan.expired_snapshots),

@@ -6,17 +6,19 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import cache, cached_property
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.catalogs.deployments import require_deployment
 from artemis_lifecycle.catalogs.guard import GuardState, guard_state, verify_guard
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.result_rows import ResultReader
 from artemis_lifecycle.catalogs.settings import in_one_database, lifecycle_conf, require_uri
 from artemis_lifecycle.catalogs.siblings import CatalogsOfDatabase
 from artemis_lifecycle.config.deployment import Catalog
@@ -89,6 +91,8 @@ class Resources:
         self._own_spark: SparkSession | None = None
         self._prepared = False
         self._sessions = sessions
+        self._starting = RLock()
+        self._told: list[Callable[[SparkSession], None]] = []
         self.s3_client_factory = s3_client_factory
         self._deployment_seen_at = float("-inf")
         self._clocks_seen_at: dict[str, float] = {}
@@ -133,6 +137,29 @@ class Resources:
     @property
     def spark(self) -> SparkSession:
         """The Spark session: the given one, or a new one, started at first use."""
+        with self._starting:
+            session = self._session()
+        for tell in tuple(self._told):
+            tell(session)
+        return session
+
+    def start_spark(self) -> SparkSession:
+        """Return `spark`. For functions that start it only for large work."""
+        return self.spark
+
+    @contextmanager
+    def telling_of_spark(self, tell: Callable[[SparkSession], None]) -> Iterator[None]:
+        """Inside the block, call `tell` with the session whenever a thread asks for it, before the thread has it."""
+        started = self.started_spark()
+        if started is not None:
+            tell(started)
+        self._told.append(tell)
+        try:
+            yield
+        finally:
+            self._told.remove(tell)
+
+    def _session(self) -> SparkSession:
         if self._sessions is not None:
             return self._sessions.spark_session
         if self._own_spark is None and self._given_spark is None:
@@ -209,6 +236,11 @@ class Resources:
     def live_catalog(self) -> CatalogReader:
         """The live catalog's tables."""
         return CatalogReader(self.config.catalogs.live)
+
+    @property
+    def results(self) -> ResultReader:
+        """The project's own result tables in the live catalog."""
+        return ResultReader(self.live_catalog, self.live_stores)
 
     @cached_property
     def cold_catalog(self) -> CatalogReader:

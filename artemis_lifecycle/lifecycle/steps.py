@@ -133,17 +133,14 @@ class Steps:
 
     @contextmanager
     def _tagged_jobs(self, tag: str) -> Iterator[None]:
-        """Tag this thread's Spark jobs. Must be inside the lease, which identifies Spark's driver and so has started
-        it."""
-        session = self.resources.started_spark()
-        if session is None:
-            yield
-            return
-        session.sparkContext.addJobTag(tag)
+        """Tag the Spark jobs of this thread, and of others that ask for Spark meanwhile."""
         try:
-            yield
+            with self.resources.telling_of_spark(lambda session: session.sparkContext.addJobTag(tag)):
+                yield
         finally:
-            session.sparkContext.removeJobTag(tag)
+            session = self.resources.started_spark()
+            if session is not None:
+                session.sparkContext.removeJobTag(tag)
 
     @contextmanager
     def _leased(self, state: TableState, step: str, *, dry_run: bool, watch: Watch | None = None) -> Iterator[Step]:
@@ -195,7 +192,7 @@ class Steps:
 
             running = Step(table, window_day, held, watch, confirm)
             try:
-                with java_errors(table):
+                with java_errors(table), self._named_driver(held):
                     yield running
             except BaseException as error:
                 operations.steps.finish(step_id, state="failed", counts={}, error=str(error))
@@ -203,10 +200,21 @@ class Steps:
             operations.steps.finish(step_id, state=running.state, counts=running.counts)
 
     def _processes(self) -> str | None:
-        """Return the mark of the processes that work under the leases of this object: this process, and Spark's
-        driver."""
-        driver = driver_pid() if self.resources.spark is not None else None
+        """Return the mark of the processes that work under the leases of this object: this process, and Spark's driver
+        if it is started."""
+        if self.resources.started_spark() is None:
+            return mark([os.getpid()])
+        driver = driver_pid()
         return None if driver is None else mark([os.getpid(), driver])
+
+    @contextmanager
+    def _named_driver(self, lease: Lease | None) -> Iterator[None]:
+        """Add Spark's driver to the lease when it starts, before it works: it may outlive this process."""
+        if lease is None or self.resources.started_spark() is not None:
+            yield
+            return
+        with self.resources.telling_of_spark(lambda _: lease.worked_on_by(self._processes())):
+            yield
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def live_index(resources: Resources, table: str, metadata: TableMetadata) -> Ind
     """Return the manifest index of a live table, as of that metadata."""
     settings = IndexSettings.from_config(resources.config, table)
     stores, rules = resources.live_stores, resources.rules(table)
-    return indexed(resources.spark, stores, metadata, rules, resources.root, settings)
+    return indexed(resources.start_spark, stores, metadata, rules, resources.root, settings)
 
 
 def present_index(
@@ -35,7 +35,7 @@ def present_index(
 def cold_index(resources: Resources, table: str, cold: TableMetadata) -> IndexView:
     """Return the manifest index of a live table's cold tables."""
     stores, rules = resources.cold_stores, resources.rules(table)
-    return verify.cold_index(resources.spark, stores, resources.live_stores, cold, rules, resources.root)
+    return verify.cold_index(resources.start_spark, stores, resources.live_stores, cold, rules, resources.root)
 
 
 def cold_tables(resources: Resources, table_uuid: str) -> ColdTables | None:

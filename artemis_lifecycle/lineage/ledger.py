@@ -10,12 +10,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.catalogs.identifier import parse
+from artemis_lifecycle.catalogs.result_rows import ResultReader
 from artemis_lifecycle.catalogs.results import NAMESPACE, ensure_table
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.contracts.summary import INPUT_SNAPSHOTS, parse_inputs
 from artemis_lifecycle.lineage.schema_history import SchemaUse
 from artemis_lifecycle.metadata.types import Snapshot, TableMetadata
-from artemis_lifecycle.storage.instants import of_milliseconds
+from artemis_lifecycle.spark.runner import Runner, Spark
+from artemis_lifecycle.storage.instants import milliseconds, of_milliseconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,8 +146,8 @@ def _instant(since_ms: int) -> datetime | None:
 
 
 def record_lineage(
-    spark: SparkSession,
-    catalog: str,
+    spark: Spark,
+    results: ResultReader,
     table: str,
     metadata: TableMetadata,
     requirements: LineageRequirements,
@@ -154,22 +157,24 @@ def record_lineage(
 ) -> LedgerUpdate:
     """Append the snapshots of `metadata` that the ledger does not have yet (by table uuid and snapshot id).
 
-    Doing it again appends nothing. Two at once for one table could both append: callers hold the table's lease.
+    Doing it again appends nothing, and starts no Spark. Two at once for one table could both append: callers hold the
+    table's lease.
     """
-    ledger = _ensure(spark, catalog)
-    recorded = _recorded(spark, ledger, metadata.table_uuid)
+    known = results.rows(LEDGER, ["snapshot_id"], table_uuid=metadata.table_uuid)
+    recorded = {snapshot_id for batch in known for snapshot_id in batch.column("snapshot_id").to_pylist()}
     new = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in recorded]
     rows = ledger_rows(table, metadata.table_uuid, metadata.snapshots, requirements, now)
     incomplete = sum(1 for row in rows if row[-3] is not None)
     if new and not dry_run:
         ids = {snapshot.snapshot_id for snapshot in new}
-        frame = spark.createDataFrame([row for row in rows if row[2] in ids], COLUMNS_DDL)
-        frame.coalesce(1).writeTo(ledger).append()
+        session = Runner(spark).session
+        frame = session.createDataFrame([row for row in rows if row[2] in ids], COLUMNS_DDL)
+        frame.coalesce(1).writeTo(_ensure(session, results.catalog.name)).append()
     return LedgerUpdate(
         table=table,
         table_uuid=metadata.table_uuid,
         metadata_location=metadata.metadata_location,
-        ledger=ledger,
+        ledger=parse(f"{results.catalog.name}.{NAMESPACE}.{LEDGER}").sql(),
         added=len(new),
         recorded=len(recorded) + (0 if dry_run else len(new)),
         incomplete=incomplete,
@@ -185,26 +190,15 @@ def read_lineage(spark: SparkSession, catalog: str, table: str, table_uuid: str)
     return Lineage(table, table_uuid, rows.toPandas())
 
 
-def recorded_schema_uses(spark: SparkSession, catalog: str, table_uuid: str) -> tuple[SchemaUse, ...]:
+def recorded_schema_uses(results: ResultReader, table_uuid: str) -> tuple[SchemaUse, ...]:
     """Which schema each snapshot of a table was written with, its expired ones included; for `schema_history`."""
-    from pyspark.sql import functions as F
-
-    rows = spark.table(_ensure(spark, catalog)).where(
-        (F.col("table_uuid") == table_uuid) & F.col("schema_id").isNotNull()
-    )
-    found = rows.select("snapshot_id", F.unix_millis("committed_at").alias("at"), "schema_id").collect()
-    return tuple(SchemaUse(row["snapshot_id"], row["at"], row["schema_id"]) for row in found)
+    batches = results.rows(LEDGER, ["snapshot_id", "committed_at", "schema_id"], table_uuid=table_uuid)
+    rows = (row for batch in batches for row in batch.to_pylist() if row["schema_id"] is not None)
+    return tuple(SchemaUse(row["snapshot_id"], milliseconds(row["committed_at"]), row["schema_id"]) for row in rows)
 
 
 def _ensure(spark: SparkSession, catalog: str) -> str:
     return ensure_table(spark, f"{catalog}.{NAMESPACE}.{LEDGER}", COLUMNS, "table_uuid")
-
-
-def _recorded(spark: SparkSession, ledger: str, table_uuid: str) -> set[int]:
-    from pyspark.sql import functions as F
-
-    rows = spark.table(ledger).where(F.col("table_uuid") == table_uuid).select("snapshot_id").toArrow()
-    return set(rows.column("snapshot_id").to_pylist())
 
 
 COLUMNS_DDL = " ".join(COLUMNS.split())

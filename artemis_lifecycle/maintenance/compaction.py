@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.spark.runner import Runner, Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,7 @@ def why_compact(health: TableHealth, settings: CompactionSettings) -> str | None
 
 
 def compacted_data_files(
-    spark: SparkSession,
+    spark: Spark,
     catalog: str,
     table: str,
     health: TableHealth,
@@ -77,9 +78,8 @@ def compacted_data_files(
     if health.rewritable_files == 0:
         # Only the deletes ask: without this, files of a good size would be left with theirs.
         options.setdefault("delete-file-threshold", "1")
-    return rewrite_data_files(
-        spark, catalog, table, worker, options=options, bandwidth_share=settings.bandwidth_share, why=why
-    )
+    session, share = Runner(spark).session, settings.bandwidth_share
+    return rewrite_data_files(session, catalog, table, worker, options=options, bandwidth_share=share, why=why)
 
 
 def rewrite_data_files(

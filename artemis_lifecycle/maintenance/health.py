@@ -1,18 +1,25 @@
-"""A table's health in numbers, from Iceberg's own metadata tables of the current snapshot. Reads only."""
+"""A table's health in numbers, from the manifests of the current snapshot. Reads only."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from artemis_lifecycle.catalogs.identifier import parse
-from artemis_lifecycle.metadata.types import TableMetadata
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from artemis_lifecycle.metadata.manifest_lists import manifests_of
+from artemis_lifecycle.metadata.manifests import live_partitions
+from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, ManifestListEntry, TableMetadata
+from artemis_lifecycle.spark.runner import Cost, Runner, Spark
+from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
 
 TARGET_FILE_SIZE = "write.target-file-size-bytes"
 TARGET_FILE_SIZE_DEFAULT = 512 * 1024 * 1024
@@ -21,6 +28,10 @@ MIN_INPUT_FILES = 5
 
 _SMALL = 0.75
 """Iceberg's own `min-file-size-bytes`, as a share of the target."""
+
+_NOTHING = {"files": 0, "bytes": 0, "records": 0, "small": 0, "rewritable": 0}
+_PARTITIONS = "content bigint, partition string, files bigint, bytes bigint, records bigint, small bigint"
+_TOTALS = "content bigint, files bigint, bytes bigint, records bigint, small bigint, rewritable bigint"
 
 
 @dataclass(frozen=True)
@@ -98,52 +109,20 @@ def target_file_size(metadata: TableMetadata) -> int:
     return int(metadata.properties.get(TARGET_FILE_SIZE, TARGET_FILE_SIZE_DEFAULT))
 
 
-def table_health(
-    spark: SparkSession, stores: Stores, catalog: str, table: str, metadata: TableMetadata, now: datetime
-) -> TableHealth:
-    """Measure `table` as `metadata` has it; `now` is what ages count to."""
+def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetadata, now: datetime) -> TableHealth:
+    """Measure `table` as `metadata` has it; `now` is what ages count to. Raises UnreadableMetadata."""
     current = metadata.current_snapshot
     target = target_file_size(metadata)
-    data = deletes = manifests = (0, 0, 0)
-    small = rewritable = 0
-    list_bytes = 0
+    listed: Sequence[ManifestListEntry] = ()
+    data = deletes = _NOTHING
     if current is not None:
-        from pyspark.sql import functions as F
-
-        files = _metadata_table(spark, catalog, table, "files", current.snapshot_id)
-        is_small = (F.col("content") == 0) & (F.col("file_size_in_bytes") < int(target * _SMALL))
-        # An unpartitioned table's metadata tables have no column `partition`.
-        keys = [column for column in ("spec_id", "partition") if column in files.columns]
-        grouped = (
-            files.groupBy("content", *keys)
-            .agg(
-                F.count("*").alias("files"),
-                F.sum("file_size_in_bytes").alias("bytes"),
-                F.sum("record_count").alias("records"),
-                F.sum(F.when(is_small, 1).otherwise(0)).alias("small"),
-            )
-            .groupBy("content")
-            .agg(
-                F.sum("files").alias("files"),
-                F.sum("bytes").alias("bytes"),
-                F.sum("records").alias("records"),
-                F.sum("small").alias("small"),
-                F.sum(F.when(F.col("small") >= MIN_INPUT_FILES, F.col("small")).otherwise(0)).alias("rewritable"),
-            )
-            .collect()
-        )
-        for row in grouped:
+        listed = manifests_of(stores, current).entries
+        for row in _by_content(Runner(spark), stores, listed, int(target * _SMALL)):
+            found = {name: row[name] for name in _NOTHING}
             if row["content"] == 0:
-                data = (row["files"], row["bytes"], row["records"])
-                small, rewritable = row["small"], row["rewritable"]
+                data = found
             else:
-                deletes = (deletes[0] + row["files"], deletes[1] + row["bytes"], deletes[2] + row["records"])
-        found = _metadata_table(spark, catalog, table, "manifests", current.snapshot_id).agg(
-            F.count("*").alias("files"), F.sum("length").alias("bytes")
-        )
-        row = found.collect()[0]
-        manifests = (row["files"], row["bytes"] or 0, 0)
-        list_bytes = _size(stores, current.manifest_list)
+                deletes = {name: deletes[name] + found[name] for name in _NOTHING}
     times = [snapshot.timestamp_ms for snapshot in metadata.snapshots]
     return TableHealth(
         table=table,
@@ -153,24 +132,74 @@ def table_health(
         snapshot_age_seconds=_age(now, current.timestamp_ms if current is not None else None),
         oldest_snapshot_age_seconds=_age(now, min(times, default=None)),
         metadata_age_seconds=_age(now, metadata.last_updated_ms),
-        data_files=data[0],
-        data_bytes=data[1],
-        records=data[2],
-        small_files=small,
-        rewritable_files=rewritable,
-        delete_files=deletes[0],
-        delete_bytes=deletes[1],
-        deleted_records=deletes[2],
-        manifests=manifests[0],
-        manifest_bytes=manifests[1],
-        manifest_list_bytes=list_bytes,
+        data_files=data["files"],
+        data_bytes=data["bytes"],
+        records=data["records"],
+        small_files=data["small"],
+        rewritable_files=data["rewritable"],
+        delete_files=deletes["files"],
+        delete_bytes=deletes["bytes"],
+        deleted_records=deletes["records"],
+        manifests=len(listed),
+        manifest_bytes=sum(_length(stores, each) for each in listed),
+        manifest_list_bytes=0 if current is None else _size(stores, current.manifest_list),
         metadata_file_bytes=_size(stores, metadata.metadata_location),
         target_file_bytes=target,
     )
 
 
-def _metadata_table(spark: SparkSession, catalog: str, table: str, name: str, snapshot_id: int) -> DataFrame:
-    return spark.read.option("versionAsOf", snapshot_id).table(f"{parse(table).sql(catalog)}.{name}")
+def _by_content(
+    runner: Runner, stores: Stores, listed: Sequence[ManifestListEntry], small_below: int
+) -> list[dict[str, int]]:
+    """Return the totals of these manifests' files, by content (columns: `_TOTALS`)."""
+    rows = sum((each.added_files_count or 0) + (each.existing_files_count or 0) for each in listed)
+    cost = Cost(len(listed), rows, sum(max(each.manifest_length, 0) for each in listed))
+    manifests = pa.table({"manifest": pa.array([pickle.dumps(each) for each in listed], pa.binary())})
+    parts = runner.map(manifests, _ByPartition(stores, small_below), arrow_schema(_PARTITIONS), cost)
+    totals = runner.meet([parts], "partition", _summed, arrow_schema(_TOTALS), Cost(rows=rows)).table()
+    found: list[dict[str, int]] = _sums(totals, ["content"], list(_NOTHING)).to_pylist()
+    return found
+
+
+class _ByPartition:
+    """Counts each manifest's files by partition (columns: `_PARTITIONS`)."""
+
+    def __init__(self, stores: Stores, small_below: int) -> None:
+        self._stores = stores
+        self._small_below = small_below
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for payload in (each for batch in batches for each in batch.column("manifest").to_pylist()):
+            found = live_partitions(self._stores, pickle.loads(payload))
+            sizes = found.column("file_size_in_bytes")
+            is_small = pc.and_(pc.equal(found.column("content"), 0), pc.less(sizes, self._small_below))
+            files = {
+                "content": found.column("content").cast(pa.int64()),
+                "partition": found.column("partition"),
+                "files": pa.repeat(pa.scalar(1, pa.int64()), len(sizes)),
+                "bytes": sizes,
+                "records": found.column("record_count"),
+                "small": is_small.cast(pa.int64()),
+            }
+            names = ["files", "bytes", "records", "small"]
+            yield from _sums(pa.table(files), ["content", "partition"], names).to_batches()
+
+
+def _summed(parts: pa.Table) -> pa.Table:
+    whole = _sums(parts, ["content", "partition"], ["files", "bytes", "records", "small"])
+    small = whole.column("small")
+    rewritable = pc.if_else(pc.greater_equal(small, MIN_INPUT_FILES), small, 0)
+    return _sums(whole.append_column("rewritable", rewritable), ["content"], list(_NOTHING))
+
+
+def _sums(rows: pa.Table, by: list[str], names: list[str]) -> pa.Table:
+    found = rows.group_by(by).aggregate([(name, "sum") for name in names])
+    return found.select([*by, *(f"{name}_sum" for name in names)]).rename_columns([*by, *names])
+
+
+def _length(stores: Stores, manifest: ManifestListEntry) -> int:
+    known = manifest.manifest_length != UNKNOWN_LENGTH
+    return manifest.manifest_length if known else _size(stores, manifest.manifest_path)
 
 
 def _size(stores: Stores, path: str | None) -> int:

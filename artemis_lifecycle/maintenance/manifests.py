@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.spark.runner import Runner, Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +47,7 @@ def why_rewrite(health: TableHealth, metadata: TableMetadata) -> str | None:
 
 
 def compacted_manifests(
-    spark: SparkSession,
+    spark: Spark,
     catalog: str,
     table: str,
     health: TableHealth,
@@ -61,7 +62,7 @@ def compacted_manifests(
         return CompactedManifests(table, False, "the manifests are few, or large enough", dry_run=dry_run)
     if dry_run:
         return CompactedManifests(table, True, why, dry_run=True)
-    return rewrite_manifests(spark, catalog, table, worker, why=why)
+    return rewrite_manifests(Runner(spark).session, catalog, table, worker, why=why)
 
 
 def rewrite_manifests(

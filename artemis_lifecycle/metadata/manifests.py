@@ -8,6 +8,7 @@ manifest list's records.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import Container, open_container
 from artemis_lifecycle.metadata.avro.records import read_records
-from artemis_lifecycle.metadata.avro.scan import Scan, scan_container
-from artemis_lifecycle.metadata.avro.schema import field_names, field_type
+from artemis_lifecycle.metadata.avro.scan import Scan, compile_scan, scan_container, scan_records
+from artemis_lifecycle.metadata.avro.schema import field_names, field_type, record_names, structure
 from artemis_lifecycle.metadata.kinds import DATA, DELETION_VECTORS, EQUALITY_DELETES, POSITION_DELETES, kind_of
 from artemis_lifecycle.metadata.types import UNKNOWN_LENGTH, EntryStatus, ManifestListEntry
 from artemis_lifecycle.metadata.unreadable import encrypted, read_file, unreadable
@@ -34,6 +36,7 @@ _DATA_FILE = {
     134: "content",
     100: "file_path",
     101: "file_format",
+    102: "partition",
     103: "record_count",
     104: "file_size_in_bytes",
     108: "column_sizes",
@@ -59,6 +62,40 @@ def live_entries(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
     """
     with within_memory(entry.manifest_path):
         return _checked(_decode(_manifest(stores, entry), entry.manifest_path), entry)
+
+
+def live_partitions(stores: Stores, entry: ManifestListEntry) -> pa.RecordBatch:
+    """`live_entries` with a column `partition` string: two entries of a table have the same text exactly if they have
+    the same values of the same partition spec."""
+    path = entry.manifest_path
+    with within_memory(path):
+        container = _manifest(stores, entry)
+        whole, spec = _decode(container, path), container.header.get("partition-spec-id", str(entry.partition_spec_id))
+        texts = [json.dumps([spec, *values], default=_as_text) for values in _partition_values(container, path)]
+        columns = [*whole.columns, pa.array(texts, pa.string())]
+        return _checked(pa.RecordBatch.from_arrays(columns, [*whole.schema.names, "partition"]), entry)
+
+
+def _as_text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def _partition_values(container: Container, path: str) -> Iterable[tuple[Any, ...]]:
+    """Return the partition values of each entry, as stored."""
+    entry = entry_names(container.schema, path)
+    outer, inner = entry["data_file"], file_names(container.schema, entry, path).get("partition", "partition")
+    fields = record_names(field_type(container.schema, outer, path), inner)
+    program = compile_scan(structure(container.schema, path), {name: (outer, inner, name) for name in fields})
+    # The scan takes no fractions, flags or fixed bytes.
+    if program is not None and {*program.longs, *program.texts} == set(fields):
+        scan = scan_records(program, container.payload, container.records, path)
+        try:
+            columns = [_scanned(scan, name, path).to_pylist() for name in fields]
+            return zip(*columns, strict=True) if fields else [()] * scan.rows
+        except UnreadableMetadata:
+            pass  # Bytes that are not text.
+    partitions = (record[outer].get(inner) or {} for record in read_records(container, path))
+    return (tuple(partition.get(name) for name in fields) for partition in partitions)
 
 
 def _checked(batch: pa.RecordBatch, entry: ManifestListEntry) -> pa.RecordBatch:

@@ -102,6 +102,7 @@ class Lease:
         self.token = record.token
         self.table_uuid = record.table_uuid
         self.table = record.table
+        self._process = record.process
         self._engine = engine
         self._ttl = ttl
         self._lost: str | None = None
@@ -128,6 +129,16 @@ class Lease:
                 untouched="whatever this step had not done yet",
                 hint="run the step again: it resumes",
             )
+
+    def worked_on_by(self, process: str | None) -> None:
+        """Record the mark of every process that works under the lease from now on (`processes.mark`); None if one is
+        unknown. Raises LeaseLost if the lease is lost, OperationsUnavailable."""
+        if process == self._process:
+            return
+        with around("leases.worked_on_by"), self._engine.begin() as connection:
+            connection.execute(update(leases).where(leases.c.token == self.token, *_HELD).values(process=process))
+        self._process = process
+        self.check()
 
     def _lasts(self) -> bool:
         # A read costs no disk write, but a renewal at each of several checks per deletion batch would.

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +16,11 @@ from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.orphans.listing import LISTED, Listing
 from artemis_lifecycle.orphans.origins import kinds_by_name
 from artemis_lifecycle.protection.ownership import subject_array
-from artemis_lifecycle.spark.runner import Rows, Runner
+from artemis_lifecycle.spark.runner import Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, map_parts, read_frame
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CANDIDATE = f"{LISTED}, kind string"
 
@@ -49,7 +45,7 @@ class Candidates:
 
 @contextmanager
 def candidates(
-    spark: SparkSession, listing: Listing, stores: Stores, reached: Sequence[NDArray[np.bool_]]
+    spark: Spark, listing: Listing, stores: Stores, reached: Sequence[NDArray[np.bool_]]
 ) -> Iterator[Candidates]:
     """Yield the files of `listing` that are not `reached`, which has a mask for each part. They are readable until the
     block ends."""

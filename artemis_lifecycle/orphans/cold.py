@@ -25,12 +25,12 @@ from artemis_lifecycle.protection.context import Asking, DeletionContext
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.protection.protection import TOO_YOUNG, UNKNOWN_AGE, Ages, ProtectedFiles, Protection
 from artemis_lifecycle.reachability.index.lookups import reaches
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, read_frame, write_batches
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 FILES = "path string, size_in_bytes bigint, last_modified timestamp"
 
@@ -52,7 +52,7 @@ class ColdScan:
     unknown_bytes: int
     too_young: int
     files_location: str
-    _spark: SparkSession = field(repr=False, compare=False)
+    _spark: Spark = field(repr=False, compare=False)
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from artemis_lifecycle.errors import BadInput, NaiveDatetime, StorageError
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.orphans.listing import LISTED, Listing, listing_folders, seal_listed
-from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner
+from artemis_lifecycle.spark.runner import BatchFunction, Cost, Runner, Spark
 from artemis_lifecycle.storage.columnar import ParquetReader
 from artemis_lifecycle.storage.frames import arrow_schema, drop_frame, map_parts, read_frame, row_hashes, write_frame
 from artemis_lifecycle.storage.location import LocationRules, is_under, normalize
@@ -31,7 +31,7 @@ from artemis_lifecycle.storage.location_hash import distinct, text_buffers
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _UNKNOWN_SIZE = 1 << 30
 """The assumed size of a file of unknown size."""
@@ -65,7 +65,7 @@ class ListingInFiles(Protocol):
 
 
 def given_listing(
-    spark: SparkSession,
+    spark: Spark,
     stores: Stores,
     listing: DataFrame | ListingInFiles,
     locations: Sequence[str],

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,15 +21,12 @@ from artemis_lifecycle.errors import BadInput, LocationConflict
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.scans import ListingRecord
 from artemis_lifecycle.protection.ownership import is_root, outermost
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema, map_parts, write_batches, write_frame
 from artemis_lifecycle.storage.location import LocationRules, normalize
 from artemis_lifecycle.storage.stores import Stores, is_local
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import Span, StoredFile
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 LISTED = "path string, last_modified timestamp, size_in_bytes bigint"
 """The columns of a listing. last_modified is null if the store does not report it."""
@@ -92,7 +88,7 @@ class Listing:
 
 
 def list_table(
-    spark: SparkSession,
+    spark: Spark,
     stores: Stores,
     locations: Sequence[str],
     *,

@@ -21,12 +21,12 @@ from artemis_lifecycle.orphans.origins import ORPHAN
 from artemis_lifecycle.protection.places import IN_FLIGHT
 from artemis_lifecycle.protection.protection import TOO_YOUNG
 from artemis_lifecycle.protection.table_state import REACHABLE
-from artemis_lifecycle.spark.runner import Runner
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.storage.frames import describe_frame, read_frame
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class OrphanScanResult:
     files_location: str
     skipped_in_flight: int
     summary: OrphanSummary
-    _spark: SparkSession = field(repr=False, compare=False)
+    _spark: Spark = field(repr=False, compare=False)
     _stores: Stores = field(repr=False, compare=False)
 
     def files(self) -> DataFrame:
@@ -95,7 +95,7 @@ class OrphanScanResult:
         return files.where(files.kind.isin(kinds.MANIFEST, kinds.MANIFEST_LIST)).select("path")
 
 
-def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
+def load_scan(spark: Spark, stores: Stores, operations: Operations, scan_id: str) -> OrphanScanResult:
     """Return the stored scan with that id; works from any process. Raises NoSuchPlan; StorageError if its seal is
     missing."""
     record = operations.scans.get(scan_id)
@@ -111,7 +111,7 @@ def load_scan(spark: SparkSession, stores: Stores, operations: Operations, scan_
     return result_of(record, spark, stores)
 
 
-def result_of(record: ScanRecord, spark: SparkSession, stores: Stores) -> OrphanScanResult:
+def result_of(record: ScanRecord, spark: Spark, stores: Stores) -> OrphanScanResult:
     return OrphanScanResult(
         scan_id=record.scan_id,
         table=record.table,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,9 @@ from artemis_lifecycle.operations.plans import PlanRecord
 from artemis_lifecycle.protection.absence import Absence
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.reached import Pointer
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DeletionKind = Literal["expiration", "orphans", "dropped", "purge", "deep_archive", "cold_scan"]
 """An expiration deletes files that the table's own metadata referenced; a deep archive moves such files. All others
@@ -90,7 +88,7 @@ class DeletionContext:
     files.
     """
 
-    spark: SparkSession
+    spark: Spark
     stores: Stores
     operations: Operations
     catalog: TablesOfCatalog

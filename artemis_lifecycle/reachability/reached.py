@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import EncryptedTable, StorageError, UnreadableMetadata
@@ -22,13 +22,11 @@ from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.reachability.index.folders import reached_folders
 from artemis_lifecycle.reachability.walk import indexed
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.frames import frame_batches
 from artemis_lifecycle.storage.location import LocationRules, normalize, parent, split
 from artemis_lifecycle.storage.many_files import ByFolder
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FORMAT = 1
 MOST_FOLDERS = 64
@@ -91,7 +89,7 @@ class ReachedFolders:
 
     def __init__(
         self,
-        spark: SparkSession | None,
+        spark: Spark | None,
         stores: Stores,
         root: str,
         rules_of: Callable[[str], LocationRules],

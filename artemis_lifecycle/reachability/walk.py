@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,19 +12,16 @@ from artemis_lifecycle.reachability.index.files import reachable
 from artemis_lifecycle.reachability.index.lookups import entries_of
 from artemis_lifecycle.reachability.index.on_spark import rows_of_shares, shares
 from artemis_lifecycle.reachability.index.refresh import compact, refresh
-from artemis_lifecycle.spark.runner import Cost, Rows, Runner
+from artemis_lifecycle.spark.runner import Cost, Rows, Runner, Spark
 from artemis_lifecycle.storage.frames import arrow_schema
 from artemis_lifecycle.storage.location import LocationRules
 from artemis_lifecycle.storage.stores import Stores
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FILES = "path string, kind string, size_in_bytes bigint, location string"
 
 
 def indexed(
-    spark: SparkSession | None,
+    spark: Spark | None,
     stores: Stores,
     metadata: TableMetadata,
     rules: LocationRules,

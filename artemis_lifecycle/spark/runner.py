@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from artemis_lifecycle.spark.worker_errors import worker_errors
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+Spark: TypeAlias = "SparkSession | Callable[[], SparkSession]"
+"""A session, or a function that starts one: called when work is large, or a DataFrame is asked for."""
 
 BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -131,7 +134,7 @@ class Rows:
 class Runner:
     """Runs stages for one Spark session, or for one that the first large stage starts."""
 
-    def __init__(self, session: SparkSession | Callable[[], SparkSession]) -> None:
+    def __init__(self, session: Spark) -> None:
         self._session = session
 
     @property

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
+from artemis_lifecycle.catalogs.result_rows import ResultReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements
@@ -56,17 +57,18 @@ def test_new_snapshots_are_appended_once_and_stay_after_they_expire(
     config: LifecycleConfig, spark: SparkSession, live: str
 ) -> None:
     metadata = _metadata(config)
-    rehearsal = record_lineage(spark, live, "ns.t", metadata, REQUIREMENTS, NOW, dry_run=True)
+    results = ResultReader(CatalogReader(config.catalogs.live), Stores(StoreSettings()))
+    rehearsal = record_lineage(spark, results, "ns.t", metadata, REQUIREMENTS, NOW, dry_run=True)
     assert (rehearsal.added, rehearsal.recorded, rehearsal.dry_run) == (2, 0, True)
-    first = record_lineage(spark, live, "ns.t", metadata, REQUIREMENTS, NOW)
+    first = record_lineage(spark, results, "ns.t", metadata, REQUIREMENTS, NOW)
     assert (first.added, first.recorded, first.incomplete) == (2, 2, 1)
-    again = record_lineage(spark, live, "ns.t", metadata, REQUIREMENTS, NOW)
+    again = record_lineage(spark, results, "ns.t", metadata, REQUIREMENTS, NOW)
     assert (again.added, again.recorded) == (0, 2)
 
     gone = metadata.snapshots[0].snapshot_id
     spark.sql(f"CALL {live}.system.expire_snapshots(table => 'ns.t', snapshot_ids => ARRAY({gone}))")
     spark.sql(f"INSERT INTO {live}.ns.t VALUES (3)")
-    later = record_lineage(spark, live, "ns.t", _metadata(config), REQUIREMENTS, NOW)
+    later = record_lineage(spark, results, "ns.t", _metadata(config), REQUIREMENTS, NOW)
     assert (later.added, later.recorded) == (1, 3)
 
     frame = read_lineage(spark, live, "ns.t", metadata.table_uuid).to_pandas()
@@ -75,6 +77,6 @@ def test_new_snapshots_are_appended_once_and_stay_after_they_expire(
     assert list(row["input_snapshot_ids"]) == [7, 8]
     assert row["problems"] is None
     assert "writer.id" in frame.iloc[1]["problems"]
-    assert sorted(use.snapshot_id for use in recorded_schema_uses(spark, live, metadata.table_uuid)) == sorted(
+    assert sorted(use.snapshot_id for use in recorded_schema_uses(results, metadata.table_uuid)) == sorted(
         frame["snapshot_id"]
     )

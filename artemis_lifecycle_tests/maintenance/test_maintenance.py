@@ -54,7 +54,7 @@ class World:
 
     def health(self) -> TableHealth:
         now = datetime.now(UTC) + timedelta(hours=1)
-        return table_health(self.spark, STORES, self.catalog, "ns.t", self.metadata(), now)
+        return table_health(self.spark, STORES, "ns.t", self.metadata(), now)
 
     def rows(self) -> list[int]:
         return sorted(row["a"] for row in self.spark.table(f"{self.catalog}.ns.t").collect())
@@ -116,7 +116,7 @@ def test_a_table_without_a_snapshot_has_figures_and_needs_nothing(config: Lifecy
     reader = CatalogReader(config.catalogs.live)
     metadata = read_table_metadata(STORES, reader.entry("ns.t").metadata_location)
     reader.close()
-    health = table_health(spark, STORES, catalog, "ns.t", metadata, datetime.now(UTC))
+    health = table_health(spark, STORES, "ns.t", metadata, datetime.now(UTC))
     assert (health.data_files, health.manifests, health.small_files_share, health.average_manifest_bytes) == (
         0,
         0,

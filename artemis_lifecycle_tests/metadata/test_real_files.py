@@ -15,11 +15,14 @@ import pytest
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.errors import UnreadableMetadata
+from artemis_lifecycle.maintenance import health
+from artemis_lifecycle.maintenance.health import MIN_INPUT_FILES, TableHealth, table_health
 from artemis_lifecycle.metadata import manifest_lists, manifests
 from artemis_lifecycle.metadata.avro.container import open_container
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import EntryStatus, ManifestListEntry, Snapshot, SnapshotHistory, TableMetadata
 from artemis_lifecycle.storage.stores import Stores
+from artemis_lifecycle_tests.conftest import on_executors
 from artemis_lifecycle_tests.metadata.avro_files import Shelf
 from artemis_lifecycle_tests.metadata.whole_manifests import whole_entries
 
@@ -175,6 +178,45 @@ def test_entries_are_those_of_icebergs_metadata_tables(spark: SparkSession, tabl
             for item in whole_entries(written.stores, entry)
         }
         assert ours == theirs
+
+
+def test_health_is_what_icebergs_metadata_tables_say(
+    spark: SparkSession, tables: list[Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for written in tables:
+        current = written.metadata.current_snapshot
+        assert current is not None
+        files = spark.table(f"{written.name}.files").toPandas()
+        data, deletes = files[files["content"] == 0], files[files["content"] != 0]
+        partitions = data.groupby([data["spec_id"], data["partition"].astype(str)]).size()
+        manifests = spark.table(f"{written.name}.manifests").toPandas()
+        expected = {
+            "data_files": len(data),
+            "data_bytes": data["file_size_in_bytes"].sum(),
+            "records": data["record_count"].sum(),
+            "small_files": len(data),
+            "rewritable_files": partitions[partitions >= MIN_INPUT_FILES].sum(),
+            "delete_files": len(deletes),
+            "delete_bytes": deletes["file_size_in_bytes"].sum(),
+            "deleted_records": deletes["record_count"].sum(),
+            "manifests": len(manifests),
+            "manifest_bytes": manifests["length"].sum(),
+            "manifest_list_bytes": len(written.stores.read(str(current.manifest_list))),
+        }
+
+        def measured(written: Written = written) -> TableHealth:
+            return table_health(spark, written.stores, written.name, written.metadata, datetime.now(UTC))
+
+        here = measured()
+        assert {name: getattr(here, name) for name in expected} == expected
+        with monkeypatch.context() as patch:
+            # Partitions of two files of which no fast reader takes the values.
+            patch.setattr(health, "MIN_INPUT_FILES", 2)
+            assert measured().rewritable_files == partitions[partitions >= 2].sum() > 0
+        with monkeypatch.context() as patch:
+            on_executors(patch)
+            there = measured()
+        assert {name: getattr(there, name) for name in expected} == expected
 
 
 def test_lists_are_those_of_icebergs_metadata_tables(spark: SparkSession, tables: list[Written]) -> None:

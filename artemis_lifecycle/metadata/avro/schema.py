@@ -75,6 +75,12 @@ def field_type(schema: Any, name: str, path: str) -> Any:
     raise unreadable(f"The Avro file's schema lacks {name}", path)
 
 
+def record_names(schema: Any, name: str) -> tuple[str, ...]:
+    """Return the names of the fields of the record in field `name` of a record, in order; none if it has no such."""
+    types = [field.get("type") for field in _fields(_record_type(schema)) if field["name"] == name]
+    return tuple(field["name"] for field in _fields(_record_type(types[0] if types else None)))
+
+
 def _record_type(schema: Any) -> Mapping[str, Any] | None:
     if isinstance(schema, list):
         return next(filter(None, map(_record_type, schema)), None)

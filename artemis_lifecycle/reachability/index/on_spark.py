@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,54 +28,51 @@ from artemis_lifecycle.reachability.index.segments import (
 )
 from artemis_lifecycle.reachability.index.state import IndexState
 from artemis_lifecycle.reachability.index.view import IndexView
+from artemis_lifecycle.spark.runner import Runner, Spark
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import normalize
 from artemis_lifecycle.storage.stores import is_local
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _ROWS_PER_SHARE = 100_000
 _ENTRY_BYTES = 60
 """Minimum size of an entry in a compressed manifest: it limits the expected rows of a task."""
 
 
-def read_lists_there(
-    spark: SparkSession, index: ManifestIndex, chunks: Sequence[Sequence[Snapshot]]
-) -> Iterator[ListChunk]:
+def read_lists_there(spark: Spark, index: ManifestIndex, chunks: Sequence[Sequence[Snapshot]]) -> Iterator[ListChunk]:
     """`read_lists` of each chunk, in order. Raises UnreadableMetadata, EncryptedTable."""
-    task = _ListTask(index.shared_by(_at_once(spark, len(chunks))))
+    task = _ListTask(index.shared_by(min(_cores(spark), len(chunks))))
     payloads = [pickle.dumps(tuple(chunk)) for chunk in chunks]
     for _, result in sorted(_run(spark, task, payloads, index.settings.concurrency)):
         yield pickle.loads(result)
 
 
 def write_segments_there(
-    spark: SparkSession,
+    spark: Spark,
     index: ManifestIndex,
     entries: Sequence[tuple[int, ManifestListEntry]],
     lengths: NDArray[np.int64],
 ) -> Iterator[tuple[Segment, Blocks]]:
     """`write_segments` of all manifests, in tasks with about equal bytes. Raises UnreadableMetadata, EncryptedTable."""
-    cores = int(spark.sparkContext.defaultParallelism)
+    cores = _cores(spark)
     bytes_per_task = SEGMENT_ROWS * _ENTRY_BYTES
     tasks = max(1, min(len(entries), max(cores, -(-int(lengths.sum()) // bytes_per_task))))
     ends = np.searchsorted(np.cumsum(lengths), np.linspace(0, int(lengths.sum()), tasks + 1)[1:-1])
     groups = np.split(np.arange(len(entries)), ends)
     payloads = [pickle.dumps([entries[row] for row in group.tolist()]) for group in groups if len(group)]
-    task = _ManifestTask(index.shared_by(_at_once(spark, len(payloads))))
+    task = _ManifestTask(index.shared_by(min(_cores(spark), len(payloads))))
     for _, result in sorted(_run(spark, task, payloads, index.settings.concurrency)):
         yield from pickle.loads(result)
 
 
-def _at_once(spark: SparkSession, tasks: int) -> int:
-    return min(tasks, int(spark.sparkContext.defaultParallelism))
+def _cores(spark: Spark) -> int:
+    return int(Runner(spark).session.sparkContext.defaultParallelism)
 
 
-def _run(spark: SparkSession, task: Any, payloads: Sequence[bytes], concurrency: int | None) -> list[tuple[int, bytes]]:
+def _run(spark: Spark, task: Any, payloads: Sequence[bytes], concurrency: int | None) -> list[tuple[int, bytes]]:
     partitions = len(payloads) if concurrency is None else min(concurrency, len(payloads))
     with worker_errors():
-        return list(spark.sparkContext.parallelize(list(enumerate(payloads)), partitions).mapPartitions(task).collect())
+        context = Runner(spark).session.sparkContext
+        return list(context.parallelize(list(enumerate(payloads)), partitions).mapPartitions(task).collect())
 
 
 def _readers(index: ManifestIndex, path: str | None) -> int:

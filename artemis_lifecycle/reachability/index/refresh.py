@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,8 @@ from artemis_lifecycle.reachability.index.presence import require_files
 from artemis_lifecycle.reachability.index.segments import Blocks, Segment, write_segments
 from artemis_lifecycle.reachability.index.state import UNREAD, IndexState, list_key
 from artemis_lifecycle.reachability.index.view import IndexView
+from artemis_lifecycle.spark.runner import Spark
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _STATE = re.compile(r"state-(\d{12})$")
 _KEEP_FOR = timedelta(hours=1)
@@ -41,7 +39,7 @@ _log = escaping.logger(__name__)
 T = TypeVar("T")
 
 
-def refresh(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+def refresh(index: ManifestIndex, metadata: TableMetadata, spark: Spark | None = None) -> IndexView:
     """Read what `metadata` references and the index lacks, and store it. Without `spark`, this process reads
     everything.
 
@@ -56,12 +54,12 @@ def refresh(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession |
     return _brought_up(index, metadata, generation, state, spark)
 
 
-def rebuild(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> IndexView:
+def rebuild(index: ManifestIndex, metadata: TableMetadata, spark: Spark | None = None) -> IndexView:
     """`refresh` from scratch."""
     return _brought_up(index, metadata, _newest(index), IndexState.empty(), spark)
 
 
-def compact(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession | None = None) -> int:
+def compact(index: ManifestIndex, metadata: TableMetadata, spark: Spark | None = None) -> int:
     """Merge small segments, and rewrite those whose manifests are mostly gone. Return how many were replaced.
 
     It is not part of any plan: run it when there is time. Compaction does not read the metadata.
@@ -82,7 +80,7 @@ def compact(index: ManifestIndex, metadata: TableMetadata, spark: SparkSession |
 
 
 def _brought_up(
-    index: ManifestIndex, metadata: TableMetadata, generation: int, state: IndexState, spark: SparkSession | None
+    index: ManifestIndex, metadata: TableMetadata, generation: int, state: IndexState, spark: Spark | None
 ) -> IndexView:
     ids = np.array([snapshot.snapshot_id for snapshot in metadata.snapshots], np.int64)
     keys = np.array([list_key(snapshot) for snapshot in metadata.snapshots], np.uint64)
@@ -121,9 +119,7 @@ def _brought_up(
     return view
 
 
-def _read_new_lists(
-    index: ManifestIndex, state: IndexState, new: Sequence[Snapshot], spark: SparkSession | None
-) -> None:
+def _read_new_lists(index: ManifestIndex, state: IndexState, new: Sequence[Snapshot], spark: Spark | None) -> None:
     settings = index.settings
     if spark is None or len(new) <= settings.lists_here:
         usual = float(state.list_sizes.mean()) if len(state.list_sizes) else None
@@ -137,7 +133,7 @@ def _read_new_lists(
 
 
 def _read_new_manifests(
-    index: ManifestIndex, state: IndexState, unread: NDArray[np.int64], spark: SparkSession | None
+    index: ManifestIndex, state: IndexState, unread: NDArray[np.int64], spark: Spark | None
 ) -> Iterator[tuple[Segment, Blocks]]:
     entries = [(number, state.manifests.entry(number)) for number in unread.tolist()]
     lengths = np.maximum(state.manifests.lengths[unread], 0)
