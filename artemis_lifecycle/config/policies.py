@@ -129,6 +129,16 @@ class Budgets(Model):
     compaction_bandwidth_share: float = Field(default=0.3, gt=0, le=1)
 
 
+class Compaction(Model):
+    """When a compaction is worth its run. Data files: at least `min_rewritable_share` of them are small and have
+    company in their partition, or there are `min_delete_file_ratio` delete files per data file. Manifests: there are at
+    least `min_manifests`, and more than twice as many as would do."""
+
+    min_rewritable_share: float = Field(default=0.2, gt=0, le=1)
+    min_delete_file_ratio: float = Field(default=0.5, gt=0)
+    min_manifests: int = Field(default=8, ge=2)
+
+
 class QuietWindow(Model):
     start: str = Field(default="00:00", alias="from", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
     end: str = Field(default="08:00", alias="to", pattern=r"^([01]\d|2[0-3]):[0-5]\d$")
@@ -238,6 +248,7 @@ class TablePolicy(Model):
     orphans: Orphans = Orphans()
     dropped: Dropped = Dropped()
     budgets: Budgets = Budgets()
+    compaction: Compaction = Compaction()
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
 
@@ -285,6 +296,7 @@ class TableOverrides(Model):
     orphans: Orphans | None = None
     dropped: Dropped | None = None
     budgets: Budgets | None = None
+    compaction: Compaction | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
 

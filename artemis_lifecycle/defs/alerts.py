@@ -1,4 +1,5 @@
-"""Alerts to people: failed runs, plans and scans that wait for approval, failed checks. Each alert is sent once."""
+"""Alerts to people: failed runs, plans and scans that wait for approval, failed checks, windows that will not suffice.
+Each alert is sent once."""
 
 import json
 from collections.abc import Mapping
@@ -26,13 +27,16 @@ from artemis_lifecycle.lifecycle import Lifecycle
 _RECENT = timedelta(hours=6)
 """How far back a tick checks for failed runs. A webhook that was down for longer misses some."""
 
+_WINDOW = "window"
+
 _TIMEOUT_SECONDS = 10.0
 _AT_ONCE = 20
 
 
 @sensor(
     name="alerts",
-    description="Posts failed runs, waiting approvals and failed checks to alerts.webhook (Slack's format), each once.",
+    description="Posts failed runs, waiting approvals, failed checks and quiet windows that will not suffice to "
+    "alerts.webhook (Slack's format), each once.",
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
 )
@@ -46,12 +50,14 @@ def alerts(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> Sk
     said = set(json.loads(context.cursor)) if context.cursor else set[str]()
     found = conditions(opened, context.instance)
     new = {key: text for key, text in found.items() if key not in said}
+    now = opened.operations.clock.now()
+    kept = {key for key in said if key in found or _window_is_open(key, now)}
     for key, text in list(new.items())[:_AT_ONCE]:
         _post(webhook, text)
-        said.add(key)
+        kept.add(key)
         # Record sent alerts now, in case the next one fails.
-        context.update_cursor(json.dumps(sorted(said & found.keys())))
-    context.update_cursor(json.dumps(sorted(said & found.keys())))
+        context.update_cursor(json.dumps(sorted(kept)))
+    context.update_cursor(json.dumps(sorted(kept)))
     return SkipReason(f"{len(new)} alerts were sent" if new else "nothing new")
 
 
@@ -62,7 +68,11 @@ def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, 
         key = f"wait {wait.job_id} {wait.since.isoformat()}"
         approve = f"artemis approve {wait.job_id} --large --who … --why …"
         found[key] = f"{wait.table} waits for approval: {wait.why}. {approve}"
-    for each in lifecycle.fleet().tables:
+    fleet = lifecycle.fleet()
+    for window in fleet.windows:
+        if not window.suffices:
+            found[f"{_WINDOW} {window.closes.isoformat()} {window.opens.isoformat()}"] = str(window)
+    for each in fleet.tables:
         for check in each.red_checks:
             found[f"red {each.table} {check}"] = f"{each.table}: the check {check} is red. Its plan is refused."
     for pause in lifecycle.operations.pauses.in_force():
@@ -73,6 +83,13 @@ def conditions(lifecycle: Lifecycle, instance: DagsterInstance) -> Mapping[str, 
             table = table_of(run.tags[PARTITION_TAG]) if PARTITION_TAG in run.tags else "all tables"
             found[f"run {run.run_id}"] = f"{table}: a run of {run.job_name} failed ({run.run_id})"
     return {key: terminal(text) for key, text in found.items()}
+
+
+def _window_is_open(key: str, now: datetime) -> bool:
+    """Return True for the alert of a window that is not over: a forecast near the limit changes with each run, and is
+    posted once per window."""
+    kind, *times = key.split()
+    return kind == _WINDOW and now < datetime.fromisoformat(times[0])
 
 
 def _post(webhook: str, text: str) -> None:

@@ -4,9 +4,10 @@ from dagster import AssetCheckEvaluation, AssetKey, OpExecutionContext, job, op
 
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.checks import judge_losses
-from artemis_lifecycle.defs.common import SPARK_POOL, Changes, waiting_op
+from artemis_lifecycle.defs.common import Changes, waiting_op
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
+from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
 

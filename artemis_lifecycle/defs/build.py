@@ -7,6 +7,7 @@ from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.config.loading import load_config
+from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.defs import (
     alerts,
     checks,
@@ -54,14 +55,15 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
     path = None if config_path is None else str(config_path)
     spark = SparkSessionResource(config_path=path)
     lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3)
-    warnings = _warnings(path)
+    config = _config(path)
+    warnings = config.warnings()
     for warning in warnings:
         _log.warning("lifecycle.yaml: %s", warning)
     return Definitions(
         assets=[_warning(asset, warnings) if warnings and asset in DESTRUCTIVE else asset for asset in ASSETS],
         asset_checks=list(checks.ALL),
         jobs=list(jobs.ALL),
-        schedules=list(schedules.ALL),
+        schedules=list(schedules.schedules_for(config.defaults.quiet_window)),
         sensors=[*sensors.ALL, *alerts.ALL],
         resources={"lifecycle": lifecycle, "spark": spark, **({"s3": s3} if s3 is not None else {})},
         # One JVM per run: with a process per step, Spark would start fourteen times.
@@ -69,12 +71,12 @@ def build_definitions(config_path: str | Path | None = None, s3: S3Resource | No
     )
 
 
-def _warnings(path: str | None) -> tuple[str, ...]:
+def _config(path: str | None) -> LifecycleConfig:
     try:
-        return load_config(path).warnings()
+        return load_config(path)
     except LifecycleError:
         # The code location must load without a configuration; each run reports what is wrong with it.
-        return ()
+        return LifecycleConfig()
 
 
 def _warning(asset: AssetsDefinition, warnings: tuple[str, ...]) -> AssetsDefinition:

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedError, Waiting
 from artemis_lifecycle.defs.partitions import table_of, tables
+from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
@@ -60,12 +61,6 @@ def delete_each(
         raise refused[0][1]
     return reports, [(each, terminal(str(why))) for each, why in refused]
 
-
-SPARK_POOL = "artemis_spark"
-"""The pool of the runs that need a Spark session."""
-
-NIGHTLY_WALK = "nightly_walk"
-"""The job that runs every due step of a table in one run."""
 
 NO_PERSON_NEEDED = "no_person_needed"
 

@@ -25,6 +25,7 @@ def fleet(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Mater
         metadata={
             **found.summary,
             "page": ui_metadata.place(place),
+            "windows": ui_metadata.table(["forecast"], [(str(window),) for window in found.windows]),
             "dagster/row_count": len(found.tables),
             "first_tables": ui_metadata.table(
                 ["table", "overdue", "waits for", "under way", "freed bytes", "freeable bytes", "planned"],

@@ -7,8 +7,7 @@ from typing import Any
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive, manual
-from artemis_lifecycle.defs.common import NIGHTLY_WALK
-from artemis_lifecycle.scheduling.maintenance_window import Step
+from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
     "whole_walk": (

@@ -15,8 +15,9 @@ from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import SPARK_POOL, waiting_op
+from artemis_lifecycle.defs.common import waiting_op
 from artemis_lifecycle.defs.failures import as_dagster_failure
+from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.escaping import terminal

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import NIGHTLY_WALK, Changes, Materialized, delete_each, opened, walk_asset
+from artemis_lifecycle.defs.common import Changes, Materialized, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
@@ -18,6 +18,7 @@ from artemis_lifecycle.orphans.inventory import Inventory
 from artemis_lifecycle.orphans.listing import Listing
 from artemis_lifecycle.orphans.result import OrphanScanResult
 from artemis_lifecycle.orphans.trend import next_scan
+from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK
 
 GROUP = "orphans"
 

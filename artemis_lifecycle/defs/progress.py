@@ -1,9 +1,9 @@
-"""The position of each table in its maintenance window, from its plans, its step records and Dagster's runs."""
+"""The position of each table in its maintenance window: what Postgres records of it, and Dagster's runs."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Literal
 
@@ -13,11 +13,8 @@ from artemis_lifecycle.defs.partitions import partitioned_tables, table_of
 from artemis_lifecycle.defs.tags import PARTITION_TAG, STEP_TAG, WAITS_FOR_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import ApprovalNeeded, LeaseTaken
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.operations.fleet import last_done
-from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
-from artemis_lifecycle.operations.steps import StepRecord
-from artemis_lifecycle.orphans.trend import next_scan, trend_of
-from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow, Progress, Runs, Step, window_of
+from artemis_lifecycle.lifecycle.tonight import TableWindow, tonight
+from artemis_lifecycle.scheduling.maintenance_window import Progress, Runs, Step, window_of
 
 NOT_FINISHED = [
     status
@@ -30,23 +27,6 @@ _WAITS_FOR: dict[str, Literal["approval", "lease"]] = {
     ApprovalNeeded.__name__: "approval",
     LeaseTaken.__name__: "lease",
 }
-
-
-@dataclass(frozen=True)
-class TableWindow:
-    """One table's window, the table's position in it, and the steps that run in it automatically.
-
-    `whole_walk` means that they start in one run. `last_done` is when each step last ended for the table, and
-    `freeable_bytes` is what its plans under way can free: both decide its place in the queue.
-    """
-
-    table: str
-    window: MaintenanceWindow
-    progress: Progress
-    steps: frozenset[Step]
-    whole_walk: bool = False
-    last_done: Mapping[str, datetime] = field(default_factory=dict)
-    freeable_bytes: int = 0
 
 
 def governed_tables(lifecycle: Lifecycle, instance: DagsterInstance) -> list[str]:
@@ -91,55 +71,21 @@ def cancel_late_runs(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
 def table_windows(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[TableWindow]:
     """Return every governed table's window at `now`. Reads unfinished plans and runs, and the records of these
     windows."""
-    tables = governed_tables(lifecycle, instance)
-    windows = {table: window_of(now, lifecycle.config.policy(table).quiet_window) for table in tables}
-    plans = lifecycle.operations.plans
-    plans_due = Counter(record.table for record in plans.due(now))
-    freeable: Counter[str] = Counter()
-    for plan in plans.holding():
-        freeable[plan.table] += plan.bytes
-    done = last_done(lifecycle.operations.engine)
-    uncommitted = {record.table: record for record in reversed(plans.all_uncommitted())}
-    records: dict[tuple[str, date], list[StepRecord]] = defaultdict(list)
-    runs: dict[tuple[str, date], list[RunRecord]] = defaultdict(list)
-    for day in {window.day for window in windows.values()}:
-        for record in lifecycle.operations.steps.of_window(day):
-            records[record.table, day].append(record)
-        for run in instance.get_run_records(RunsFilter(tags={WINDOW_TAG: day.isoformat()})):
+    found = tonight(lifecycle.resources, governed_tables(lifecycle, instance), now)
+    runs: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for day in {each.window.day.isoformat() for each in found}:
+        for run in instance.get_run_records(RunsFilter(tags={WINDOW_TAG: day})):
             runs[table_of(run.dagster_run.tags.get(PARTITION_TAG, "")), day].append(run)
-    scans = lifecycle.operations.scans.recent()
-    found = []
-    for table, window in windows.items():
-        policy = lifecycle.config.policy(table)
-        points = trend_of(table, scans.get(table, ())).points
-        due = next_scan(points, policy.orphans.scan_every, policy.orphans.min_age)
-        progress = progress_of(
-            records[table, window.day],
-            runs[table, window.day],
-            plan=uncommitted.get(table),
-            plans_due=plans_due[table],
-            orphans_due=due is None or due <= window.closes,
-            scans_approved_at=[scan.approved_at for scan in scans.get(table, ())],
-            cold_tier=policy.cold_tier.enabled,
+    return [
+        replace(
+            each, progress=with_runs(each.progress, runs[each.table, each.window.day.isoformat()], each.approved_at)
         )
-        steps = frozenset(_BY_NAME[name] for name in policy.quiet_window.steps)
-        whole_walk = policy.quiet_window.runs == "one_per_table" and steps == frozenset(Step)
-        found.append(TableWindow(table, window, progress, steps, whole_walk, done.get(table, {}), freeable[table]))
-    return found
+        for each in found
+    ]
 
 
-def progress_of(
-    records: Iterable[StepRecord],
-    runs: Sequence[RunRecord],
-    *,
-    plan: PlanRecord | None,
-    plans_due: int,
-    orphans_due: bool,
-    cold_tier: bool,
-    scans_approved_at: Sequence[datetime | None] = (),
-) -> Progress:
-    """Return one table's position in one window, from its uncommitted plan, its step records and its runs."""
-    newest = {record.step: record.state for record in records}
+def with_runs(progress: Progress, runs: Sequence[RunRecord], approved_at: datetime | None) -> Progress:
+    """Add a table's runs of one window to its position in it."""
     canceled: set[Step] = set()
     under_way: Step | None = None
     ended: dict[Step, list[_Ended]] = defaultdict(list)
@@ -156,27 +102,12 @@ def progress_of(
             at = datetime.fromtimestamp(run.end_time or run.update_timestamp.timestamp(), tz=UTC)
             waits_for = _WAITS_FOR.get(run.dagster_run.tags.get(WAITS_FOR_TAG, ""))
             ended[step].append(_Ended(at, status is DagsterRunStatus.SUCCESS, waits_for))
-    approvals = () if plan is None else (plan.approved_at, plan.lost_approved_at)
-    approved_at = max(filter(None, (*approvals, *scans_approved_at)), default=None)
-    return Progress(
-        planned=newest.get("plan") in ("done", "skipped"),
-        plan_needs=None if plan is None else next_step(plan, cold_tier=cold_tier),
-        plans_due=plans_due,
-        orphans_due=orphans_due,
-        scanned=newest.get("orphan_deletion") == "done",
+    return replace(
+        progress,
         under_way=under_way,
         canceled=frozenset(canceled),
         runs={step: _runs(sorted(each, key=attrgetter("at")), approved_at) for step, each in ended.items()},
     )
-
-
-def next_step(plan: PlanRecord, *, cold_tier: bool) -> Step | None:
-    """Return what an uncommitted plan needs next. An empty plan needs nothing."""
-    if not plan.expired_snapshots and not plan.expired_refs:
-        return None
-    if plan.status is PlanStatus.OPEN and cold_tier and plan.expired_snapshots:
-        return Step.HANDOFF
-    return Step.COMMIT
 
 
 @dataclass(frozen=True)

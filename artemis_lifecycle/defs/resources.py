@@ -1,5 +1,7 @@
 """The resources: a Spark session with the lifecycle's catalogs, and the `Lifecycle` that every step calls."""
 
+from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any, Optional
 
 from dagster import ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
@@ -11,8 +13,10 @@ from pydantic import Field, PrivateAttr
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.defs.partitions import table_of
+from artemis_lifecycle.defs.pool import parallel_runs
 from artemis_lifecycle.defs.processes import sign
-from artemis_lifecycle.defs.tags import WINDOW_TAG
+from artemis_lifecycle.defs.tags import PARTITION_TAG, WINDOW_TAG
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.lifecycle import Lifecycle
@@ -86,8 +90,9 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     s3: Optional[S3Resource] = None
 
     _opened: Optional[Lifecycle] = PrivateAttr(default=None)
-    _run_id: Optional[str] = PrivateAttr(default=None)
-    _scheduled: bool = PrivateAttr(default=False)
+    _run: Optional[DagsterRun] = PrivateAttr(default=None)
+    _started_at: Optional[datetime] = PrivateAttr(default=None)
+    _parallel_runs: Optional[int] = PrivateAttr(default=None)
     _predecessors: tuple[str, ...] = PrivateAttr(default=())
     _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
 
@@ -97,9 +102,13 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         if run is not None and instance is not None:
             sign(instance, run.run_id)
         self._log = context.log
-        self._run_id = run.run_id if run is not None else None
-        # A manual run starts at once. A scheduled run ends with its maintenance window.
-        self._scheduled = run is not None and WINDOW_TAG in run.tags
+        # A manual run starts at once. A scheduled run ends with its maintenance window, and its duration is recorded.
+        self._run, self._started_at = run, None
+        if self._scheduled and run is not None and instance is not None:
+            record = instance.get_run_record_by_id(run.run_id)
+            if record is not None and record.start_time is not None:
+                self._started_at = datetime.fromtimestamp(record.start_time, tz=UTC)
+            self._parallel_runs = parallel_runs(instance)
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
 
     def get(self) -> Lifecycle:
@@ -109,7 +118,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
                 Resources(
                     self.config_path,
                     owner=OWNER,
-                    run_id=self._run_id,
+                    run_id=self._run.run_id if self._run is not None else None,
                     in_quiet_window=self._scheduled,
                     sessions=self.spark,
                     s3_client_factory=self.s3.get_client if self.s3 is not None else None,
@@ -125,10 +134,19 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
         return self._opened
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        """Close the connections."""
+        """Record how long a run of a window took, and close the connections."""
         opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.close()
+        if opened is None:
+            return
+        with closing(opened):
+            run = self._run
+            if run is not None and self._started_at is not None and PARTITION_TAG in run.tags:
+                table, started_at = table_of(run.tags[PARTITION_TAG]), self._started_at
+                opened.operations.run_times.note(run.run_id, table, run.job_name, started_at, self._parallel_runs)
+
+    @property
+    def _scheduled(self) -> bool:
+        return self._run is not None and WINDOW_TAG in self._run.tags
 
 
 def ended_predecessors(run: DagsterRun, instance: DagsterInstance) -> tuple[str, ...]:

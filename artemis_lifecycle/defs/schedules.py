@@ -1,5 +1,5 @@
-"""Maintenance by the calendar: compaction, archives and purges. The sensor `maintenance_window` starts the walk itself.
-All schedules are stopped until an operator starts them."""
+"""Maintenance by the calendar: archives, purges and records. Sensors start the walk and the compactions. All schedules
+are stopped until an operator starts them."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -15,6 +15,7 @@ from dagster import (
     schedule,
 )
 
+from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.defs import jobs
 from artemis_lifecycle.defs.partitions import partition_key, table_of
 from artemis_lifecycle.defs.progress import governed_tables, under_way
@@ -29,16 +30,16 @@ def maintenance_requests(
     job: str, lifecycle: Lifecycle, instance: DagsterInstance, now: datetime, *, by_day: bool = False
 ) -> list[RunRequest] | SkipReason:
     """Return one request of `job` per governed table that has none under way. `by_day` omits tables in their quiet
-    window."""
+    window, and requests at most one run of a table per day."""
     busy = under_way(instance, job)
     asked = []
     for table in governed_tables(lifecycle, instance):
         window = window_of(now, lifecycle.config.policy(table).quiet_window)
-        if table in busy or (by_day and window.opens <= now < window.closes):
+        if table in busy or (by_day and window.excludes(now)):
             continue
         asked.append(
             RunRequest(
-                run_key=f"{now:%Y-%m-%dT%H:%M}:{terminal(table)}:{job}",
+                run_key=f"{window.day if by_day else now.isoformat(timespec='minutes')}:{terminal(table)}:{job}",
                 job_name=job,
                 partition_key=partition_key(table),
                 run_config=jobs.for_real(job),
@@ -51,12 +52,14 @@ def maintenance_requests(
 _Requests = Callable[[Lifecycle, DagsterInstance, datetime], "list[RunRequest] | SkipReason"]
 
 
-def _schedule(name: str, cron: str, job: Any, description: str, requests: _Requests) -> ScheduleDefinition:
+def _schedule(
+    name: str, cron: str, timezone: str, job: Any, description: str, requests: _Requests
+) -> ScheduleDefinition:
     @schedule(
         name=name,
         cron_schedule=cron,
         job=job,
-        execution_timezone="UTC",
+        execution_timezone=timezone,
         default_status=DefaultScheduleStatus.STOPPED,
         description=description,
     )
@@ -69,14 +72,9 @@ def _schedule(name: str, cron: str, job: Any, description: str, requests: _Reque
     return evaluate
 
 
-def _maintenance(name: str, cron: str, job: Any, description: str, *, by_day: bool = False) -> ScheduleDefinition:
-    return _schedule(
-        name,
-        cron,
-        job,
-        description,
-        lambda lifecycle, instance, now: maintenance_requests(job.name, lifecycle, instance, now, by_day=by_day),
-    )
+def maintenance(job: str) -> _Requests:
+    """Return a function that requests a run of a job for each governed table."""
+    return lambda lifecycle, instance, now: maintenance_requests(job, lifecycle, instance, now)
 
 
 def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
@@ -124,55 +122,72 @@ def dropped_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datet
     return one_run("dropped_tables")(lifecycle, instance, now)
 
 
-ALL = (
-    _maintenance(
-        "daily_data_compaction",
-        "30 8-20/4 * * *",
-        jobs.data_compaction,
-        "Four times a day, outside each table's quiet window.",
-        by_day=True,
-    ),
-    _maintenance("weekly_manifest_compaction", "0 2 * * 0", jobs.manifest_compaction, "Sundays at 02:00."),
-    _maintenance(
-        "monthly_deep_archive", "0 3 1 * *", jobs.deep_archive, "On the 1st of each month, after the handoff."
-    ),
-    _schedule(
-        "daily_cold_scrub",
-        "0 12 * * *",
-        jobs.cold_scrub,
-        "At noon, outside each table's quiet window, for tables with scrubs in their policy.",
-        scrub_requests,
-    ),
-    _schedule(
-        "daily_quarantine_purge",
-        "30 6 * * *",
-        jobs.quarantine_purge,
-        "After the time of the orphan scan, for tables with quarantined files past their retention.",
-        purge_requests,
-    ),
-    _schedule(
-        "daily_dropped_tables",
-        "0 7 * * *",
-        jobs.dropped_tables,
-        "After the time of the orphan scan, if a dropped table is past its retention.",
-        dropped_requests,
-    ),
-    _schedule(
-        "monthly_records",
-        "0 5 2 * *",
-        jobs.records,
-        "On the 2nd of each month, for records past their retention.",
-        one_run("records"),
-    ),
-    _schedule(
-        "hourly_fleet", "5 * * * *", jobs.fleet_page, "Each hour: the page of all tables.", one_run("fleet_page")
-    ),
-    _schedule(
-        "monthly_result_tables",
-        "0 6 2 * *",
-        jobs.result_tables,
-        "On the 2nd of each month: compact the result tables.",
-        one_run("result_tables"),
-    ),
-    _maintenance("monthly_schema_record", "0 1 1 * *", jobs.schema_record, "On the 1st of each month."),
-)
+def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
+    """Return the schedules, at hours that follow the window `quiet` and its time zone.
+
+    Each has a minute of the hour to itself, so no two start at once.
+    """
+    start, end = (int(text[:2]) * 60 + int(text[3:]) for text in (quiet.start, quiet.end))
+    length = (end - start) % (24 * 60) or 24 * 60
+
+    def at(share: float, minute: int, days: str = "* * *") -> str:
+        """Return the cron schedule of an hour, as a share of the window: 0 is its start, 1 its end."""
+        return f"{minute} {int(start + share * length) // 60 % 24} {days}"
+
+    middle = int(start + length / 2) // 60 % 12
+    return tuple(
+        _schedule(name, cron, quiet.timezone, job, description, requests)
+        for name, cron, job, description, requests in (
+            ("hourly_fleet", "5 * * * *", jobs.fleet_page, "Each hour: the page of all tables.", one_run("fleet_page")),
+            (
+                "monthly_schema_record",
+                at(0.125, 10, "1 * *"),
+                jobs.schema_record,
+                "On the 1st of each month.",
+                maintenance("schema_record"),
+            ),
+            (
+                "monthly_deep_archive",
+                at(0.375, 15, "1 * *"),
+                jobs.deep_archive,
+                "On the 1st of each month, after the handoff.",
+                maintenance("deep_archive"),
+            ),
+            (
+                "monthly_records",
+                at(0.625, 20, "2 * *"),
+                jobs.records,
+                "On the 2nd of each month, for records past their retention.",
+                one_run("records"),
+            ),
+            (
+                "monthly_result_tables",
+                at(0.75, 25, "2 * *"),
+                jobs.result_tables,
+                "On the 2nd of each month: compact the result tables.",
+                one_run("result_tables"),
+            ),
+            (
+                "daily_quarantine_purge",
+                at(0.8125, 35),
+                jobs.quarantine_purge,
+                "After the time of the orphan scan, for tables with quarantined files past their retention.",
+                purge_requests,
+            ),
+            (
+                "daily_dropped_tables",
+                at(0.875, 40),
+                jobs.dropped_tables,
+                "After the time of the orphan scan, if a dropped table is past its retention.",
+                dropped_requests,
+            ),
+            (
+                # A table is in its window at one of the two hours at most, unless its window is half a day long.
+                "daily_cold_scrub",
+                f"45 {middle},{middle + 12} * * *",
+                jobs.cold_scrub,
+                "Once a day for each table with scrubs in its policy, outside its quiet window.",
+                scrub_requests,
+            ),
+        )
+    )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from dagster import (
     DagsterInstance,
@@ -18,12 +18,10 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
-from artemis_lifecycle.defs.common import NIGHTLY_WALK
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (
     NOT_FINISHED,
-    TableWindow,
     cancel_late_runs,
     governed_tables,
     table_windows,
@@ -34,11 +32,19 @@ from artemis_lifecycle.defs.tags import PARTITION_TAG, PRIORITY_TAG, STEP_TAG, T
 from artemis_lifecycle.errors import LifecycleError
 from artemis_lifecycle.escaping import terminal
 from artemis_lifecycle.lifecycle import Lifecycle
-from artemis_lifecycle.scheduling.maintenance_window import Step, Verdict, due_step, priority
+from artemis_lifecycle.lifecycle.tonight import TableWindow
+from artemis_lifecycle.operations.fleet import last_done
+from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.scheduling.compaction import CompactionVerdict, due_compaction
+from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step, Verdict, due_step, priority, window_of
 from artemis_lifecycle.storage.instants import elapsed
 
 _RECORDED_AS = {Step.ORPHANS: "orphan_deletion"}
 """The name of a step in the records, where it is not the job's."""
+
+_NO_TABLE = "no table of the catalog has a partition and matches an entry of lifecycle.yaml"
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 IDLE_FOR = 20.0
 """Seconds for which one tick reads the metadata files of tables that may be idle. Dagster ends a tick after 60
@@ -100,7 +106,8 @@ def _with_runs(instance: DagsterInstance) -> set[str]:
 
 @sensor(
     name="new_metadata",
-    description="Requests `observe` for each governed table whose metadata file has changed since the last tick.",
+    description="Requests `observe` for each governed table whose metadata file has changed since the last tick. "
+    "Leaves the table's quiet window to the walk.",
     job=jobs.observe,
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
@@ -115,9 +122,20 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
         for table in governed_tables(opened, context.instance)
         if table in pointers
     }
-    # A table under observation is checked again afterward: several commits in between cause one run, not many.
-    busy = under_way(context.instance, jobs.observe.name)
-    changed = [table for table, digest in present.items() if seen.get(table) != digest and table not in busy][:AT_ONCE]
+    # A table under observation is checked again afterward: several commits in between cause one run, not many. In its
+    # window, the walk needs the table's only place.
+    busy, now = under_way(context.instance, jobs.observe.name), opened.operations.clock.now()
+    changed = [
+        table
+        for table, digest in present.items()
+        if seen.get(table) != digest
+        and table not in busy
+        and not window_of(now, opened.config.policy(table).quiet_window).excludes(now)
+    ]
+    health = opened.operations.health.by_table()
+    # The longest without an observation first, so that none waits for those before it in the alphabet.
+    changed.sort(key=lambda table: health[table].measured_at.timestamp() if table in health else 0.0)
+    changed = changed[:AT_ONCE]
     kept = {table: seen[table] for table in present if table in seen}
     cursor = json.dumps(kept | {table: present[table] for table in changed}, sort_keys=True)
     if not changed:
@@ -134,6 +152,53 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
             for table in changed
         ],
         cursor=cursor,
+    )
+
+
+@sensor(
+    name="compaction",
+    description="Requests a compaction for each governed table whose recorded health asks for it, outside the table's "
+    "quiet window.",
+    jobs=[jobs.data_compaction, jobs.manifest_compaction],
+    minimum_interval_seconds=600,
+    default_status=DefaultSensorStatus.STOPPED,
+)
+def compaction(context: SensorEvaluationContext, lifecycle: LifecycleResource) -> SensorResult | SkipReason:
+    """`table_health` and each compaction record the health. A table that does not need a compaction costs no run."""
+    opened = lifecycle.get()
+    asked = compaction_requests(opened, context.instance, opened.operations.clock.now())
+    return asked if isinstance(asked, SkipReason) else SensorResult(run_requests=asked)
+
+
+def compaction_requests(
+    lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
+) -> list[RunRequest] | SkipReason:
+    """Return at most AT_ONCE requests, one per table: never compacted ones first, then those that wait longest."""
+    health, done = lifecycle.operations.health.by_table(), last_done(lifecycle.operations.engine)
+    busy = set().union(*(under_way(instance, job.name) for job in (jobs.data_compaction, jobs.manifest_compaction)))
+    reasons: dict[str, str] = {}
+    asked: list[tuple[HealthRecord, CompactionVerdict]] = []
+    for table in governed_tables(lifecycle, instance):
+        policy, record = lifecycle.config.policy(table), health.get(table)
+        window = window_of(now, policy.quiet_window)
+        verdict = due_compaction(now, window, record, policy.compaction, done.get(table, {}))
+        if verdict.job is None or record is None or table in busy:
+            reasons[table] = "a compaction is under way" if table in busy else verdict.why
+        else:
+            asked.append((record, verdict))
+    asked.sort(key=lambda each: (-(each[1].waited or timedelta.max), -each[0].rewritable_files - each[0].delete_files))
+    return [_compaction(*each, now) for each in asked[:AT_ONCE]] or SkipReason(_listed(reasons) or _NO_TABLE)
+
+
+def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> RunRequest:
+    """Return the run that `verdict` requests: one per day for the same health."""
+    assert verdict.job is not None
+    return RunRequest(
+        run_key=f"{now:%Y-%m-%d}:{terminal(record.table)}:{verdict.job}:{record.measured_at.isoformat()}",
+        job_name=verdict.job,
+        partition_key=partition_key(record.table),
+        run_config=jobs.for_real(verdict.job),
+        tags={TABLE_TAG: partition_key(record.table)},
     )
 
 
@@ -201,28 +266,28 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
     """Return a request for each table that needs a step at `now`, at most AT_ONCE; else the reasons why no table
     does."""
     reasons: dict[str, str] = {}
-    asked: list[tuple[TableWindow, Verdict]] = []
-    reading_ends = elapsed() + IDLE_FOR
+    due: list[tuple[TableWindow, Verdict]] = []
     for table in table_windows(lifecycle, instance, now):
         verdict = due_step(now, table.window, table.progress, table.steps)
-        if verdict.step is Step.PLAN:
-            if elapsed() > reading_ends:
-                reasons[table.table] = "read at the next tick"
-                continue
-            if _is_idle(lifecycle, table.table):
-                # Steps for its files are requested at the next tick.
-                reasons[table.table] = "nothing of it has expired"
-                continue
         if verdict.step is None:
             reasons[table.table] = verdict.why
         else:
-            asked.append((table, verdict))
-    # The tables that wait longest first, so that none waits for those before it in the alphabet.
-    asked.sort(key=lambda each: (each[0].window.opening(each[1].step or Step.PLAN), each[1].attempt))
-    requests = sorted((_request(*each, now) for each in asked), key=lambda each: -int(each.tags[PRIORITY_TAG]))
-    return requests[:AT_ONCE] or SkipReason(
-        _listed(reasons) or "no table of the catalog has a partition and matches an entry of lifecycle.yaml"
-    )
+            due.append((table, verdict))
+    # By priority before any limit applies, so that no table waits for those before it in the alphabet.
+    due.sort(key=lambda each: (-_place(each[0], each[1], now), _ended(each[0], each[1]) or _NEVER))
+    requests: list[RunRequest] = []
+    reading_ends = elapsed() + IDLE_FOR
+    for table, verdict in due:
+        if len(requests) == AT_ONCE:
+            break
+        if verdict.step is Step.PLAN and elapsed() > reading_ends:
+            reasons[table.table] = "read at the next tick"
+        elif verdict.step is Step.PLAN and _is_idle(lifecycle, table.table):
+            # Steps for its files are requested at the next tick.
+            reasons[table.table] = "nothing of it has expired"
+        else:
+            requests.append(_request(table, verdict, now))
+    return requests or SkipReason(_listed(reasons) or _NO_TABLE)
 
 
 def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
@@ -233,14 +298,24 @@ def _is_idle(lifecycle: Lifecycle, table: str) -> bool:
         return False
 
 
+def _ended(table: TableWindow, verdict: Verdict) -> datetime | None:
+    """Return when the step that `verdict` names last ended for the table."""
+    step = verdict.step or Step.PLAN
+    return table.last_done.get(_RECORDED_AS.get(step, step.value))
+
+
+def _place(table: TableWindow, verdict: Verdict, now: datetime) -> int:
+    """Return the priority of that step."""
+    ended = _ended(table, verdict)
+    return priority(None if ended is None else now - ended, table.freeable_bytes)
+
+
 def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:
     """Return the run that `verdict` requests. It is not a dry run: an operator who starts the sensor wants the
     changes."""
     step, day = verdict.step, table.window.day.isoformat()
     assert step is not None
     job = NIGHTLY_WALK if table.whole_walk and step is Step.PLAN else step.value
-    ended = table.last_done.get(_RECORDED_AS.get(step, step.value))
-    place = priority(None if ended is None else now - ended, table.freeable_bytes)
     again = f":{verdict.attempt}" if verdict.attempt > 1 else ""
     return RunRequest(
         run_key=f"{day}:{terminal(table.table)}:{step}{again}",
@@ -251,7 +326,7 @@ def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:
             WINDOW_TAG: day,
             STEP_TAG: step.value,
             TABLE_TAG: partition_key(table.table),
-            PRIORITY_TAG: str(place),
+            PRIORITY_TAG: str(_place(table, verdict, now)),
         },
     )
 
@@ -275,7 +350,7 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
     due = opened.thaws_to_follow()
     busy = under_way(context.instance, jobs.thaws.name)
     known = partitioned_tables(context.instance)
-    wanted = {thaw.table for thaw in due if thaw.table in known and thaw.table not in busy}
+    wanted = dict.fromkeys(thaw.table for thaw in reversed(due) if thaw.table in known and thaw.table not in busy)
     if not wanted:
         waiting = opened.thaws()
         return SkipReason(f"{len(waiting)} thaws wait for the store or for approval" if waiting else "no thaw is open")
@@ -288,9 +363,9 @@ def thaws_under_way(context: SensorEvaluationContext, lifecycle: LifecycleResour
                 partition_key=partition_key(table),
                 tags={TABLE_TAG: partition_key(table)},
             )
-            for table in sorted(wanted)[:AT_ONCE]
+            for table in list(wanted)[:AT_ONCE]
         ]
     )
 
 
-ALL = (discovery, new_metadata, stuck_runs, maintenance_window, thaws_under_way)
+ALL = (discovery, new_metadata, compaction, stuck_runs, maintenance_window, thaws_under_way)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from artemis_lifecycle.lifecycle.fleet_page import page
 from artemis_lifecycle.lifecycle.resources import Resources
+from artemis_lifecycle.lifecycle.tonight import forecasts
 from artemis_lifecycle.operations.fleet import freed_since, last_done, red_checks
 from artemis_lifecycle.operations.plans import UNCOMMITTED, PlanStatus
+from artemis_lifecycle.scheduling.forecast import WindowForecast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,10 +49,12 @@ class FleetTable:
 
 @dataclass(frozen=True)
 class Fleet:
-    """All governed tables at `at`."""
+    """All governed tables at `at`. `windows` say whether the open quiet windows, or else the next ones, will suffice;
+    empty until runs of a window are recorded."""
 
     at: datetime
     tables: tuple[FleetTable, ...]
+    windows: tuple[WindowForecast, ...] = ()
 
     @property
     def summary(self) -> dict[str, int]:
@@ -62,6 +66,7 @@ class Fleet:
             "held": sum(bool(table.holds) for table in self.tables),
             "paused": sum(table.paused for table in self.tables),
             "red": sum(bool(table.red_checks) for table in self.tables),
+            "late": sum(len(window.late) for window in self.windows),
             "freed_bytes": sum(table.freed_bytes for table in self.tables),
             "freeable_bytes": sum(table.freeable_bytes for table in self.tables),
         }
@@ -75,7 +80,7 @@ class Fleet:
     @property
     def html(self) -> str:
         """Return the fleet as one self-contained page: sortable, with bars."""
-        return page(self.at, self.summary, [asdict(table) for table in self.tables])
+        return page(self.at, self.summary, list(map(str, self.windows)), [asdict(table) for table in self.tables])
 
 
 def fleet_of(resources: Resources, tables: Sequence[str]) -> Fleet:
@@ -124,4 +129,5 @@ def fleet_of(resources: Resources, tables: Sequence[str]) -> Fleet:
                 scanned_at=None if scan is None else scan.created_at,
             )
         )
-    return Fleet(now, tuple(found))
+    walked = [table.table for table in found if not table.paused]
+    return Fleet(now, tuple(found), forecasts(resources, walked, now))

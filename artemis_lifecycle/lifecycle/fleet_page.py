@@ -51,8 +51,8 @@ document.querySelectorAll('th').forEach((head, column) => head.addEventListener(
 """
 
 
-def page(at: datetime, summary: Mapping[str, int], tables: Sequence[Mapping[str, Any]]) -> str:
-    """Return the fleet as HTML. Tables that need a person come first, then overdue ones."""
+def page(at: datetime, summary: Mapping[str, int], windows: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> str:
+    """Return the fleet as HTML. `windows` are sentences. Tables that need a person come first, then overdue ones."""
     most = {name: max((table[name] for table in tables), default=0) for name in _BYTES}
     rows = sorted(tables, key=lambda table: (not _bad(table), not table["overdue"], table["table"]))
     heads = "".join(f"<th>{escape(text)}</th>" for text in _COLUMNS.values())
@@ -60,11 +60,12 @@ def page(at: datetime, summary: Mapping[str, int], tables: Sequence[Mapping[str,
         f"<div><dt>{escape(name.replace('_', ' '))}</dt><dd>{_size(value) if name in _BYTES else value}</dd></div>"
         for name, value in summary.items()
     )
+    nights = "".join(f"<p>{escape(terminal(text[0].upper() + text[1:]))}.</p>" for text in windows)
     body = "\n".join(_row(table, at, most) for table in rows)
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Fleet</title>"
         f"<style>{_STYLE}</style></head><body><h1>Fleet</h1><p>As of {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC. "
-        f"Click a column to sort by it.</p><dl>{figures}</dl><table><thead><tr>{heads}</tr></thead>"
+        f"Click a column to sort by it.</p><dl>{figures}</dl>{nights}<table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{body}</tbody></table><script>{_SCRIPT}</script></body></html>"
     )
 

@@ -22,6 +22,7 @@ from artemis_lifecycle.maintenance.health import TableHealth
 from artemis_lifecycle.maintenance.health import table_health as health_of
 from artemis_lifecycle.maintenance.manifests import CompactedManifests, compacted_manifests
 from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.java_errors import java_errors
 
 STANDARD = "STANDARD"
@@ -59,12 +60,29 @@ class Maintenance:
         # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
         present_index(resources, state.name, state.metadata)
         with java_errors(state.name):
-            return health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
+            found = health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
+        resources.operations.health.note(
+            HealthRecord(
+                table_uuid=state.metadata.table_uuid,
+                table=state.name,
+                metadata_location=found.metadata_location,
+                measured_at=state.read_at,
+                data_files=found.data_files,
+                rewritable_files=found.rewritable_files,
+                delete_files=found.delete_files,
+                manifests=found.manifests,
+                manifest_bytes=found.manifest_bytes,
+                fewest_manifests=found.fewest_manifests,
+                target_manifest_bytes=found.target_manifest_bytes,
+            )
+        )
+        return found
 
     def compact_data_files(self, table: str, *, dry_run: bool = False) -> CompactedDataFiles:
         resources = self.resources
         state = self.steps.table_state(table)
-        settings = CompactionSettings(bandwidth_share=resources.config.policy(table).budgets.compaction_bandwidth_share)
+        policy = resources.config.policy(table)
+        settings = CompactionSettings(policy.compaction, policy.budgets.compaction_bandwidth_share)
         with self.steps.run(state, "compaction", dry_run=dry_run) as step:
             done = compacted_data_files(
                 resources.start_spark,
@@ -86,8 +104,8 @@ class Maintenance:
                 self.resources.config.catalogs.live.name,
                 table,
                 self._health(state),
-                state.metadata,
                 self.steps.worker("manifest-compaction"),
+                self.resources.config.policy(table).compaction,
                 dry_run=dry_run,
             )
             step.counts = {"manifests_rewritten": done.rewritten_manifests, "manifests_added": done.added_manifests}

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
 
 if TYPE_CHECKING:
@@ -16,15 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompactionSettings:
-    """A compaction runs when at least `min_rewritable_share` of the data files, or a delete file for one in
-    `1 / min_delete_file_ratio` of them, asks for it.
-
-    `bandwidth_share` bounds the file groups that are rewritten at once, as a share of the session's cores (at least
+    """`bandwidth_share` bounds the file groups that are rewritten at once, as a share of the session's cores (at least
     one). `options` are those of Iceberg's `rewrite_data_files`, and win.
     """
 
-    min_rewritable_share: float = 0.2
-    min_delete_file_ratio: float = 0.5
+    thresholds: Compaction = field(default_factory=Compaction)
     bandwidth_share: float = 0.3
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -45,14 +43,16 @@ class CompactedDataFiles:
     dry_run: bool = False
 
 
-def why_compact(health: TableHealth, settings: CompactionSettings) -> str | None:
+def why_compact(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
     """The reason to compact, in a sentence; None when there is none."""
-    if health.rewritable_share >= settings.min_rewritable_share and health.rewritable_files > 0:
+    if not health.data_files:
+        return None
+    if health.rewritable_files / health.data_files >= thresholds.min_rewritable_share:
         return (
             f"{health.rewritable_files:,} of {health.data_files:,} data files are small and have company in their "
             "partition"
         )
-    if health.delete_files and health.delete_file_ratio >= settings.min_delete_file_ratio:
+    if health.delete_files / health.data_files >= thresholds.min_delete_file_ratio:
         return f"{health.delete_files:,} delete files stand against {health.data_files:,} data files"
     return None
 
@@ -69,7 +69,7 @@ def compacted_data_files(
 ) -> CompactedDataFiles:
     """Rewrite what `health` asks for, in one commit with its lineage. A dry run only says why it would."""
     settings = settings or CompactionSettings()
-    why = why_compact(health, settings)
+    why = why_compact(health, settings.thresholds)
     if why is None:
         return CompactedDataFiles(table, False, "neither small files nor deletes ask for it", dry_run=dry_run)
     if dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ TARGET_FILE_SIZE_DEFAULT = 512 * 1024 * 1024
 MIN_INPUT_FILES = 5
 """Iceberg's own `min-input-files`: fewer small files of a partition are not worth a rewrite."""
 
+TARGET_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
+TARGET_MANIFEST_SIZE_DEFAULT = 8 * 1024 * 1024
+
 _SMALL = 0.75
 """Iceberg's own `min-file-size-bytes`, as a share of the target."""
 
@@ -40,7 +44,8 @@ class TableHealth:
 
     A data file is small under three quarters of the table's target size. `rewritable_files` counts the small files in
     partitions that have at least MIN_INPUT_FILES of them: what a compaction would take. `delete_file_ratio` is delete
-    files (deletion vectors too) per data file. `metadata_bytes` is what planning reads: metadata file, manifest list,
+    files (deletion vectors too) per data file. `fewest_manifests` is how many of `target_manifest_bytes` would do.
+    `metadata_bytes` is what planning reads: metadata file, manifest list,
     manifests. All is 0 for a table without a snapshot.
     """
 
@@ -64,6 +69,8 @@ class TableHealth:
     manifest_list_bytes: int
     metadata_file_bytes: int
     target_file_bytes: int
+    target_manifest_bytes: int
+    fewest_manifests: int
 
     @property
     def small_files_share(self) -> float:
@@ -113,6 +120,7 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
     """Measure `table` as `metadata` has it; `now` is what ages count to. Raises UnreadableMetadata."""
     current = metadata.current_snapshot
     target = target_file_size(metadata)
+    target_manifest = int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
     listed: Sequence[ManifestListEntry] = ()
     data = deletes = _NOTHING
     if current is not None:
@@ -124,6 +132,7 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
             else:
                 deletes = {name: deletes[name] + found[name] for name in _NOTHING}
     times = [snapshot.timestamp_ms for snapshot in metadata.snapshots]
+    manifest_bytes = sum(_length(stores, each) for each in listed)
     return TableHealth(
         table=table,
         metadata_location=metadata.metadata_location,
@@ -141,10 +150,13 @@ def table_health(spark: Spark, stores: Stores, table: str, metadata: TableMetada
         delete_bytes=deletes["bytes"],
         deleted_records=deletes["records"],
         manifests=len(listed),
-        manifest_bytes=sum(_length(stores, each) for each in listed),
+        manifest_bytes=manifest_bytes,
         manifest_list_bytes=0 if current is None else _size(stores, current.manifest_list),
         metadata_file_bytes=_size(stores, metadata.metadata_location),
         target_file_bytes=target,
+        target_manifest_bytes=target_manifest,
+        # Data and delete manifests are never merged with each other, nor are those of two partition specs.
+        fewest_manifests=math.ceil(manifest_bytes / target_manifest) + len(metadata.partition_specs),
     )
 
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from artemis_lifecycle.config.policies import Compaction
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table, spark_actions, with_summary
 from artemis_lifecycle.maintenance.health import TableHealth
-from artemis_lifecycle.metadata.types import TableMetadata
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.spark.runner import Runner, Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TARGET_MANIFEST_SIZE = "commit.manifest.target-size-bytes"
-TARGET_MANIFEST_SIZE_DEFAULT = 8 * 1024 * 1024
-MIN_MANIFESTS = 8
-"""Fewer are read as fast as one."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +28,13 @@ class CompactedManifests:
     dry_run: bool = False
 
 
-def why_rewrite(health: TableHealth, metadata: TableMetadata) -> str | None:
+def why_rewrite(health: TableHealth | HealthRecord, thresholds: Compaction) -> str | None:
     """The reason to rewrite the manifests, in a sentence; None when there is none."""
-    target = int(metadata.properties.get(TARGET_MANIFEST_SIZE, TARGET_MANIFEST_SIZE_DEFAULT))
-    # Data and delete manifests are never merged with each other, nor are those of two partition specs.
-    fewest = math.ceil(health.manifest_bytes / target) + 1 + len(metadata.partition_specs) - 1
-    if health.manifests < MIN_MANIFESTS or health.manifests <= 2 * fewest:
+    if health.manifests < thresholds.min_manifests or health.manifests <= 2 * health.fewest_manifests:
         return None
     return (
-        f"{health.manifests:,} manifests of {health.average_manifest_bytes:,.0f} bytes on average, "
-        f"where {fewest:,} of {target:,} would do"
+        f"{health.manifests:,} manifests of {health.manifest_bytes / health.manifests:,.0f} bytes on average, "
+        f"where {health.fewest_manifests:,} of {health.target_manifest_bytes:,} would do"
     )
 
 
@@ -51,13 +43,13 @@ def compacted_manifests(
     catalog: str,
     table: str,
     health: TableHealth,
-    metadata: TableMetadata,
     worker: Worker,
+    thresholds: Compaction | None = None,
     *,
     dry_run: bool = False,
 ) -> CompactedManifests:
     """Rewrite the manifests where `health` asks for it, in one commit with its lineage. A dry run only says why."""
-    why = why_rewrite(health, metadata)
+    why = why_rewrite(health, thresholds or Compaction())
     if why is None:
         return CompactedManifests(table, False, "the manifests are few, or large enough", dry_run=dry_run)
     if dry_run:

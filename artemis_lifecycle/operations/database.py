@@ -19,6 +19,7 @@ from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailabl
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.decisions import Decisions
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
+from artemis_lifecycle.operations.health import Health
 from artemis_lifecycle.operations.heartbeats import Heartbeats
 from artemis_lifecycle.operations.holds import Holds
 from artemis_lifecycle.operations.journal import HandoffBatches, Journal
@@ -32,6 +33,7 @@ from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
 from artemis_lifecycle.operations.roles import NO_RIGHT
+from artemis_lifecycle.operations.run_times import RunTimes
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.scrubs import Scrubs
 from artemis_lifecycle.operations.settled_metadata import SettledMetadata
@@ -186,6 +188,8 @@ class Operations:
         self.verdicts = Verdicts(engine)
         self.publications = Publications(engine)
         self.waits = Waits(engine)
+        self.health = Health(engine)
+        self.run_times = RunTimes(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

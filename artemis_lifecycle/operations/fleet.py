@@ -17,10 +17,10 @@ Seconds = float
 
 
 def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
-    """Return when each step of each table (by name) was last completed, without dry runs."""
+    """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
     query = (
         select(steps.c.table_name, steps.c.step, func.max(steps.c.finished_at).label("at"))
-        .where(steps.c.state == "done", steps.c.dry_run.is_(False))
+        .where(steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
         .group_by(steps.c.table_name, steps.c.step)
     )
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
@@ -28,6 +28,18 @@ def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
         for row in connection.execute(query):
             found[row.table_name][row.step] = row.at
     return found
+
+
+def newest_states(engine: Engine, step: str) -> dict[str, str]:
+    """Return the state of each table's newest ended record of that step, without dry runs."""
+    query = (
+        select(steps.c.table_name, steps.c.state)
+        .where(steps.c.step == step, steps.c.dry_run.is_(False), steps.c.finished_at.is_not(None))
+        .order_by(steps.c.table_name, steps.c.step_id.desc())
+        .ext(distinct_on(steps.c.table_name))
+    )
+    with engine.connect() as connection:
+        return {row.table_name: row.state for row in connection.execute(query)}
 
 
 def freed_since(engine: Engine, since: datetime) -> dict[str, int]:

@@ -2,7 +2,7 @@
 frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
-of the work are deleted: batches, steps, leases, listings.
+of the work are deleted: batches, steps, run times, leases, listings.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import HOLDING, plans
 from artemis_lifecycle.operations.publications import publications
 from artemis_lifecycle.operations.quarantines import quarantines
+from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle.operations.scans import ScanState, listings, scans
 from artemis_lifecycle.operations.steps import steps
 
@@ -95,8 +96,8 @@ class Records:
             }
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
-        """Delete handoff copies, steps and leases that ended before `cutoff`. Return the rows by kind. Each table's
-        newest lease stays, because its token fences off older ones."""
+        """Delete handoff copies, steps, run times and leases that ended before `cutoff`. Return the rows by kind. Each
+        table's newest lease stays, because its token fences off older ones."""
         return {table.name: self._delete("records.forget", table, old) for table, old in _old(cutoff)}
 
     def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:
@@ -117,6 +118,7 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
             and_(handoff_batches.c.updated_at < cutoff, handoff_batches.c.plan_id.not_in(open_plans)),
         ),
         (steps, steps.c.finished_at < cutoff),
+        (run_times, run_times.c.finished_at < cutoff),
         (
             leases,
             and_(

@@ -27,6 +27,9 @@ class Step(StrEnum):
     ORPHANS = "orphans"
 
 
+NIGHTLY_WALK = "nightly_walk"
+"""The job that runs every due step of a table in one run."""
+
 OPENS: Mapping[Step, float] = {
     Step.PLAN: 0.0,
     Step.HANDOFF: 0.25,
@@ -41,6 +44,9 @@ MAX_FAILURES = 5
 
 FIRST_BACKOFF = timedelta(minutes=5)
 """Between a failed run and the next; it doubles each time."""
+
+_WHOLE_DAY = timedelta(hours=23)
+"""The shortest day, on which clocks go forward."""
 
 AGAIN_AFTER = timedelta(hours=1)
 """Between a run that succeeded and the next one of the same step, where its plan still needs that step."""
@@ -58,11 +64,25 @@ class MaintenanceWindow:
         """When the clock opens `step`."""
         return self.opens + (self.closes - self.opens) * OPENS[step]
 
+    def excludes(self, now: datetime) -> bool:
+        """Return True if work other than the walk must wait at `now` until the window is over. A window of a whole day
+        excludes nothing: that work would never run."""
+        return self.opens <= now < self.closes and self.closes - self.opens < _WHOLE_DAY
+
 
 def window_of(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
     """The window that `now` belongs to; outside of windows, the last one that opened."""
+    return _window_on(quiet.day(now), quiet)
+
+
+def coming_window(now: datetime, quiet: QuietWindow) -> MaintenanceWindow:
+    """The window that is open at `now`; outside of windows, the next one."""
+    window = window_of(now, quiet)
+    return window if now < window.closes else _window_on(window.day + timedelta(days=1), quiet)
+
+
+def _window_on(day: date, quiet: QuietWindow) -> MaintenanceWindow:
     zone = ZoneInfo(quiet.timezone)
-    day = quiet.day(now)
     start, end = (time_of_day(int(text[:2]), int(text[3:])) for text in (quiet.start, quiet.end))
     closing_day = day if end > start else day + timedelta(days=1)
     utc = ZoneInfo("UTC")

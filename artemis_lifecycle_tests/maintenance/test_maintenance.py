@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,13 +10,13 @@ from pyspark.sql import SparkSession
 
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.config.policies import Lineage
+from artemis_lifecycle.config.policies import Compaction, Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.maintenance.actions import Worker
 from artemis_lifecycle.maintenance.compaction import CompactionSettings, compacted_data_files, why_compact
 from artemis_lifecycle.maintenance.health import TableHealth, table_health
 from artemis_lifecycle.maintenance.manifests import compacted_manifests, why_rewrite
-from artemis_lifecycle.metadata.table_metadata import parse_table_metadata, read_table_metadata
+from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 
@@ -83,10 +82,10 @@ def test_upkeep_of_a_table_from_its_figures_to_its_commits(world: World) -> None
 
     rehearsal = compacted_data_files(world.spark, world.catalog, "ns.t", health, WORKER, dry_run=True)
     assert (rehearsal.needed, rehearsal.snapshot_id) == (True, None)
-    assert compacted_manifests(world.spark, world.catalog, "ns.t", health, old, WORKER, dry_run=True).needed
+    assert compacted_manifests(world.spark, world.catalog, "ns.t", health, WORKER, dry_run=True).needed
     assert world.metadata() == old
 
-    manifests = compacted_manifests(world.spark, world.catalog, "ns.t", health, old, WORKER)
+    manifests = compacted_manifests(world.spark, world.catalog, "ns.t", health, WORKER)
     assert manifests.rewritten_manifests >= 9
     assert 1 <= manifests.added_manifests <= 2
     assert lineage_problems(world.summary(), REQUIREMENTS) == ()
@@ -102,10 +101,10 @@ def test_upkeep_of_a_table_from_its_figures_to_its_commits(world: World) -> None
     after = world.health()
     assert (after.data_files, after.rewritable_files) == (2, 0)
     settled = compacted_data_files(
-        world.spark, world.catalog, "ns.t", after, WORKER, CompactionSettings(min_delete_file_ratio=0.9)
+        world.spark, world.catalog, "ns.t", after, WORKER, CompactionSettings(Compaction(min_delete_file_ratio=0.9))
     )
     assert (settled.needed, settled.snapshot_id) == (False, None)
-    again = compacted_manifests(world.spark, world.catalog, "ns.t", after, world.metadata(), WORKER)
+    again = compacted_manifests(world.spark, world.catalog, "ns.t", after, WORKER)
     assert (again.needed, again.snapshot_id) == (False, None)
 
 
@@ -124,7 +123,7 @@ def test_a_table_without_a_snapshot_has_figures_and_needs_nothing(config: Lifecy
         0,
     )
     assert not compacted_data_files(spark, catalog, "ns.t", health, WORKER).needed
-    assert not compacted_manifests(spark, catalog, "ns.t", health, metadata, WORKER).needed
+    assert not compacted_manifests(spark, catalog, "ns.t", health, WORKER).needed
 
 
 HEALTH = TableHealth(
@@ -148,11 +147,13 @@ HEALTH = TableHealth(
     manifest_list_bytes=1,
     metadata_file_bytes=1,
     target_file_bytes=512 << 20,
+    target_manifest_bytes=8 << 20,
+    fewest_manifests=2,
 )
 
 
 def test_small_files_without_company_and_few_deletes_ask_for_no_compaction() -> None:
-    settings = CompactionSettings()
+    settings = Compaction()
     assert why_compact(HEALTH, settings) is None
     assert why_compact(replace(HEALTH, rewritable_files=19), settings) is None
     assert why_compact(replace(HEALTH, rewritable_files=20), settings) is not None
@@ -161,26 +162,8 @@ def test_small_files_without_company_and_few_deletes_ask_for_no_compaction() -> 
 
 
 def test_few_or_large_manifests_ask_for_no_rewrite() -> None:
-    metadata = parse_table_metadata(json.dumps(BARE).encode(), "file:///t/metadata/0.metadata.json")
-    assert why_rewrite(HEALTH, metadata) is None
-    assert why_rewrite(replace(HEALTH, manifests=100), metadata) is not None
-    assert why_rewrite(replace(HEALTH, manifests=100, manifest_bytes=100 * (8 << 20)), metadata) is None
-
-
-BARE = {
-    "format-version": 2,
-    "table-uuid": "9c12d441-03fe-4693-9a96-a0705ddf69c1",
-    "location": "file:///t",
-    "last-sequence-number": 0,
-    "last-updated-ms": 1,
-    "last-column-id": 1,
-    "current-schema-id": 0,
-    "schemas": [
-        {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "int"}]}
-    ],
-    "default-spec-id": 0,
-    "partition-specs": [{"spec-id": 0, "fields": []}],
-    "last-partition-id": 999,
-    "default-sort-order-id": 0,
-    "sort-orders": [{"order-id": 0, "fields": []}],
-}
+    thresholds = Compaction()
+    assert why_rewrite(HEALTH, thresholds) is None
+    assert why_rewrite(replace(HEALTH, manifests=100), thresholds) is not None
+    assert why_rewrite(replace(HEALTH, manifests=100), Compaction(min_manifests=101)) is None
+    assert why_rewrite(replace(HEALTH, manifests=100, fewest_manifests=50), thresholds) is None

@@ -1,0 +1,57 @@
+"""Which compaction a table needs now, from its recorded health. Pure: no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from artemis_lifecycle.config.policies import Compaction
+from artemis_lifecycle.maintenance.compaction import why_compact
+from artemis_lifecycle.maintenance.manifests import why_rewrite
+from artemis_lifecycle.operations.health import HealthRecord
+from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
+
+CompactionJob = Literal["data_compaction", "manifest_compaction"]
+
+_STEPS = ("compaction", "manifest_compaction")
+
+
+@dataclass(frozen=True)
+class CompactionVerdict:
+    """The job to request now, or None; `why` is shown at the tick. `waited` is the time since the table was last
+    compacted; None if it never was."""
+
+    job: CompactionJob | None
+    why: str
+    waited: timedelta | None = None
+
+
+def due_compaction(
+    now: datetime,
+    window: MaintenanceWindow,
+    health: HealthRecord | None,
+    thresholds: Compaction,
+    last_done: Mapping[str, datetime],
+) -> CompactionVerdict:
+    """Return the compaction that `health` asks for, outside of the quiet `window`. Data files come first: their rewrite
+    replaces manifests, too.
+
+    A table is not compacted again before its health is measured again. `last_done` is when its steps last ended.
+    """
+    if window.excludes(now):
+        return CompactionVerdict(None, "in its quiet window")
+    if health is None:
+        return CompactionVerdict(None, "its health is not recorded")
+    ended = max((last_done[step] for step in _STEPS if step in last_done), default=None)
+    if ended is not None and health.measured_at <= ended:
+        return CompactionVerdict(None, "compacted since its health was measured")
+    waited = None if ended is None else now - ended
+    why = why_compact(health, thresholds)
+    if why is not None:
+        return CompactionVerdict("data_compaction", why, waited)
+    why = why_rewrite(health, thresholds)
+    if why is not None:
+        return CompactionVerdict("manifest_compaction", why, waited)
+    return CompactionVerdict(None, "its health asks for none")
