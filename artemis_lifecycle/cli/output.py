@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
@@ -88,6 +89,17 @@ def say(*lines: str, dim: bool = False, unbroken: bool = False) -> None:
     """Print lines. `unbroken` ones can be copied."""
     for line in lines:
         out.print(plain(line), style="dim" if dim else None, soft_wrap=unbroken)
+
+
+def readable(name: str, value: object) -> object:
+    """Return a figure as people read it: sizes, durations and shares by the end of its name."""
+    if name.endswith("_bytes"):
+        return decimal(round(float(str(value))))
+    if name.endswith("_seconds"):
+        return str(timedelta(seconds=round(float(str(value)))))
+    if name.endswith("_share"):
+        return f"{value:.1%}"
+    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 _IDS = ("snapshot", "snapshot id", "hold", "thaw", "kind", "on", "plan", "the newest")

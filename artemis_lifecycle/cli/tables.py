@@ -19,7 +19,7 @@ from artemis_lifecycle.cli.options import (
     instant,
     require_picture,
 )
-from artemis_lifecycle.cli.output import opened, say, show, show_json, show_table
+from artemis_lifecycle.cli.output import opened, readable, say, show, show_json, show_table
 from artemis_lifecycle.config.durations import parse_duration
 
 app = typer.Typer()
@@ -141,18 +141,8 @@ def health(table: TableArgument, config: ConfigOption = None, json: JsonOption =
     with opened(config, f"measuring {table}") as lifecycle:
         figures = lifecycle.table_health(table).figures()
     if not json:
-        figures = {name.removesuffix("_seconds"): _readable(name, value) for name, value in figures.items()}
+        figures = {name.removesuffix("_seconds"): readable(name, value) for name, value in figures.items()}
     show(figures, json=json, title=f"Health of {table}")
-
-
-def _readable(name: str, value: object) -> object:
-    if name.endswith("_bytes"):
-        return decimal(round(float(str(value))))
-    if name.endswith("_seconds"):
-        return str(timedelta(seconds=round(float(str(value)))))
-    if name.endswith("_share"):
-        return f"{value:.1%}"
-    return f"{value:.2f}" if isinstance(value, float) else value
 
 
 @app.command()

@@ -272,7 +272,9 @@ def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: Lifec
     late = [record for record in waiting if now - record.planned_at > MAX_PLAN_AGE + grace]
     return _result(
         not late,
-        f"{len(waiting)} plans hold their files; the oldest was planned {age.total_seconds() / 3600:.1f} hours ago.",
+        f"Plans that hold files: {len(waiting)}. The oldest was planned {age.total_seconds() / 3600:.1f} hours ago."
+        if waiting
+        else "No plan holds files.",
         [
             f"{record.plan_id}, {record.status.replace('_', ' ')}, planned {record.planned_at:%Y-%m-%d}"
             for record in late

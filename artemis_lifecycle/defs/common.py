@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from dagster import (
     AssetCheckResult,
@@ -22,7 +22,7 @@ from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedEr
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, WAITS_FOR_TAG
+from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.escaping import terminal
@@ -62,6 +62,8 @@ def delete_each(
     return reports, [(each, terminal(str(why))) for each, why in refused]
 
 
+FOR_REAL = "launch it with dry_run: false (the arrow beside Materialize, Open launchpad)"
+
 NO_PERSON_NEEDED = "no_person_needed"
 
 
@@ -90,12 +92,16 @@ def walk_asset(
             stays = "refused" in said or "paused" in said
             done = "dry_run" if said.get("dry_run") is True else "waiting" if stays else "done"
             outcome = str(said.setdefault("outcome", done))
+            if outcome == "dry_run":
+                said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
             return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks)
 
         warns = "Warns while the step waits for a person."
         specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
         arguments = declared(group, kinds, deps)
+        if get_type_hints(compute).get("config") is Changes:
+            arguments["metadata"] = {"dry_run": f"on by default. For the changes, {FOR_REAL}"}
         made: AssetsDefinition = asset(**arguments, check_specs=specs if changes else None)(step)
         return made
 
@@ -134,6 +140,10 @@ def _person_check(said: dict[str, Any]) -> AssetCheckResult:
     )
 
 
+_AFTER_THE_WALK = {"observation": -1, "compaction": -2}
+"""The priority of steps in a run: Dagster runs the ready step with the largest first."""
+
+
 def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
     """Return the arguments of `@asset` that depend on the asset's position in the walk."""
     return {
@@ -145,6 +155,7 @@ def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: s
         "code_version": version,
         "pool": SPARK_POOL if "spark" in kinds else None,
         "retry_policy": RETRIES,
+        "op_tags": {PRIORITY_TAG: str(_AFTER_THE_WALK.get(group, 0))},
     }
 
 

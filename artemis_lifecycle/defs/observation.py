@@ -2,6 +2,7 @@
 
 from dagster import AssetExecutionContext
 
+from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import Materialized, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
@@ -57,9 +58,9 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
     with as_dagster_failure() as watch:
         steps, table = opened(context, lifecycle)
         health = steps.table_health(table)
-        frame = health.to_pandas()
         curve = steps.retention_curve(table)
         costs = steps.costs(table, curve)
+        most = max(point.size_in_bytes for point in curve.points) or 1
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
         metadata={
@@ -76,6 +77,19 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
             "bytes_held_by_policy": policy.size_in_bytes,
             "files_held_by_policy": policy.files,
             "retention_curve": ui_metadata.picture(curve.plot, f"Storage held by retention window and by ref, {table}"),
+            "held_by_window": ui_metadata.table(
+                ["window", "", "bytes", "files", "snapshots"],
+                [
+                    (
+                        f"{point.window_ms / 86_400_000:.1f} d{', the policy' * point.is_policy}",
+                        "█" * round(24 * point.size_in_bytes / most),
+                        point.size_in_bytes,
+                        point.files,
+                        point.snapshots,
+                    )
+                    for point in curve.points
+                ],
+            ),
             "held_by_ref": ui_metadata.table(
                 ["ref", "snapshot", "files", "bytes"],
                 [(f"{cost.type} {cost.ref}", cost.snapshot_id, cost.files, cost.size_in_bytes) for cost in curve.refs],
@@ -87,7 +101,10 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
                 ["tier", "class", "snapshots", "files", "bytes", f"{costs.currency} a month"],
                 [(t.tier, t.storage_class, t.snapshots, t.files, t.size_in_bytes, t.per_month) for t in costs.tiers],
             ),
-            "figures": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
+            "figures": ui_metadata.table(
+                ["figure", "value"],
+                [(name.removesuffix("_seconds"), readable(name, value)) for name, value in health.figures().items()],
+            ),
             "seconds": watch.seconds,
         }
     )

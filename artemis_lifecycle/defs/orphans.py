@@ -97,6 +97,21 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
             **({"leaked_per_day": round(trend.leaked_per_day, 3)} if trend.leaked_per_day is not None else {}),
             "next_scan_at": ui_metadata.instant(next_scan(trend.points, policy.scan_every, policy.min_age)),
             "over_time": ui_metadata.picture(trend.plot, f"Orphans of {table}, scan by scan"),
+            "scans": ui_metadata.table(
+                ["scan", "files", "orphans", "orphan bytes", "too young", "of live writers", "deleted"],
+                [
+                    (
+                        each.at,
+                        each.listed,
+                        each.orphans,
+                        each.orphan_bytes,
+                        each.too_young,
+                        each.live_writers,
+                        each.deleted,
+                    )
+                    for each in reversed(trend.points)
+                ],
+            ),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
             "seconds": watch.seconds,
         }

@@ -1,5 +1,6 @@
 """Run the walk in this process: one run per table, on one Dagster instance and one Spark session, with events."""
 
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dagster import AssetCheckEvaluation, AssetMaterialization, DagsterInstance, EventLogEntry
+from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import for_real
@@ -16,6 +21,9 @@ from artemis_lifecycle.defs.partitions import PARTITIONS_NAME, partition_key
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import live_session
+
+CODE_LOCATION = "artemis_lifecycle.definitions"
+"""The name of the code location in workspace.yaml."""
 
 Plain = int | float | bool | str
 
@@ -96,7 +104,7 @@ def materialize_fleet(*, config_path: str | Path | None = None, instance: Dagste
     """Build the fleet page in this process; `instance` as for `materialize_walk`."""
     job = build_definitions(config_path).resolve_job_def("fleet_page")
     with _instance(instance) as dagster:
-        job.execute_in_process(instance=dagster)
+        _put_on_the_timeline(dagster, job.execute_in_process(instance=dagster).run_id)
 
 
 def _walk(
@@ -123,7 +131,22 @@ def _walk(
         run_id=run_id,
         raise_on_error=False,
     )
+    _put_on_the_timeline(instance, run_id)
     return Walk(table, run_id, result.success, round(time.monotonic() - began, 2), tuple(events))
+
+
+def _put_on_the_timeline(instance: DagsterInstance, run_id: str) -> None:
+    """Record the code location that the run belongs to. The UI's first page omits runs without one, and a run in this
+    process has none."""
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(
+        LoadableTargetOrigin(executable_path=sys.executable, module_name=CODE_LOCATION), location_name=CODE_LOCATION
+    )
+    origin = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
+    instance.add_run_tags(run_id, {REPOSITORY_LABEL_TAG: origin.get_label()})
+    run = run.with_tags({**run.tags, REPOSITORY_LABEL_TAG: origin.get_label()})
+    instance.run_storage.replace_job_origin(run, origin.get_job_origin(run.job_name))
 
 
 def walk_event(table: str, entry: EventLogEntry) -> WalkEvent | None:

@@ -1,4 +1,4 @@
-"""Metadata values for the Dagster UI: column schemas, Markdown tables, links. Numbers keep their keys, so the UI plots
+"""Metadata values for the Dagster UI: column schemas, tables, links. Numbers keep their keys, so the UI plots
 them."""
 
 import base64
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from dagster import MetadataValue, TableColumn, TableSchema
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -45,7 +45,7 @@ DELETED_FILES = {
     "reason": ("string", "why it was kept, or how it failed"),
 }
 
-_ROWS = 15
+_ROWS = 100
 _CELL = 2_000
 """Maximum characters per cell: a snapshot may have 100,000 tags."""
 
@@ -71,13 +71,19 @@ def ddl_schema(columns: str) -> MetadataValue:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
-    """Return a Markdown table of the first rows, with the number of omitted rows."""
+    """Return a table of the first rows, with the number of omitted rows, and without columns that are empty.
+
+    The UI shows it in place. Markdown of this size would be behind a link.
+    """
     every = list(rows)
     if not every:
-        return MetadataValue.md("none")
-    lines = [headers, ["---"] * len(headers), *every[:_ROWS]]
-    text = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-    return MetadataValue.md(text + (f"\n\n… and {len(every) - _ROWS:,} more" if len(every) > _ROWS else ""))
+        return MetadataValue.text("none")
+    used = [place for place in range(len(headers)) if any(row[place] not in (None, "") for row in every)] or [0]
+    names = [terminal(headers[place]) for place in used]
+    shown = [TableRecord(dict(zip(names, (_cell(row[place]) for place in used), strict=True))) for row in every[:_ROWS]]
+    if len(every) > _ROWS:
+        shown.append(TableRecord({names[0]: f"… and {len(every) - _ROWS:,} more"}))
+    return MetadataValue.table(shown, TableSchema([TableColumn(name) for name in names]))
 
 
 def _cell(value: object) -> str:
@@ -90,7 +96,7 @@ def _cell(value: object) -> str:
     text = str(value)
     if len(text) > _CELL:
         text = f"{text[:_CELL]} … ({len(text):,} characters)"
-    return markdown(text)
+    return terminal(text)
 
 
 def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
@@ -115,7 +121,7 @@ def place(location: str) -> MetadataValue:
 def query(catalog: str, name: str, where: str) -> MetadataValue:
     """Return the Spark SQL query that shows the rows."""
     statement = terminal(f"SELECT * FROM {catalog}.lifecycle.{name} WHERE {where}")
-    return MetadataValue.md(f"```sql\n{statement}\n```")
+    return MetadataValue.text(statement)
 
 
 def deletion(reports: Sequence[DeletionReport]) -> dict[str, int | str]:

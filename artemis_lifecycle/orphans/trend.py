@@ -49,7 +49,7 @@ class ScanPoint:
 @dataclass(frozen=True)
 class ScanTrend:
     """The scans of a table, oldest first. `leaked_per_day`: unreferenced files that appear each day
-    and grow old; None where two scans are not there yet."""
+    and grow old; None before there are two scans."""
 
     table: str
     points: tuple[ScanPoint, ...]
@@ -109,7 +109,7 @@ def _point(scan: ScanRecord) -> ScanPoint:
 
 def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
     """Return new orphans per day over the last few scans: the orphans of a scan, minus those of the scan before that
-    were not deleted."""
+    were not deleted. Scans within one day count as a whole day, because one orphan in an hour is not 24 a day."""
     recent = points[-_SCANS_FOR_A_RATE:]
     if len(recent) < 2:
         return None
@@ -117,8 +117,7 @@ def leaked_per_day(points: Sequence[ScanPoint]) -> float | None:
         max(0, after.orphans - (0 if before.deleted else before.orphans))
         for before, after in itertools.pairwise(recent)
     )
-    days = (recent[-1].at - recent[0].at) / _DAY
-    return None if days <= 0 else new / days
+    return new / max(1.0, (recent[-1].at - recent[0].at) / _DAY)
 
 
 def next_scan(points: Sequence[ScanPoint], every: ScanEvery, min_age: timedelta) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -12,6 +13,7 @@ from dagster import DagsterRun, DagsterRunStatus, SensorDefinition, build_sensor
 
 from artemis_lifecycle.defs.alerts import alerts
 from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.operations.run_times import run_times
 from artemis_lifecycle_tests.defs.conftest import TABLE, Project
 
 
@@ -100,3 +102,36 @@ def test_a_webhook_that_refuses_loses_nothing_and_its_address_is_not_shown(
     hook.status = 200
     _tick(project, None)
     assert sum("a flood" in text for text in hook.texts) == 1
+
+
+def test_a_window_that_will_not_suffice_is_said_once_per_window(
+    hook: _Hook, make_project: Callable[..., Project]
+) -> None:
+    """Also where the forecast goes from one to the other with each run that ends."""
+    now = datetime.now(UTC)
+    # Open for 21 hours more.
+    window = {"from": f"{now - timedelta(hours=2):%H:%M}", "to": f"{now - timedelta(hours=3):%H:%M}"}
+    project = make_project(tables={"artemis.*": {"quiet_window": window}}, alerts={"webhook": hook.url})
+    project.register(TABLE)
+
+    def ran(hours: float) -> None:
+        """A run that took so long, in the place of all earlier ones."""
+        with project.lifecycle() as lifecycle:
+            started, engine = lifecycle.operations.clock.now() - timedelta(hours=hours), lifecycle.operations.engine
+            with engine.begin() as connection:
+                connection.execute(run_times.delete())
+            lifecycle.operations.run_times.note("run", TABLE, "plan", started, 2)
+
+    first, _ = _tick(project, None)
+    assert not hook.texts, "nothing is recorded yet"
+    ran(30)
+    late, _ = _tick(project, first)
+    (said,) = hook.texts
+    assert "will not suffice" in said and TABLE in said and "2 at once" in said
+    ran(0.001)
+    enough, _ = _tick(project, late)
+    ran(30)
+    _tick(project, enough)
+    assert hook.texts == [said]
+    over = json.dumps(["window 2026-01-01T08:00:00+00:00 2026-01-01T00:00:00+00:00"])
+    assert "2026-01-01" not in str(_tick(project, over)[0])

@@ -12,10 +12,14 @@ import yaml
 from dagster import AssetKey, DagsterInstance, Definitions, in_process_executor
 from dagster._core.instance.config import dagster_instance_config
 from dagster_aws.s3 import S3Resource
+from hypothesis import given
+from hypothesis import strategies as st
 
+from artemis_lifecycle.config.policies import QuietWindow
 from artemis_lifecycle.defs.build import build_definitions
 from artemis_lifecycle.defs.jobs import CHANGING, for_real
 from artemis_lifecycle.defs.partitions import tables
+from artemis_lifecycle.defs.schedules import schedules_for
 from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import Project
 
@@ -141,21 +145,45 @@ def test_what_changes_or_launches_is_stopped_until_somebody_starts_it(definition
     assert running == {"discovery", "stuck_runs", "thaws_under_way"}
 
 
-def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None:
+def test_the_schedules_follow_the_window_and_its_time_zone(definitions: Definitions) -> None:
     schedules = {schedule.name: schedule for schedule in definitions.get_repository_def().schedule_defs}
     assert {name: schedule.cron_schedule for name, schedule in schedules.items()} == {
-        "daily_data_compaction": "30 8-20/4 * * *",
-        "weekly_manifest_compaction": "0 2 * * 0",
-        "monthly_deep_archive": "0 3 1 * *",
-        "daily_cold_scrub": "0 12 * * *",
-        "daily_quarantine_purge": "30 6 * * *",
-        "daily_dropped_tables": "0 7 * * *",
-        "monthly_records": "0 5 2 * *",
-        "monthly_result_tables": "0 6 2 * *",
+        "monthly_deep_archive": "15 3 1 * *",
+        "daily_cold_scrub": "45 4,16 * * *",
+        "daily_quarantine_purge": "35 6 * * *",
+        "daily_dropped_tables": "40 7 * * *",
+        "monthly_records": "20 5 2 * *",
+        "monthly_result_tables": "25 6 2 * *",
         "hourly_fleet": "5 * * * *",
-        "monthly_schema_record": "0 1 1 * *",
+        "monthly_schema_record": "10 1 1 * *",
     }
     assert {schedule.execution_timezone for schedule in schedules.values()} == {"UTC"}
+
+
+@given(
+    start=st.integers(0, 24 * 60 - 1),
+    end=st.integers(0, 24 * 60 - 1),
+    timezone=st.sampled_from(["UTC", "America/Los_Angeles", "Asia/Kathmandu", "Australia/Lord_Howe"]),
+)
+def test_no_two_schedules_start_at_one_minute(start: int, end: int, timezone: str) -> None:
+    clock = {"from": f"{start // 60:02}:{start % 60:02}", "to": f"{end // 60:02}:{end % 60:02}"}
+    found = schedules_for(QuietWindow.model_validate({**clock, "timezone": timezone}))
+    assert {each.execution_timezone for each in found} == {timezone}
+    minutes = [str(each.cron_schedule).split()[0] for each in found]
+    assert len(set(minutes)) == len(found) == 8
+    (scrub,) = (each for each in found if each.name == "daily_cold_scrub")
+    hours = [int(hour) for hour in str(scrub.cron_schedule).split()[1].split(",")]
+    assert hours[1] - hours[0] == 12
+
+
+def test_a_window_of_its_own_moves_the_schedules_of_lifecycle_yaml(tmp_path: Path) -> None:
+    window = {"from": "22:00", "to": "06:00", "timezone": "America/Los_Angeles"}
+    path = tmp_path / "lifecycle.yaml"
+    path.write_text(yaml.safe_dump({"defaults": {"quiet_window": window}}))
+    schedules = build_definitions(path).get_repository_def().schedule_defs
+    crons = {schedule.name: (schedule.cron_schedule, schedule.execution_timezone) for schedule in schedules}
+    assert crons["daily_dropped_tables"] == ("40 5 * * *", "America/Los_Angeles")
+    assert crons["monthly_deep_archive"] == ("15 1 1 * *", "America/Los_Angeles")
 
 
 @pytest.mark.slow

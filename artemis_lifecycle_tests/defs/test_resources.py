@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,9 +15,12 @@ from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, b
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle.defs.build import build_definitions
+from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource, ended_predecessors
+from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.errors import LeaseLost
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from artemis_lifecycle_tests.defs.conftest import TABLE
 
 if TYPE_CHECKING:
     from artemis_lifecycle_tests.defs.conftest import Project
@@ -36,6 +39,7 @@ STARTS_AND_STOPS = """
 import os
 from pyspark import SparkContext
 from dagster import DagsterRun, DagsterRunStatus, build_init_resource_context, build_resources
+from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
 
 path = os.environ["CONFIG"]
@@ -55,6 +59,7 @@ REFUSES = """
 import os
 from pyspark.sql import SparkSession
 from dagster import build_init_resource_context
+from artemis_lifecycle.defs.pool import SPARK_POOL, parallel_runs
 from artemis_lifecycle.defs.resources import SparkSessionResource
 from artemis_lifecycle.errors import EnvironmentMissing
 
@@ -157,3 +162,18 @@ def test_the_s3_resource_makes_the_client_of_every_store(project: Project, s3: S
 def test_without_an_s3_resource_the_settings_of_the_catalog_hold(project: Project) -> None:
     with build_resources({"lifecycle": project.resource()}) as resources:
         assert resources.lifecycle.get().resources.s3_client_factory is None
+
+
+def test_a_run_of_a_window_records_how_long_it_took(make_project: Callable[..., Project]) -> None:
+    project = make_project(tables={"artemis.*": {"quiet_window": {"from": "00:00", "to": "00:00"}}})
+    project.create(TABLE, commits=1)
+    with project.lifecycle() as lifecycle:
+        run_times, since = lifecycle.operations.run_times, lifecycle.operations.clock.now()
+        assert project.run("plan", TABLE).success
+        assert not run_times.means(since), "a person's run takes no place in a window"
+        project.instance.event_log_storage.set_concurrency_slots(SPARK_POOL, 2)
+        assert project.run("plan", TABLE, tags={WINDOW_TAG: "2026-01-31", STEP_TAG: "plan"}).success
+        means = run_times.means(since)
+        assert set(means) == {"plan"} and set(means["plan"]) == {TABLE}
+        assert 0 < means["plan"][TABLE] < (lifecycle.operations.clock.now() - since).total_seconds()
+        assert run_times.parallel_runs() == parallel_runs(project.instance) == 2

@@ -18,6 +18,7 @@ from artemis_lifecycle.defs.schedules import maintenance_requests
 from artemis_lifecycle.defs.sensors import step_requests
 from artemis_lifecycle.defs.tags import STEP_TAG, WINDOW_TAG
 from artemis_lifecycle.lifecycle import Lifecycle
+from artemis_lifecycle.operations.health import HealthRecord
 from artemis_lifecycle.operations.plans import PlanRecord, PlanStatus
 from artemis_lifecycle.scheduling.maintenance_window import MAX_FAILURES, Step, window_of
 
@@ -39,6 +40,7 @@ class Fleet:
         with lifecycle.operations.engine.begin() as connection:  # the database is the whole module's
             connection.execute(text("DELETE FROM lifecycle.steps"))
             connection.execute(text("DELETE FROM lifecycle.plans"))
+            connection.execute(text("DELETE FROM lifecycle.health"))
 
     def at(self, hour: int, minute: int = 0) -> datetime:
         return MIDNIGHT + timedelta(hours=hour, minutes=minute)
@@ -164,7 +166,7 @@ def test_the_table_that_waits_longest_is_asked_for_first(fleet: Fleet) -> None:
 
 def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
     repository = fleet.project.definitions.get_repository_def()
-    for definition in schedules.ALL:
+    for definition in schedules.schedules_for(QuietWindow()):
         context = build_schedule_context(
             instance=fleet.instance,
             scheduled_execution_time=MIDNIGHT,
@@ -173,7 +175,7 @@ def test_the_schedules_evaluate_as_dagster_evaluates_them(fleet: Fleet) -> None:
         )
         with context:
             found = definition.evaluate_tick(context)
-        if definition.name in {"weekly_manifest_compaction", "monthly_schema_record", "monthly_deep_archive"}:
+        if definition.name in {"monthly_schema_record", "monthly_deep_archive"}:
             assert {request.partition_key for request in found.run_requests or ()} == {ONE, TWO}, definition.name
             assert {request.tags["dagster/partition"] for request in found.run_requests or ()} == {ONE, TWO}
         elif definition.name in ("monthly_records", "monthly_result_tables", "hourly_fleet"):
@@ -227,11 +229,15 @@ def test_a_commit_that_waits_for_approval_stops_nothing_and_is_asked_for_when_it
     assert fleet.due(6) == {ONE: "commit"}
 
 
-def test_the_orphan_scan_follows_a_deletion_that_is_due(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    due = [type("Due", (), {"table": ONE})()]
-    monkeypatch.setattr(type(fleet.lifecycle.operations.plans), "due", lambda self, now=None: due)
-    fleet.done(ONE, "plan")
+def test_the_orphan_scan_follows_a_deletion_that_is_due(fleet: Fleet) -> None:
+    plan = fleet.planned(ONE)
+    fleet.marked(plan, PlanStatus.HANDED_OFF)
+    fleet.marked(plan, PlanStatus.COMMITTED)
     fleet.done(TWO, "plan")
+    assert fleet.due(5) == {}
+    with fleet.lifecycle.operations.engine.begin() as connection:
+        connection.execute(text("UPDATE lifecycle.plans SET due_at = :at"), {"at": fleet.at(4)})
+    assert fleet.due(3) == {}
     assert fleet.due(5) == {ONE: "deletion"}
     assert fleet.due(6) == {ONE: "deletion", TWO: "orphans"}
 
@@ -291,15 +297,88 @@ def test_a_table_with_its_own_quiet_window_is_started_in_it(make_project: Callab
 
 
 def test_upkeep_keeps_out_of_the_quiet_window_and_out_of_its_own_way(fleet: Fleet) -> None:
-    job = jobs.data_compaction.name
+    job = jobs.cold_scrub.name
     assert asked(maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(4), by_day=True)) == set()
     fleet.instance.add_run(
         DagsterRun(job, str(uuid.uuid4()), status=DagsterRunStatus.STARTED, tags={"dagster/partition": ONE})
     )
     found = maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(12), by_day=True)
     assert asked(found) == {TWO}
-    assert isinstance(found, list)
-    assert found[0].run_config == {"ops": {"compacted_data_files": {"config": {"dry_run": False}}}}
+    # Two ticks of a day ask for one run: the later one is for tables that were in their window at the earlier one.
+    again = maintenance_requests(job, fleet.lifecycle, fleet.instance, fleet.at(20), by_day=True)
+    assert isinstance(found, list) and isinstance(again, list)
+    assert found[0].run_key == again[0].run_key
+
+
+def _measured(table: str, at: datetime, **figures: int) -> HealthRecord:
+    healthy = {"data_files": 100, "rewritable_files": 0, "delete_files": 0, "manifests": 4, "manifest_bytes": 4_000}
+    return HealthRecord(
+        table_uuid="uuid-of-" + table,
+        table=table,
+        metadata_location="file:/w/1.metadata.json",
+        measured_at=at,
+        **{**healthy, "fewest_manifests": 2, "target_manifest_bytes": 8 << 20, **figures},
+    )
+
+
+def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def requests(hour: int) -> dict[str | None, str | None]:
+        found = sensors.compaction_requests(fleet.lifecycle, fleet.instance, fleet.at(hour))
+        return {} if isinstance(found, SkipReason) else {each.partition_key: each.job_name for each in found}
+
+    assert requests(12) == {}
+    health = fleet.lifecycle.operations.health
+    health.note(_measured(ONE, fleet.at(-20), rewritable_files=30))
+    health.note(_measured(TWO, fleet.at(-20)))
+    health.note(_measured("scratch.ungoverned", fleet.at(-20), rewritable_files=99))
+    assert requests(4) == {}, "the window is the walk's"
+    assert requests(12) == {ONE: "data_compaction"}
+    health.note(_measured(TWO, fleet.at(-19), manifests=40))
+    assert requests(12) == {ONE: "data_compaction", TWO: "manifest_compaction"}
+    # What a tick cannot request waits; who was never compacted comes first, whatever its name.
+    monkeypatch.setattr(sensors, "AT_ONCE", 1)
+    fleet.done(ONE, "compaction")
+    health.note(_measured(ONE, fleet.at(2), rewritable_files=99))
+    assert requests(12) == {TWO: "manifest_compaction"}
+    fleet.instance.add_run(
+        DagsterRun(
+            "manifest_compaction", str(uuid.uuid4()), status=DagsterRunStatus.QUEUED, tags={"dagster/partition": TWO}
+        )
+    )
+    (again,) = sensors.compaction_requests(fleet.lifecycle, fleet.instance, fleet.at(12))  # type: ignore[misc]
+    assert (again.partition_key, again.run_config) == (
+        ONE,
+        {"ops": {"compacted_data_files": {"config": {"dry_run": False}}}},
+    )
+    # An older measurement does not replace a newer one.
+    health.note(_measured(ONE, fleet.at(1)))
+    assert requests(12) == {ONE: "data_compaction"}
+
+
+def test_no_table_waits_for_those_before_it_in_the_alphabet(
+    make_project: Callable[..., Project], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six tables, two runs in a tick and three metadata files read: the last in the alphabet waited longest."""
+    project = make_project(tables={"artemis.*": {}})
+    names = [f"artemis.{letter}" for letter in "abcdef"]
+    project.register(*names)
+    read: list[str] = []
+    monkeypatch.setattr(sensors, "AT_ONCE", 2)
+    monkeypatch.setattr(sensors, "_is_idle", lambda lifecycle, table: read.append(table) or table == "artemis.e")
+    with project.lifecycle() as lifecycle:
+        fleet = Fleet(project, lifecycle)
+        for hours, table in enumerate(names[:5]):
+            step = lifecycle.operations.steps.start("u-" + table, table, "plan", DAY - timedelta(days=1), "test")
+            lifecycle.operations.steps.finish(step, "done")
+            with lifecycle.operations.engine.begin() as connection:
+                at = {"at": MIDNIGHT - timedelta(hours=20 + hours), "table": table}
+                connection.execute(text("UPDATE lifecycle.steps SET finished_at = :at WHERE table_name = :table"), at)
+        found = step_requests(lifecycle, fleet.instance, fleet.at(0))
+        assert isinstance(found, list)
+        assert [each.partition_key for each in found] == ["artemis.f", "artemis.d"]
+        assert read == ["artemis.f", "artemis.e", "artemis.d"]
 
 
 def test_a_table_with_nothing_to_expire_costs_no_run_and_no_session(

@@ -16,6 +16,7 @@ from sqlalchemy import text
 from artemis_lifecycle.defs import sensors
 from artemis_lifecycle.defs.processes import PROCESS_TAG, sign
 from artemis_lifecycle.operations.processes import mark
+from artemis_lifecycle.scheduling.maintenance_window import MaintenanceWindow
 from artemis_lifecycle_tests.people import approve_thaw
 
 if TYPE_CHECKING:
@@ -87,6 +88,33 @@ class TestDiscovery:
 
 
 class TestNewMetadata:
+    @pytest.fixture
+    def project(self, make_project: Callable[..., Project]) -> Project:
+        """Its window excludes nothing, so no test depends on the hour."""
+        return make_project(tables={"artemis.*": {"quiet_window": {"from": "00:00", "to": "00:00"}}})
+
+    def test_the_window_is_left_to_the_walk_and_the_change_is_observed_after_it(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project.register(ONE)
+        monkeypatch.setattr(MaintenanceWindow, "excludes", lambda self, now: True)
+        inside = tick(project, sensors.new_metadata)
+        assert not inside.run_requests
+        monkeypatch.undo()
+        assert tick(project, sensors.new_metadata, inside.cursor).run_requests
+
+    def test_who_was_not_observed_for_longest_comes_first(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        project.create(ONE, TWO, commits=1)
+        assert project.run("observe", ONE).success
+        monkeypatch.setattr(sensors, "AT_ONCE", 1)
+        (first,) = tick(project, sensors.new_metadata).run_requests or ()
+        assert first.partition_key == TWO
+        with project.lifecycle() as lifecycle:
+            (health,) = [each for name, each in lifecycle.operations.health.by_table().items() if name == ONE]
+        assert (health.data_files, health.manifests) == (1, 1)
+
     def test_each_change_is_observed_once(self, project: Project) -> None:
         project.create(ONE, TWO, commits=0)
         first = tick(project, sensors.new_metadata)

@@ -28,6 +28,7 @@ def point(
 def test_the_rate_counts_what_came_up_between_scans() -> None:
     assert leaked_per_day([]) is None and leaked_per_day([point(0, 50)]) is None
     assert leaked_per_day([point(0, 50), point(2, 20)]) == 10
+    assert leaked_per_day([point(0, 50), point(1 / 24, 1)]) == 1, "one orphan in an hour"
     # Nobody deleted the first ones: they are found again, and are not new.
     assert leaked_per_day([point(0, 50, deleted=False), point(2, 60)]) == 5
     assert leaked_per_day([point(0, 50, deleted=False), point(2, 40)]) == 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, settings
 
-from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST
+from artemis_lifecycle.metadata.kinds import CONTENT_KINDS, MANIFEST, MANIFEST_LIST, PARTITION_STATISTICS, STATISTICS
 from artemis_lifecycle.reachability.index.files import deletable, reachable
 from artemis_lifecycle.reachability.index.held import held_files
 from artemis_lifecycle.storage.location import normalize
@@ -89,11 +89,13 @@ def check_reachable(table: MetadataTable, view: Any, ids: Collection[int], known
 
 
 def check_held(table: MetadataTable, view: Any, choices: Sequence[Collection[int]]) -> None:
-    """The counts of what each choice of snapshots holds, statistics files apart."""
+    """The counts of what each choice of snapshots holds."""
     for ids, held in zip(choices, held_files(view, [tuple(ids) for ids in choices]), strict=True):
         reached = oracle.reachable(table, ids)
         metadata = [file for file, kinds in reached.items() if kinds & {MANIFEST, MANIFEST_LIST}]
-        content = [file for file, kinds in reached.items() if kinds & CONTENT_KINDS]
+        content = [
+            file for file, kinds in reached.items() if kinds & (CONTENT_KINDS | {STATISTICS, PARTITION_STATISTICS})
+        ]
         assert (held.files, held.metadata_files) == (len(content) + len(metadata), len(metadata))
         if all(each.list_file is not None for each in table.held.values()):
             assert held.metadata_size_in_bytes == sum(file.size for file in metadata)

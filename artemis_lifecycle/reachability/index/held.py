@@ -10,8 +10,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from artemis_lifecycle.reachability.index.lookups import as_texts
 from artemis_lifecycle.reachability.index.rows import columns_of, sizes_of
 from artemis_lifecycle.reachability.index.view import IndexView, query
+from artemis_lifecycle.storage.location_hash import hash_column
 
 _ROWS_AT_ONCE = 2_000_000
 """Limits memory to about 100 MB, however large the table."""
@@ -32,15 +34,18 @@ class Held:
 def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
     """Return what each choice of snapshots (ids) reaches: distinct files and their bytes, without listing them.
 
-    Files are distinguished by the hashes of their locations. Statistics files, about one in a thousand, are omitted.
+    Files are distinguished by the hashes of their locations.
     """
-    state = view.state
+    state, statistics = view.state, _statistics(view)
     chosen = [view.chosen(ids) for ids in choices]
-    listed = np.array([state.listed_by(mask) for mask in chosen]).reshape(len(choices), len(state.manifests))
+    manifests_of = np.array([state.listed_by(mask) for mask in chosen]).reshape(len(choices), len(state.manifests))
+    # Each statistics file counts as the only file of a manifest of its own.
+    of_snapshots = np.array([mask[statistics.rows] for mask in chosen]).reshape(len(choices), len(statistics.rows))
+    listed = np.concatenate([manifests_of, of_snapshots], axis=1)
     files, sizes = np.zeros(len(choices), np.int64), np.zeros(len(choices), np.int64)
     total = sum(segment.rows for segment in state.segments)
     bounds = np.linspace(0.0, float(2**64), max(1, -(-total // _ROWS_AT_ONCE)) + 1)[1:-1].astype(np.uint64)
-    for hashes, manifests, bytes_ in _by_range(view, bounds):
+    for hashes, manifests, bytes_ in _by_range(view, statistics, bounds):
         order = np.argsort(hashes, kind="stable")
         leads = np.flatnonzero(np.concatenate([[True], hashes[order[1:]] != hashes[order[:-1]]]))
         largest = np.maximum.reduceat(bytes_[order], leads)
@@ -50,19 +55,45 @@ def held_files(view: IndexView, choices: Sequence[Sequence[int]]) -> list[Held]:
             files[number] += reached.sum()
             sizes[number] += largest[reached].sum()
     return [
-        _with_metadata(view, mask, listed[number], int(files[number]), int(sizes[number]))
+        _with_metadata(view, mask, manifests_of[number], int(files[number]), int(sizes[number]))
         for number, mask in enumerate(chosen)
     ]
 
 
+@dataclass(frozen=True)
+class _Statistics:
+    """Statistics files of existing snapshots: hashes of locations, sizes, and the snapshots' rows in the state."""
+
+    hashes: NDArray[np.uint64]
+    sizes: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
+
+def _statistics(view: IndexView) -> _Statistics:
+    row_of = {int(snapshot_id): row for row, snapshot_id in enumerate(view.state.snapshot_ids)}
+    files = [file for file in view.metadata.statistics if file.snapshot_id in row_of]
+    return _Statistics(
+        hash_column(as_texts(file.path for file in files), view.index.rules),
+        np.array([file.size_in_bytes for file in files], np.int64),
+        np.array([row_of[file.snapshot_id] for file in files], np.int64),
+    )
+
+
 def _by_range(
-    view: IndexView, bounds: NDArray[np.uint64]
+    view: IndexView, statistics: _Statistics, bounds: NDArray[np.uint64]
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield (hashes, numbers of manifests, sizes) of all rows of listed manifests, range by range."""
+    """Yield (hashes, numbers of manifests, sizes) of all rows of listed manifests, range by range. Statistics files
+    have the numbers after those of the manifests."""
     state = view.state
     edges: list[np.uint64 | None] = [None, *bounds, None]
     for low, high in pairwise(edges):
-        parts = []
+        inside = np.ones(len(statistics.hashes), np.bool_)
+        if low is not None:
+            inside &= statistics.hashes >= low
+        if high is not None:
+            inside &= statistics.hashes < high
+        alone = np.flatnonzero(inside)
+        parts = [(statistics.hashes[alone], len(state.manifests) + alone, statistics.sizes[alone])]
         for number, segment in enumerate(state.segments):
             hashes, owners = columns_of(view.index, state, number)
             start = 0 if low is None else int(np.searchsorted(hashes, low))
