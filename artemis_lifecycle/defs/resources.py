@@ -23,6 +23,7 @@ from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.spark.kept import KeptSession
 from artemis_lifecycle.spark.session import live_session, local_cores, open_session, session_conf
+from artemis_lifecycle.storage.instants import elapsed
 
 OWNER = "dagster"
 """The owner in leases and step records when Dagster does the work. The run's id is next to it."""
@@ -44,6 +45,11 @@ class SparkSessionResource(LazyPySparkResource):
     spark_config: dict[str, Any] = Field(default_factory=dict, description="Settings that override lifecycle.yaml.")
 
     _started_here: bool = PrivateAttr(default=False)
+    _log: Optional[DagsterLogManager] = PrivateAttr(default=None)
+
+    def setup_for_execution(self, context: InitResourceContext) -> None:
+        """Remember the run's log. Starts nothing."""
+        self._log = context.log
 
     def _init_session(self) -> None:
         if self._spark_session is not None:
@@ -53,8 +59,11 @@ class SparkSessionResource(LazyPySparkResource):
         if _kept is not None:
             self._spark_session = _kept.open(conf)
             return
-        self._started_here = live_session() is None
+        self._started_here, began = live_session() is None, elapsed()
         self._spark_session = open_session(conf)
+        if self._started_here and self._log is not None:
+            # Part of the duration of the step that first needs it.
+            self._log.info(f"the Spark session started in {elapsed() - began:.1f} s")
 
     @property
     def started(self) -> Any:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 from dagster import AssetCheckKey, AssetKey, ExecuteInProcessResult, instance_for_test
 from sqlalchemy import text
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.defs.common import NO_PERSON_NEEDED
+from artemis_lifecycle.defs.common import FOR_REAL, NO_PERSON_NEEDED
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk, walk_event
 from artemis_lifecycle.defs.tags import OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.operations import crash_points
+from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.deaths import Killed
 from artemis_lifecycle_tests.defs.conftest import OTHER, TABLE, Project, no_checksum_files, said, with_tables, written
 from artemis_lifecycle_tests.defs.test_definitions import CHECKS, DEPS
@@ -99,6 +102,35 @@ def test_a_dry_walk_materialises_every_asset_and_changes_nothing(walked: Walked)
         assert not done, name
         (materialization,) = walked.dry.asset_materializations_for_node(name)
         assert materialization.tags[OUTCOME_TAG] == said(walked.dry, name)["outcome"] == "dry_run"
+
+
+def test_the_run_follows_the_walk_and_compacts_last(walked: Walked) -> None:
+    order = [event.asset for event in walked.events if event.what == "materialised"]
+    assert order[:9] == [
+        "snapshot_history",
+        "reachable_set",
+        "expiration_plan",
+        "cold_tier_snapshots",
+        "expiration_commit",
+        "physical_deletion",
+        "object_listing",
+        "orphan_scan",
+        "orphan_deletion",
+    ]
+    assert set(order[9:12]) == {"lineage_ledger", "schema_history", "table_health"}
+    assert set(order[12:]) == {"compacted_manifests", "compacted_data_files"}
+
+
+def test_figures_are_shown_in_place_and_as_people_read_them(walked: Walked) -> None:
+    health = said(walked.real, "table_health")
+    figures = {record.data["figure"]: record.data["value"] for record in health["figures"].records}
+    assert len(figures) >= 25 and figures["manifests"] == str(health["manifests"])
+    assert re.fullmatch(r"(\d+ days?, )?\d+:\d\d:\d\d", str(figures["oldest_snapshot_age"]))
+    # Without a price table there is no column of prices.
+    assert [column.name for column in health["held_by_tier"].schema.columns][-1] == "bytes"
+    assert any("the policy" in record.data["window"] for record in health["held_by_window"].records)
+    assert said(walked.dry, "expiration_commit")["next"] == FOR_REAL
+    assert "next" not in said(walked.real, "expiration_commit")
 
 
 def test_a_real_walk_expires_hands_off_commits_and_deletes_in_one_run(walked: Walked) -> None:
@@ -419,7 +451,13 @@ def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(
         "table_health",
     }
     assert all(event.seconds is not None for event in walk.events if event.what == "materialised")
-    assert project.instance.get_run_by_id(walk.run_id) is not None
+    # The UI's timeline shows the runs of code locations of the workspace.
+    (entry,) = yaml.safe_load((REPOSITORY / "workspace.yaml").read_text())["load_from"]
+    for run_id in (walk.run_id, gone.run_id):
+        run = project.instance.get_run_by_id(run_id)
+        assert run is not None and run.is_finished and run.remote_job_origin is not None
+        assert run.remote_job_origin.location_name == entry["python_module"]["module_name"]
+        assert run.tags["dagster/partition"] and run.remote_job_origin.repository_origin.repository_name
 
 
 def test_the_nightly_walk_does_every_due_step_of_a_table_in_one_run(make_project: Callable[..., Project]) -> None:
