@@ -186,8 +186,13 @@ def compaction_requests(
             reasons[table] = "a compaction is under way" if table in busy else verdict.why
         else:
             asked.append((record, verdict))
-    asked.sort(key=lambda each: (-(each[1].waited or timedelta.max), -each[0].rewritable_files - each[0].delete_files))
+    asked.sort(key=lambda each: _longest_wait(*each))
     return [_compaction(*each, now) for each in asked[:AT_ONCE]] or SkipReason(_listed(reasons) or _NO_TABLE)
+
+
+def _longest_wait(record: HealthRecord, verdict: CompactionVerdict) -> tuple[bool, timedelta, int]:
+    waited = verdict.waited
+    return waited is not None, -(waited or timedelta(0)), -record.rewritable_files - record.delete_files
 
 
 def _compaction(record: HealthRecord, verdict: CompactionVerdict, now: datetime) -> RunRequest:
@@ -274,7 +279,7 @@ def step_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime
         else:
             due.append((table, verdict))
     # By priority before any limit applies, so that no table waits for those before it in the alphabet.
-    due.sort(key=lambda each: (-_place(each[0], each[1], now), _ended(each[0], each[1]) or _NEVER))
+    due.sort(key=lambda each: _order(each[0], each[1], now))
     requests: list[RunRequest] = []
     reading_ends = elapsed() + IDLE_FOR
     for table, verdict in due:
@@ -308,6 +313,12 @@ def _place(table: TableWindow, verdict: Verdict, now: datetime) -> int:
     """Return the priority of that step."""
     ended = _ended(table, verdict)
     return priority(None if ended is None else now - ended, table.freeable_bytes)
+
+
+def _order(table: TableWindow, verdict: Verdict, now: datetime) -> tuple[int, datetime, datetime]:
+    """Return the place in a tick: by priority; among equals, who waits longest, then the step that opened first."""
+    opened_at = table.window.opening(verdict.step or Step.PLAN)
+    return -_place(table, verdict, now), _ended(table, verdict) or _NEVER, opened_at
 
 
 def _request(table: TableWindow, verdict: Verdict, now: datetime) -> RunRequest:

@@ -891,8 +891,8 @@ class Lifecycle:
         return self.operations.pauses.in_force()
 
     def fleet(self) -> Fleet:
-        """Return every governed table at a glance: what runs, waits, is overdue, was freed. Reads Postgres and the
-        catalog's list of tables; no metadata file, and no Spark."""
+        """Return every governed table at a glance: what runs, waits, is overdue, was freed; and whether its quiet
+        window will suffice. Reads Postgres and the catalog's list of tables; no metadata file, and no Spark."""
         return fleet_of(self.resources, self.steps.tables())
 
     def metrics(self) -> str:

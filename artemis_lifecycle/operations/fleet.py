@@ -15,12 +15,14 @@ from artemis_lifecycle.operations.verdicts import verdicts
 
 Seconds = float
 
+_ENDED_WELL = (steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
+
 
 def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
     """Return when each step of each table (by name) last ended well or had nothing to do, without dry runs."""
     query = (
         select(steps.c.table_name, steps.c.step, func.max(steps.c.finished_at).label("at"))
-        .where(steps.c.state.in_(("done", "skipped")), steps.c.dry_run.is_(False))
+        .where(*_ENDED_WELL)
         .group_by(steps.c.table_name, steps.c.step)
     )
     found: dict[str, dict[str, datetime]] = defaultdict(dict)
@@ -31,11 +33,11 @@ def last_done(engine: Engine) -> dict[str, dict[str, datetime]]:
 
 
 def newest_states(engine: Engine, step: str) -> dict[str, str]:
-    """Return the state of each table's newest ended record of that step, without dry runs."""
+    """Return for each table whether that step last was `done`, or was `skipped` because it had nothing to do."""
     query = (
         select(steps.c.table_name, steps.c.state)
-        .where(steps.c.step == step, steps.c.dry_run.is_(False), steps.c.finished_at.is_not(None))
-        .order_by(steps.c.table_name, steps.c.step_id.desc())
+        .where(steps.c.step == step, *_ENDED_WELL)
+        .order_by(steps.c.table_name, steps.c.finished_at.desc())
         .ext(distinct_on(steps.c.table_name))
     )
     with engine.connect() as connection:

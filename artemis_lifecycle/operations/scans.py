@@ -9,7 +9,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import Annotated, Literal
 
-from sqlalchemy import Column, Engine, Index, case, func, select, text
+from sqlalchemy import Column, Engine, Index, case, func, select, text, true
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from artemis_lifecycle.errors import NoSuchPlan, PlanStateError
@@ -122,9 +122,16 @@ class Scans:
 
     def recent(self, limit: int = 5) -> dict[str, list[ScanRecord]]:
         """Return the newest orphan scans of every table, by table name, newest first."""
-        rank = func.row_number().over(partition_by=scans.c.table_name, order_by=scans.c.created_at.desc())
-        ranked = select(scans, rank.label("rank")).where(scans.c.kind == "orphans").subquery()
-        query = select(ranked).where(ranked.c.rank <= limit).order_by(ranked.c.created_at.desc())
+        known = select(scans.c.table_uuid).distinct().subquery()
+        # From the index of each table: scans are kept for good.
+        newest = (
+            select(scans)
+            .where(scans.c.table_uuid == known.c.table_uuid, scans.c.kind == "orphans")
+            .order_by(scans.c.created_at.desc())
+            .limit(limit)
+            .lateral()
+        )
+        query = select(newest).select_from(known.join(newest, true())).order_by(newest.c.created_at.desc())
         found: dict[str, list[ScanRecord]] = {}
         with self._engine.connect() as connection:
             for row in connection.execute(query):

@@ -44,7 +44,16 @@ steps = table_of(
     StepRecord,
     "steps",
     Index("steps_of_table", "table_uuid", "step_id"),
-    Index("steps_of_window", "table_uuid", "window_day"),
+    Index("steps_of_window", "window_day", "table_uuid"),
+    # Each tick of the window's sensor reads when each step of each table last ended.
+    Index(
+        "steps_ended",
+        "table_name",
+        "step",
+        "finished_at",
+        postgresql_include=["state"],
+        postgresql_where=text("state IN ('done', 'skipped') AND dry_run IS FALSE"),
+    ),
 )
 
 

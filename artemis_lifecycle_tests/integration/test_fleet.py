@@ -6,7 +6,7 @@ import queue
 import threading
 import urllib.error
 import urllib.request
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,12 @@ def test_each_table_shows_what_it_waits_for_until_that_is_over(make_config: Make
     )
     with Lifecycle.open(config, spark=spark) as lifecycle:
         make_table(lifecycle, "t"), make_table(lifecycle, "idle")
+        assert lifecycle.fleet().windows == ()
+        started = lifecycle.operations.clock.now() - timedelta(hours=30)
+        lifecycle.operations.run_times.note("run", "db.t", "plan", started, 1)
+        (window,) = lifecycle.fleet().windows
+        assert set(window.late) == {"db.t", "db.idle"} and lifecycle.fleet().summary["late"] == 2
+        assert "will not suffice" in lifecycle.fleet().html
         assert _of(lifecycle, "db.t").overdue and _of(lifecycle, "db.t").planned_at is None
         plan = lifecycle.plan_expiration("db.t", older_than=datetime.now(UTC), retain_last=1)
         found = _of(lifecycle, "db.t")
@@ -54,6 +60,7 @@ def test_each_table_shows_what_it_waits_for_until_that_is_over(make_config: Make
         hold = lifecycle.hold("db.t", owner="legal", reason="case 7")
         lifecycle.pause("db.idle", who="ada", why="an incident")
         assert _of(lifecycle, "db.t").holds == 1 and _of(lifecycle, "db.idle").paused
+        assert all("db.idle" not in window.late for window in lifecycle.fleet().windows)
         lifecycle.release(hold.hold_id)
         lifecycle.commit_expiration(plan)
         report = lifecycle.delete_files(plan)
