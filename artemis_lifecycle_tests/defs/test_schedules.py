@@ -342,11 +342,8 @@ def test_a_compaction_is_requested_where_recorded_health_asks_for_it(
     fleet.done(ONE, "compaction")
     health.note(_measured(ONE, fleet.at(2), rewritable_files=99))
     assert requests(12) == {TWO: "manifest_compaction"}
-    fleet.instance.add_run(
-        DagsterRun(
-            "manifest_compaction", str(uuid.uuid4()), status=DagsterRunStatus.QUEUED, tags={"dagster/partition": TWO}
-        )
-    )
+    begun = DagsterRun("manifest_compaction", status=DagsterRunStatus.STARTED, tags={"dagster/partition": TWO})
+    fleet.instance.add_run(begun)
     (again,) = sensors.compaction_requests(fleet.lifecycle, fleet.instance, fleet.at(12))  # type: ignore[misc]
     assert (again.partition_key, again.run_config) == (
         ONE,

@@ -54,7 +54,7 @@ def test_each_table_shows_what_it_waits_for_until_that_is_over(make_config: Make
         assert _of(lifecycle, "db.t").red_checks == ("plan_keeps_every_ref",)
         lifecycle.operations.verdicts.add(plan.plan_id, "plan_keeps_every_ref", "fine", passed=True)
         page = lifecycle.fleet().html
-        assert plan.plan_id in page and page.index("db.t") < page.index("db.idle")
+        assert plan.plan_id in page and page.index(">db.t<") < page.index(">db.idle<")
         lifecycle.approve(plan.plan_id, who="ada", why="as agreed")
         assert not _of(lifecycle, "db.t").waits_for
         hold = lifecycle.hold("db.t", owner="legal", reason="case 7")
