@@ -56,6 +56,7 @@ NEEDED: dict[str, set[str]] = {
     "handoff_batches": WORKED,
     "deep_snapshots": WORKED,
     "listings": WORKED,
+    "run_times": WORKED,
     "steps": WORKED,
     "alembic_version": READ,
     "identity": READ,
