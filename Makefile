@@ -77,8 +77,10 @@ ui: setup  ## The Dagster UI on what the demo left (else on the tables of lifecy
 		$(if $(PORT),--port $(PORT))
 
 .PHONY: test
-test: setup lint types  ## Everything that must hold: lint, import rules, types, tests.
-	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup lint  ## Everything that must hold: lint, import rules, types, tests.
+	@$(VENV)/bin/mypy & types=$$!; \
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); tests=$$?; \
+	wait $$types || { echo "mypy: see above" >&2; exit 1; }; exit $$tests
 
 .PHONY: test-fast
 test-fast: $(VENV)/.project lint types  ## What needs no JVM: a minute or two, before each commit.
@@ -95,7 +97,7 @@ nightly: soak  ## All that takes too long for `make test`.
 soak: export ARTEMIS_SEED ?= $(shell date +%s)
 soak: setup  ## What takes too long for `make test`: kill -9 in every step of the walk, 100,000 random histories (hours).
 	@$(PY) -m pytest artemis_lifecycle_tests/soak $(ARGS)
-	@ARTEMIS_SOAK=100 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)
+	@ARTEMIS_SOAK=350 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_exactness.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=10 $(PY) -m pytest artemis_lifecycle_tests/reachability/test_index_life.py \
 		artemis_lifecycle_tests/metadata/test_scan.py -o timeout=0 $(ARGS)
 	@ARTEMIS_SOAK=1 $(PY) -m pytest -m nightly --deselect artemis_lifecycle_tests/cold_tier/test_questions.py \

@@ -13,10 +13,11 @@ from pathlib import Path
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
+from artemis_lifecycle.embedded.class_archive import make_archive
 from artemis_lifecycle.embedded.jars import needed, resolve
 from artemis_lifecycle.embedded.java import require_java
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
-from artemis_lifecycle.errors import LifecycleError
+from artemis_lifecycle.errors import EnvironmentMissing, LifecycleError
 from artemis_lifecycle.escaping import terminal
 
 COMPILED = (
@@ -55,10 +56,21 @@ def _setup(config: LifecycleConfig, named: str | None) -> None:
     java = require_java()
     print(f"java: {java}")
     fill(config, set_up=True)
-    for jar in resolve(config.home, needed(config)):
+    jars = resolve(config.home, needed(config))
+    for jar in jars:
         print(terminal(f"jar: {jar}"))
+    _archive_classes(jars)
     _compile_loops()
     _status(config, None)
+
+
+def _archive_classes(jars: Sequence[Path]) -> None:
+    """Sessions start without one, too, only later: that it cannot be made here stops nothing."""
+    if os.access(jars[0].parent, os.W_OK):
+        try:
+            print(terminal(f"class archive: {make_archive(jars)}"))
+        except EnvironmentMissing as error:
+            print(error, file=sys.stderr)
 
 
 def _compile_loops() -> None:

@@ -122,7 +122,8 @@ def _given(folder: Path, jars: Sequence[Jar]) -> list[Path]:
     return files
 
 
-def _spark_home() -> str:
+def spark_home() -> str:
+    """The folder of the installed pyspark. Raises EnvironmentMissing when it is not installed."""
     spec = find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise EnvironmentMissing("pyspark is not installed", hint="`pip install pyspark`, or `make setup`")
@@ -154,7 +155,7 @@ def _compile(jar: Path, libraries: Sequence[Path]) -> None:
                 str(java),
                 # Without it Janino takes interfaces for those of Java 6, which had no static methods.
                 "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
-                *("-classpath", f"{_spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
+                *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
                 *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), *map(str, _JAVA)),
             ],
             stdin=subprocess.DEVNULL,
@@ -182,13 +183,13 @@ def _compile(jar: Path, libraries: Sequence[Path]) -> None:
 
 def _fetch(jars: Sequence[Jar], folder: Path) -> None:
     export_java()
-    spark_home = _spark_home()
+    home = spark_home()
     with tempfile.TemporaryDirectory(prefix="ivy-", dir=folder) as work:
         ivy = Path(work)
         nothing = ivy / "nothing.py"
         nothing.write_text("")
         command = [
-            f"{spark_home}/bin/spark-submit",
+            f"{home}/bin/spark-submit",
             *("--master", "local[1]"),
             *("--conf", f"spark.jars.ivy={ivy}"),
             *("--packages", ",".join(jar.coordinates for jar in jars)),
@@ -196,7 +197,7 @@ def _fetch(jars: Sequence[Jar], folder: Path) -> None:
             *("--exclude-packages", "org.checkerframework:checker-qual"),
             str(nothing),
         ]
-        environment = {**os.environ, "SPARK_HOME": spark_home, "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable}
         wanted = ", ".join(jar.coordinates for jar in jars)
         try:
             done = subprocess.run(

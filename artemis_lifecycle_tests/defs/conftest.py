@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,11 +143,21 @@ def with_tables(config: LifecycleConfig, tables: dict[str, Any]) -> LifecycleCon
     return LifecycleConfig.model_validate({**config.model_dump(mode="json", by_alias=True), "tables": tables})
 
 
+@pytest.fixture(scope="session")
+def empty_instance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an instance in which nothing happened yet: its databases are migrated once, and copied."""
+    folder = tmp_path_factory.mktemp("empty-instance")
+    with instance_for_test(temp_dir=str(folder)):
+        return folder
+
+
 @pytest.fixture
-def instance() -> Iterator[DagsterInstance]:
+def instance(empty_instance: Path) -> Iterator[DagsterInstance]:
     """On disk: schedules and sensors are handed a reference to it, as the daemon does it."""
-    with instance_for_test() as found:
-        yield found
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        shutil.copytree(empty_instance, folder, dirs_exist_ok=True)
+        with instance_for_test(temp_dir=folder) as found:
+            yield found
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ write and the next nothing may change, on the disk or in Postgres: so no write l
 snapshot of either tier reads its rows; what a deletion moves is at its path or in quarantine. One in two dies a second
 time, somewhere on the way to its end.
 
-`make test` takes a sample: each kind of write in each step, and some more; `$ARTEMIS_SEED`, which is printed, takes it
-again. `make soak` takes all.
+`make test` takes a sample: every step, every kind of write, and some more; `$ARTEMIS_SEED`, which is printed, takes it
+again. `make nightly` takes all.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from artemis_lifecycle_tests.told import tell_lines
 # Read before the fixture of the tests' conftest takes such variables away.
 WHOLE = "ARTEMIS_SOAK" in os.environ
 SEED = int(os.environ["ARTEMIS_SEED"])
-MORE = 0
-"""Deaths of the sample beyond one for each kind of write in each step."""
+MORE = 12
+"""Deaths of the sample beyond one in each step and at each kind of write."""
 WALKED_ON = 1
 """Deaths of the sample after which the whole rest of the walk is walked, too."""
 
@@ -372,9 +372,23 @@ def deaths(walk: Walk) -> tuple[list[Death], set[Death]]:
                 every.append((place, number, when))
                 kinds.setdefault((place, write.kind, when == "inside"), []).append((place, number, when))
     dice = random.Random(SEED)
-    chosen = every if WHOLE else sorted({*map(dice.choice, kinds.values()), *dice.sample(every, MORE)})
+    chosen = every if WHOLE else sorted(_sample(kinds, dice))
     further = [each for each in chosen if each[2] != "inside"]
     return chosen, set(dice.sample(further, len(STEPS) if WHOLE else WALKED_ON))
+
+
+def _sample(kinds: Mapping[tuple[int, str, bool], list[Death]], dice: random.Random) -> set[Death]:
+    """A death in each step, at each kind of write and inside those that can be cut short; `MORE` of the others."""
+    seen: set[object] = set()
+    rest, chosen = [], set()
+    for place, kind, inside in dice.sample(sorted(kinds), len(kinds)):
+        death = dice.choice(kinds[place, kind, inside])
+        if {place, (kind, inside)} <= seen:
+            rest.append(death)
+        else:
+            seen |= {place, (kind, inside)}
+            chosen.add(death)
+    return chosen | set(rest[:MORE])
 
 
 def told(walk: Walk, died: Counter[int], further: int, seconds: float) -> Iterator[str]:

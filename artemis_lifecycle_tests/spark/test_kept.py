@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -46,5 +47,8 @@ def test_it_is_kept_until_its_settings_change_or_its_jvm_ends(make_config: MakeC
     config = make_config()
     (name, *_) = (key for key in lifecycle_conf(config) if key.endswith(".warehouse"))
     program = [sys.executable, "-c", PROGRAM, str(written(config, tmp_path)), name]
-    ended = subprocess.run(program, cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
+    environment = {"ARTEMIS_JARS": str(REPOSITORY / ".artemis" / "jars"), **os.environ}
+    ended = subprocess.run(
+        program, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.stdout.strip().endswith("done"), ended.stderr[-4000:]
