@@ -196,10 +196,11 @@ def _without_chmod(spark: SparkSession) -> None:
     """Without its native library Hadoop starts a process, `chmod`, for each file that it writes, and a commit writes
     eight: more than a tenth of what a statement costs. Here Java sets the same mode."""
     jvm: Any = spark._jvm
+    context: Any = spark.sparkContext
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(_LOCAL_FILES)
     files = compiler.getClassLoader().loadClass("LocalFiles").newInstance()
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    conf = context._jsc.hadoopConfiguration()
     files.install(conf)
     assert jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), conf).equals(files)
 
