@@ -1,5 +1,6 @@
 """Declarations that all assets of the walk share, and how a waiting step ends."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from dagster import (
     AssetKey,
     AssetsDefinition,
     Config,
+    DataVersion,
     MaterializeResult,
     OpExecutionContext,
     asset,
@@ -21,7 +23,7 @@ from pydantic import Field
 from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedError, Waiting
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, WAITS_FOR_TAG
+from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, OUTCOME_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.escaping import terminal
@@ -40,6 +42,16 @@ class Changes(Config):
     """The configuration of a step that changes a table or deletes."""
 
     dry_run: bool = Field(default=True, description="Report what the step would do, and change nothing.")
+
+
+def data_version(*facts: str | int | None) -> DataVersion | None:
+    """Return the version of a result that `facts` identify: where there is one, itself, else a digest. None if there is
+    none: Dagster then derives one from the versions of what the step read."""
+    known = [str(each) for each in facts if each is not None]
+    if not known:
+        return None
+    digest = hashlib.sha256(" ".join(known).encode(errors="surrogatepass")).hexdigest()[:32]
+    return DataVersion(terminal(known[0]) if len(known) == 1 else digest)
 
 
 def delete_each(
@@ -96,11 +108,13 @@ def walk_asset(
             done = "dry_run" if said.get("dry_run") is True else "waiting" if stays else "done"
             outcome = str(said.setdefault("outcome", done))
             checks = [_person_check(said)] if changes else None
-            return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks)
+            return Materialized(
+                metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks, data_version=result.data_version
+            )
 
         warns = "Warns while the step waits for a person."
         specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
-        arguments = declared(group, kinds, deps)
+        arguments = declared(name, group, kinds, deps)
         made: AssetsDefinition = asset(**arguments, check_specs=specs if changes else None)(step)
         return made
 
@@ -139,9 +153,10 @@ def _person_check(said: dict[str, Any]) -> AssetCheckResult:
     )
 
 
-def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
+def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
     """Return the arguments of `@asset` that depend on the asset's position in the walk."""
     return {
+        "tags": {ASSET_TAG: name},
         "group_name": group,
         "kinds": kinds,
         "deps": [AssetKey(name) for name in deps],

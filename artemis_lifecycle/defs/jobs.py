@@ -1,13 +1,18 @@
 """The jobs: selections of assets with their checks, and the ops of `archive`. Each run is for one table, except runs
 for dropped tables, which have no partition, and for records."""
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive, manual
 from artemis_lifecycle.defs.common import NIGHTLY_WALK
+from artemis_lifecycle.defs.health_checks import health_checks
+from artemis_lifecycle.defs.old_runs import old_runs
+from artemis_lifecycle.defs.tags import ASSET_TAG, WALK
 from artemis_lifecycle.scheduling.maintenance_window import Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -31,6 +36,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "dropped_tables": ("clear_dropped_tables",),
     "records": ("forget_records",),
     "result_tables": ("compact_result_tables",),
+    "old_runs": ("delete_old_runs",),
 }
 """By job, the assets and ops that change a table or delete. Each has `dry_run`, which defaults to true."""
 
@@ -45,14 +51,15 @@ def _job(name: str, description: str, selection: AssetSelection) -> Any:
 
 
 def _assets(*names: str) -> AssetSelection:
-    return AssetSelection.assets(*names)
+    """Select by tag: the keys may have a prefix, and other assets may be in the same code location."""
+    return reduce(operator.or_, (AssetSelection.tag(ASSET_TAG, name) for name in names))
 
 
 whole_walk = _job(
     "whole_walk",
     "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
     "dry_run is false.",
-    AssetSelection.all() - AssetSelection.assets("fleet"),
+    _assets(*WALK),
 )
 fleet_page = _job("fleet_page", "The page of all tables, from Postgres.", _assets("fleet"))
 nightly_walk = _job(
@@ -120,6 +127,7 @@ ALL = (
     schema_record,
     manifest_compaction,
     data_compaction,
+    health_checks,
     deep_archive,
     cold_scrub,
     thaws,
@@ -127,6 +135,7 @@ ALL = (
     dropped_tables,
     records,
     result_tables,
+    old_runs,
     *manual.ALL,
 )
 

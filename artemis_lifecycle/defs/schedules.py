@@ -168,6 +168,20 @@ ALL = (
         "hourly_fleet", "5 * * * *", jobs.fleet_page, "Each hour: the page of all tables.", one_run("fleet_page")
     ),
     _schedule(
+        "monthly_old_runs",
+        "0 7 2 * *",
+        jobs.old_runs,
+        "On the 2nd of each month, for runs past records.runs.",
+        one_run("old_runs"),
+    ),
+    _maintenance(
+        "daily_health_checks",
+        "0 13 * * *",
+        jobs.health_checks,
+        "At 13:00, outside each table's quiet window.",
+        by_day=True,
+    ),
+    _schedule(
         "monthly_result_tables",
         "0 6 2 * *",
         jobs.result_tables,

@@ -1,14 +1,15 @@
-"""Metadata values for the Dagster UI: column schemas, Markdown tables, links. Numbers keep their keys, so the UI plots
+"""Metadata values for the Dagster UI: column schemas, tables, links. Numbers keep their keys, so the UI plots
 them."""
 
 import base64
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dagster import MetadataValue, TableColumn, TableSchema
+from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import EnvironmentMissing
@@ -45,9 +46,15 @@ DELETED_FILES = {
     "reason": ("string", "why it was kept, or how it failed"),
 }
 
-_ROWS = 15
-_CELL = 2_000
+_ROWS = 50
+_CELL = 500
 """Maximum characters per cell: a snapshot may have 100,000 tags."""
+
+PICTURE_CHARACTERS = 40_000
+"""Maximum size of a picture in the event log."""
+
+_EXACT = 2**53
+"""Above it, a browser rounds numbers. Snapshot ids are larger."""
 
 
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
@@ -71,26 +78,40 @@ def ddl_schema(columns: str) -> MetadataValue:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
-    """Return a Markdown table of the first rows, with the number of omitted rows."""
+    """Return a table of the first rows. If rows are omitted, the last one says how many."""
     every = list(rows)
     if not every:
-        return MetadataValue.md("none")
-    lines = [headers, ["---"] * len(headers), *every[:_ROWS]]
-    text = "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-    return MetadataValue.md(text + (f"\n\n… and {len(every) - _ROWS:,} more" if len(every) > _ROWS else ""))
+        return MetadataValue.text("none")
+    shown = [[_cell(value) for value in row] for row in every[:_ROWS]]
+    if len(every) > _ROWS:
+        shown.append([f"… and {len(every) - _ROWS:,} more", *[None] * (len(headers) - 1)])
+    columns = [TableColumn(name, _kind(cells)) for name, cells in zip(headers, zip(*shown, strict=True), strict=True)]
+    records = [TableRecord(dict(zip(headers, cells, strict=True))) for cells in shown]
+    return MetadataValue.table(records, TableSchema(columns))
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: ""}[value]
-    if isinstance(value, int) and abs(value) < 10**15:  # larger numbers are snapshot ids
-        return f"{value:,}"
+_Cell = str | int | float | bool | None
+
+
+def _cell(value: Any) -> _Cell:
+    if hasattr(value, "item"):
+        value = value.item()  # numpy's numbers
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < _EXACT):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    text = str(value)
-    if len(text) > _CELL:
-        text = f"{text[:_CELL]} … ({len(text):,} characters)"
-    return markdown(text)
+        # A pandas NaT is a datetime that equals nothing.
+        return f"{value:%Y-%m-%d %H:%M:%S}" if value == value else None
+    text = terminal(str(value))
+    return text if len(text) <= _CELL else f"{text[:_CELL]} … ({len(text):,} characters)"
+
+
+def _kind(cells: Sequence[_Cell]) -> str:
+    kinds = {type(cell) for cell in cells if cell is not None}
+    return {frozenset({int}): "int", frozenset({float}): "float", frozenset({bool}): "bool"}.get(
+        frozenset(kinds), "string"
+    )
 
 
 def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
@@ -99,7 +120,13 @@ def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
         png = plot()
     except EnvironmentMissing as missing:
         return MetadataValue.text(f"{what}: no picture. {missing}")
-    return MetadataValue.md(f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    text = f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    # Each materialization stores its pictures in the event log.
+    return (
+        MetadataValue.md(text)
+        if len(text) <= PICTURE_CHARACTERS
+        else MetadataValue.text(f"{what}: too large to show here")
+    )
 
 
 def place(location: str) -> MetadataValue:
@@ -110,6 +137,11 @@ def place(location: str) -> MetadataValue:
         bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
         return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
     return MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
+
+
+def uri(location: str) -> MetadataValue:
+    """Return the location as the value of `dagster/uri`."""
+    return MetadataValue.text(terminal(location))
 
 
 def query(catalog: str, name: str, where: str) -> MetadataValue:

@@ -84,6 +84,12 @@ class Lineage:
         return self._frame.copy()
 
 
+def whole_summary(snapshot: Snapshot) -> dict[str, str]:
+    """The snapshot's summary, with its `operation`, as the requirements read it."""
+    summary = snapshot.summary
+    return dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
+
+
 def ledger_rows(
     table: str,
     table_uuid: str,
@@ -95,7 +101,7 @@ def ledger_rows(
     rows: list[LedgerRow] = []
     for snapshot in snapshots:
         summary = snapshot.summary
-        whole = dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
+        whole = whole_summary(snapshot)
         problems = lineage_problems(whole, requirements)
         try:
             inputs = (
@@ -183,6 +189,11 @@ def read_lineage(spark: SparkSession, catalog: str, table: str, table_uuid: str)
 
     rows = spark.table(_ensure(spark, catalog)).where(F.col("table_uuid") == table_uuid).orderBy("sequence_number")
     return Lineage(table, table_uuid, rows.toPandas())
+
+
+def recorded_snapshots(spark: SparkSession, catalog: str, table_uuid: str) -> frozenset[int]:
+    """The ids of the snapshots that the ledger has of a table. The ledger must exist."""
+    return frozenset(_recorded(spark, f"{catalog}.{NAMESPACE}.{LEDGER}", table_uuid))
 
 
 def recorded_schema_uses(spark: SparkSession, catalog: str, table_uuid: str) -> tuple[SchemaUse, ...]:
