@@ -20,7 +20,7 @@ from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import Project
 
 DEPS = {
-    "snapshot_history": set(),
+    "snapshot_history": {"live_table"},
     "reachable_set": {"snapshot_history"},
     "expiration_plan": {"reachable_set"},
     "cold_tier_snapshots": {"expiration_plan"},
@@ -45,6 +45,14 @@ CHECKS = {
     ("cold_tier_snapshots", "cold_catalog_is_guarded"): False,
     ("physical_deletion", "nothing_reachable_deleted"): False,
     ("physical_deletion", "no_plan_waits_too_long"): False,
+    ("table_health", "health_within_thresholds"): False,
+    ("lineage_ledger", "every_snapshot_is_recorded"): False,
+    ("lineage_ledger", "summaries_are_complete"): False,
+    ("schema_history", "schemas_are_consistent"): False,
+    ("compacted_data_files", "data_compaction_changed_nothing"): False,
+    ("compacted_manifests", "manifest_compaction_changed_nothing"): False,
+    ("object_listing", "listing_is_fresh"): False,
+    ("object_listing", "listing_is_intact"): False,
     ("orphan_scan", "orphan_share_below_threshold"): False,
     ("orphan_scan", "in_flight_files_settle"): False,
     ("orphan_deletion", "nothing_reachable_deleted"): False,
@@ -131,6 +139,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "clear_dropped_tables",
         "forget_records",
         "compact_result_tables",
+        "delete_old_runs",
     }
 
 
@@ -152,6 +161,8 @@ def test_the_schedules_are_those_of_the_design(definitions: Definitions) -> None
         "daily_dropped_tables": "0 7 * * *",
         "monthly_records": "0 5 2 * *",
         "monthly_result_tables": "0 6 2 * *",
+        "monthly_old_runs": "0 7 2 * *",
+        "daily_health_checks": "0 13 * * *",
         "hourly_fleet": "5 * * * *",
         "monthly_schema_record": "0 1 1 * *",
     }

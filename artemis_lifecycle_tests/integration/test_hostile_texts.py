@@ -18,7 +18,14 @@ from typing import Any
 
 import pytest
 import typer
-from dagster import MarkdownMetadataValue, PathMetadataValue, TextMetadataValue, UrlMetadataValue, instance_for_test
+from dagster import (
+    MarkdownMetadataValue,
+    PathMetadataValue,
+    TableMetadataValue,
+    TextMetadataValue,
+    UrlMetadataValue,
+    instance_for_test,
+)
 from markdown_it import MarkdownIt
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -274,6 +281,10 @@ def test_no_page_of_dagster_and_no_picture_shows_what_others_wrote_as_it_is(
             for value in dict(metadata).values():
                 if isinstance(value, MarkdownMetadataValue):
                     _safe_markdown(value.md_str or "")
+                elif isinstance(value, TableMetadataValue):
+                    for record in value.records:
+                        for cell in record.data.values():
+                            _safe(str(cell))
                 elif isinstance(value, TextMetadataValue | PathMetadataValue | UrlMetadataValue):
                     _safe(str(value.value))
                 else:
