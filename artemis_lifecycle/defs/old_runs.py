@@ -5,6 +5,7 @@ from datetime import datetime
 
 from dagster import (
     AssetKey,
+    AssetRecordsFilter,
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
@@ -24,7 +25,10 @@ _PAGE = 100
 _IMPLICIT = "__ASSET_JOB"
 """Dagster's name of the job in which a person or a backfill materializes assets."""
 
-_SHOWN = {DagsterEventType.ASSET_MATERIALIZATION, DagsterEventType.ASSET_OBSERVATION}
+_EVENTS = (
+    (DagsterEventType.ASSET_MATERIALIZATION, DagsterInstance.fetch_materializations),
+    (DagsterEventType.ASSET_OBSERVATION, DagsterInstance.fetch_observations),
+)
 
 
 def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: datetime) -> Iterator[DagsterRun]:
@@ -33,15 +37,7 @@ def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: da
 
     A run is of this project if it has its job tag, or materializes none but `keys`.
     """
-    newest = {
-        storage_id
-        for key in keys
-        for kind in _SHOWN
-        for storage_id in instance.event_log_storage.get_latest_storage_id_by_partition(key, kind).values()
-    }
-    for record in instance.event_log_storage.get_asset_records(list(keys)):
-        # The asset without partitions.
-        newest |= {entry.storage_id for entry in [record.asset_entry.last_materialization_record] if entry is not None}
+    shown = {run_id for key in keys for run_id in _runs_shown(instance, key)}
     old, cursor = RunsFilter(statuses=list(FINISHED_STATUSES), updated_before=before), None
     while page := instance.get_runs(old, cursor=cursor, limit=_PAGE):
         cursor = page[-1].run_id
@@ -49,9 +45,22 @@ def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: da
             selected = run.asset_selection or frozenset()
             if JOB_TAG not in run.tags and not (run.job_name.startswith(_IMPLICIT) and selected and selected <= keys):
                 continue
-            events = instance.get_records_for_run(run.run_id, of_type=_SHOWN).records
-            if not any(event.storage_id in newest for event in events):
+            if run.run_id not in shown:
                 yield run
+
+
+def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
+    """Yield the runs of the newest materialization and of the newest observation of each partition of an asset."""
+    if (newest := instance.get_latest_materialization_event(key)) is not None:
+        yield newest.run_id
+    for kind, fetch in _EVENTS:
+        ids = list(instance.event_log_storage.get_latest_storage_id_by_partition(key, kind).values())
+        for first in range(0, len(ids), _PAGE):
+            chunk = ids[first : first + _PAGE]
+            yield from (
+                record.run_id
+                for record in fetch(instance, AssetRecordsFilter(key, storage_ids=chunk), limit=_PAGE).records
+            )
 
 
 @op(retry_policy=RETRIES, tags={"kind": "postgres"})

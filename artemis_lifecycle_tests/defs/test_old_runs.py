@@ -52,8 +52,12 @@ def test_what_is_old_goes_and_the_newest_of_each_partition_stays(make_project: C
         instance=project.instance, run_config={"ops": {"delete_old_runs": {"config": {"dry_run": False}}}}
     )
 
-    kept = {other, newest, clicked[1], *strangers, done}
-    assert run_ids(project) == {each.run_id for each in kept}
+    kept = {"other": other, "newest": newest, "clicked": clicked[1], "theirs": strangers[1], "done": done}
+    gone = {"first": first, "clicked before": clicked[0], "failed": failed, "dry": dry}
+    stored = run_ids(project)
+    assert {name for name, each in kept.items() if each.run_id not in stored} == set()
+    assert {name for name, each in gone.items() if each.run_id in stored} == set()
+    assert strangers[0].run_id in stored
     assert not project.instance.all_logs(first.run_id)
     for name, expected in (("schema_history", newest), ("snapshot_history", clicked[1])):
         event = project.instance.get_latest_materialization_event(AssetKey(name))
