@@ -101,7 +101,7 @@ def build_definitions(
     with warnings.catch_warnings():
         # Code references, and keys of checks that are replaced.
         warnings.simplefilter("ignore", BetaWarning)
-        assets = [attributed(live), *map(completed, ASSETS)]
+        assets: list[AssetsDefinition | AssetSpec] = [attributed(live), *map(completed, ASSETS)]
         asset_checks = [
             each.with_attributes(asset_key_replacements=keys).coerce_to_checks_def() if prefix else each
             for each in checks.ALL
@@ -126,7 +126,7 @@ def _warnings(path: str | None) -> tuple[str, ...]:
         return ()
 
 
-def _warnings_shown(texts: Sequence[str]) -> Mapping[str, MetadataValue]:
+def _warnings_shown(texts: Sequence[str]) -> dict[str, MetadataValue]:
     """Return the warnings as metadata for the UI page of an asset."""
     return {"warnings": MetadataValue.md("\n".join(f"- {each}" for each in texts))}
 

@@ -9,9 +9,9 @@ from typing import Any
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive, manual
+from artemis_lifecycle.defs import health_checks as checking
+from artemis_lifecycle.defs import old_runs as cleaning
 from artemis_lifecycle.defs.common import NIGHTLY_WALK
-from artemis_lifecycle.defs.health_checks import health_checks
-from artemis_lifecycle.defs.old_runs import old_runs
 from artemis_lifecycle.defs.tags import ASSET_TAG, WALK
 from artemis_lifecycle.scheduling.maintenance_window import Step
 
@@ -110,6 +110,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
+health_checks, old_runs = checking.health_checks, cleaning.old_runs
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 cold_scrub = archive.cold_scrub
 dropped_tables, records, result_tables = archive.dropped_tables, archive.records, archive.result_tables
