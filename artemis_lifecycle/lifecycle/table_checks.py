@@ -11,6 +11,7 @@ from itertools import islice
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.results import NAMESPACE
 from artemis_lifecycle.config.policies import TablePolicy
+from artemis_lifecycle.contracts import LineageRequirements
 from artemis_lifecycle.errors import BadInput, UnreadableMetadata
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lifecycle.listings import listed_locations
@@ -20,7 +21,6 @@ from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, TableState
 from artemis_lifecycle.lineage import verdicts as lineage
 from artemis_lifecycle.lineage.ledger import LEDGER, recorded_snapshots
-from artemis_lifecycle.lineage.requirements import LineageRequirements
 from artemis_lifecycle.maintenance import verdicts as maintenance
 from artemis_lifecycle.maintenance.verdicts import CompactionEffect
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata

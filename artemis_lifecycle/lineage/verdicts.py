@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from artemis_lifecycle.config.policies import Checks
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
 from artemis_lifecycle.expiration.verdicts import Verdict
 from artemis_lifecycle.lineage.ledger import whole_summary
-from artemis_lifecycle.lineage.requirements import LineageRequirements, lineage_problems
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.instants import milliseconds
 

@@ -29,7 +29,7 @@ AT_ONCE = {
         "deletion": {"grace": "0ms"},
         "orphans": {"min_age": "0ms", "min_age_floor": "0ms", "max_share": 1},
         # The tests' own writers say nothing.
-        "lineage": {"required": []},
+        "lineage": {"required": [], "overwrite": {"needs": []}},
     }
 }
 """Whatever is not current has expired, and what nothing reaches is old enough."""
