@@ -44,7 +44,8 @@ def _definitions() -> str:
     assets = []
     for key, node in sorted((key.to_user_string(), node) for key, node in _nodes(defs)):
         upstream = ", ".join(f"`{parent.to_user_string()}`" for parent in sorted(node.parent_keys)) or "nothing"
-        assets += [f"### {key}", "", node.description or "", "", f"After {upstream}.", ""]
+        checks = [f"- Check `{name}`: {' '.join((text or '').split())}" for name, text in _checks(defs, node.key)]
+        assets += [f"### {key}", "", node.description or "", "", f"After {upstream}.", "", *checks, ""]
     jobs = [f"- `{job.name}`: {_first(job.description)}" for job in sorted(defs.jobs or (), key=lambda job: job.name)]
     schedules = [f"- `{each.name}`: `{each.cron_schedule}`" for each in sorted(defs.schedules or (), key=_name)]
     sensors = [f"- `{each.name}`: {_first(each.description)}" for each in sorted(defs.sensors or (), key=_name)]
@@ -70,7 +71,13 @@ def _definitions() -> str:
 
 def _nodes(defs: Any) -> list[tuple[Any, Any]]:
     graph = defs.resolve_asset_graph()
-    return [(key, graph.get(key)) for key in graph.materializable_asset_keys]
+    return [(key, graph.get(key)) for key in graph.get_all_asset_keys()]
+
+
+def _checks(defs: Any, asset: Any) -> list[tuple[str, str | None]]:
+    graph = defs.resolve_asset_graph()
+    keys = sorted((key for key in graph.asset_check_keys if key.asset_key == asset), key=_name)
+    return [(key.name, graph.get_check_spec(key).description) for key in keys]
 
 
 def _name(each: Any) -> str:

@@ -170,10 +170,12 @@ class Quarantine(Model):
 
 class Records(Model):
     """How long the detail of what is over is kept: batches, steps and leases in Postgres, listings under
-    `operations.root`. Who decided what is kept for good, and so are receipts."""
+    `operations.root`, runs and their events in Dagster's storage. Who decided what is kept for good, and so are
+    receipts."""
 
     keep: Duration = timedelta(days=400)
     listings: Duration = timedelta(days=30)
+    runs: Duration = timedelta(days=90)
 
 
 class Alerts(Model):

@@ -230,6 +230,33 @@ class Lineage(Model):
     overwrite: OverwritePermissions = OverwritePermissions()
 
 
+class OrphanShare(Model):
+    """The share of orphans among the listed files, 0 to 1. Above `error`, the check of a scan is red. It warns when the
+    last `scans` scans were all above `warn`: a table in its steady state stays below it."""
+
+    error: float = Field(default=0.1, ge=0, le=1)
+    warn: float = Field(default=0.001, ge=0, le=1)
+    scans: int = Field(default=3, ge=1)
+
+
+class Checks(Model):
+    """What the checks in Dagster tolerate before they warn or fail.
+
+    Ages: of the recorded history and ledger behind a changed table, of an open plan beyond its grace, of a listing.
+    `rewritable_share` and `delete_file_ratio` count from the hundredth such file on. `metadata_bytes` is what planning
+    a query reads. `incomplete_snapshots` may miss summary keys that `lineage.required` names.
+    """
+
+    metadata_age: Duration = timedelta(hours=24)
+    plan_age: Duration = timedelta(days=7)
+    listing_age: Duration = timedelta(days=8)
+    orphan_share: OrphanShare = OrphanShare()
+    rewritable_share: float = Field(default=0.5, ge=0, le=1)
+    delete_file_ratio: float = Field(default=1.0, ge=0)
+    metadata_bytes: int = Field(default=256 << 20, ge=1)
+    incomplete_snapshots: int = Field(default=0, ge=0)
+
+
 _AT_ZERO = {
     "retention.window": "history expires as soon as a commit follows it",
     "deletion.grace": "files go right after the commit, under queries that still read them",
@@ -251,6 +278,7 @@ class TablePolicy(Model):
     compaction: Compaction = Compaction()
     quiet_window: QuietWindow = QuietWindow()
     lineage: Lineage = Lineage()
+    checks: Checks = Checks()
 
     @model_validator(mode="after")
     def _age_above_floor(self) -> Self:
@@ -299,6 +327,7 @@ class TableOverrides(Model):
     compaction: Compaction | None = None
     quiet_window: QuietWindow | None = None
     lineage: Lineage | None = None
+    checks: Checks | None = None
 
 
 def overlay(policy: TablePolicy, overrides: TableOverrides) -> TablePolicy:

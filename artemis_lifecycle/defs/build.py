@@ -1,8 +1,23 @@
 """One function builds the Dagster definitions for production, tests and other installations. It uses no network."""
 
+import inspect
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dagster import AssetsDefinition, Definitions, MetadataValue, in_process_executor
+from dagster import (
+    AssetKey,
+    AssetsDefinition,
+    AssetSpec,
+    BetaWarning,
+    CodeReferencesMetadataValue,
+    Definitions,
+    LocalFileCodeReference,
+    MetadataValue,
+    in_process_executor,
+)
+from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
+from dagster._core.definitions.events import CoercibleToAssetKey, CoercibleToAssetKeyPrefix
 from dagster_aws.s3 import S3Resource
 
 from artemis_lifecycle import escaping
@@ -15,12 +30,14 @@ from artemis_lifecycle.defs import (
     expiration,
     fleet,
     jobs,
+    live_table,
     observation,
     orphans,
     schedules,
     sensors,
 )
 from artemis_lifecycle.defs.resources import LifecycleResource, SparkSessionResource
+from artemis_lifecycle.defs.tags import ASSETS as ASSET_NAMES
 from artemis_lifecycle.errors import LifecycleError
 
 ASSETS = (
@@ -46,22 +63,54 @@ DESTRUCTIVE = (expiration.expiration_commit, expiration.physical_deletion, orpha
 _log = escaping.logger(__name__)
 
 
-def build_definitions(config_path: str | Path | None = None, s3: S3Resource | None = None) -> Definitions:
+def build_definitions(
+    config_path: str | Path | None = None,
+    key_prefix: CoercibleToAssetKeyPrefix | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    *,
+    upstream: Iterable[CoercibleToAssetKey] = (),
+    s3: S3Resource | None = None,
+) -> Definitions:
     """Return what Dagster loads. With `config_path` None, each run looks it up when it starts, as `Lifecycle.open`
     does.
 
-    `s3` replaces the driver's S3 client from lifecycle.yaml. Spark's executors keep those settings.
+    `key_prefix` precedes the names of all assets; `owners` and `tags` are those of all assets. `upstream` are assets of
+    your own that write to the tables: `live_table` depends on them. `s3` replaces the driver's S3 client from
+    lifecycle.yaml. Spark's executors keep those settings.
     """
+    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
     path = None if config_path is None else str(config_path)
     spark = SparkSessionResource(config_path=path)
-    lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3)
+    lifecycle = LifecycleResource(config_path=path, spark=spark, s3=s3, key_prefix=prefix)
     config = _config(path)
-    warnings = config.warnings()
-    for warning in warnings:
+    warned = config.warnings()
+    for warning in warned:
         _log.warning("lifecycle.yaml: %s", warning)
+    keys = {AssetKey(name): AssetKey([*prefix, name]) for name in ASSET_NAMES}
+    live = live_table.live_table.replace_attributes(
+        key=keys[live_table.live_table.key], deps=[AssetKey.from_coercible(each) for each in upstream]
+    )
+
+    def attributed(spec: AssetSpec) -> AssetSpec:
+        return spec.replace_attributes(owners=owners or spec.owners, tags={**spec.tags, **(tags or {})})
+
+    def completed(asset: AssetsDefinition) -> AssetsDefinition:
+        extra = _code_reference(asset) | (_warnings_shown(warned) if warned and asset in DESTRUCTIVE else {})
+        keyed = asset.with_attributes(asset_key_replacements=keys)
+        return keyed.map_asset_specs(lambda spec: attributed(spec).merge_attributes(metadata=extra))
+
+    with warnings.catch_warnings():
+        # Code references, and keys of checks that are replaced.
+        warnings.simplefilter("ignore", BetaWarning)
+        assets: list[AssetsDefinition | AssetSpec] = [attributed(live), *map(completed, ASSETS)]
+        asset_checks = [
+            each.with_attributes(asset_key_replacements=keys).coerce_to_checks_def() if prefix else each
+            for each in checks.ALL
+        ]
     return Definitions(
-        assets=[_warning(asset, warnings) if warnings and asset in DESTRUCTIVE else asset for asset in ASSETS],
-        asset_checks=list(checks.ALL),
+        assets=assets,
+        asset_checks=asset_checks,
         jobs=list(jobs.ALL),
         schedules=list(schedules.schedules_for(config.defaults.quiet_window)),
         sensors=[*sensors.ALL, *alerts.ALL],
@@ -79,7 +128,15 @@ def _config(path: str | None) -> LifecycleConfig:
         return LifecycleConfig()
 
 
-def _warning(asset: AssetsDefinition, warnings: tuple[str, ...]) -> AssetsDefinition:
-    """Return `asset` with `warnings` in the metadata that its UI page shows."""
-    text = MetadataValue.md("\n".join(f"- {each}" for each in warnings))
-    return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata={"warnings": text}))
+def _warnings_shown(texts: Sequence[str]) -> dict[str, MetadataValue]:
+    """Return the warnings as metadata for the UI page of an asset."""
+    return {"warnings": MetadataValue.md("\n".join(f"- {each}" for each in texts))}
+
+
+def _code_reference(asset: AssetsDefinition) -> dict[str, MetadataValue]:
+    """Return where the function of the asset is. `with_source_code_references` would show the decorator's."""
+    compute = asset.op.compute_fn
+    function = inspect.unwrap(compute.decorated_fn if isinstance(compute, DecoratedOpFunction) else compute)
+    file, (_, line) = inspect.getsourcefile(function), inspect.getsourcelines(function)
+    reference = LocalFileCodeReference(file_path=str(file), line_number=line)
+    return {"dagster/code_references": CodeReferencesMetadataValue(code_references=[reference])}

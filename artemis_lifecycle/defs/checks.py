@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster import (
+    AssetCheckEvaluation,
     AssetCheckExecutionContext,
     AssetCheckResult,
     AssetCheckSeverity,
@@ -27,11 +28,14 @@ from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
-from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE
+from artemis_lifecycle.expiration.verdicts import COPY_VERIFIED, KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, Verdict
 from artemis_lifecycle.lifecycle.cold_evidence import NAMED
 from artemis_lifecycle.lifecycle.evidence import reachable_presence
+from artemis_lifecycle.lineage.verdicts import DESCRIBED, RECORDED, SCHEMAS
+from artemis_lifecycle.maintenance.verdicts import DATA_FILES_UNCHANGED, HEALTH, MANIFESTS_UNCHANGED
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.operations.scrubs import ColdLoss
+from artemis_lifecycle.orphans.verdicts import FRESH, INTACT, SHARE
 
 # Checks per partition are a preview feature of Dagster 1.13. Definitions copies the specs later, so the filter must
 # stay.
@@ -41,22 +45,24 @@ warnings.filterwarnings(
     category=PreviewWarning,
 )
 
-MAX_ORPHAN_SHARE = 0.25
-"""Maximum share of orphans among the listed files. A larger share usually means a wrong location or a scheme mismatch:
-check before you delete."""
-
-MAX_PLAN_AGE = timedelta(days=7)
-"""How long a plan may hold its files, in addition to its grace."""
-
-MAX_METADATA_AGE = timedelta(hours=24)
-"""Maximum age of the last materialized history when the table has newer metadata."""
-
 GUARD_RESTORED = timedelta(days=1)
 """How long the check still warns after a broken guard of the cold catalog was restored."""
 
 
-def _check(asset: str, *, blocking: bool = False) -> Callable[[Callable[..., AssetCheckResult]], Any]:
-    return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)
+Judge = Callable[[AssetCheckExecutionContext, LifecycleResource], AssetCheckResult]
+"""A check's function. It needs the instance and the partition of its context, which ops have, too."""
+
+DAILY: dict[tuple[str, str], Judge] = {}
+"""The checks that the job `health_checks` runs, by asset and name: they rewrite, copy and walk nothing."""
+
+
+def _check(asset: str, *, blocking: bool = False, daily: bool = False) -> Callable[[Judge], Any]:
+    def decorate(judge: Judge) -> Any:
+        if daily:
+            DAILY[asset, judge.__name__] = judge
+        return asset_check(asset=AssetKey(asset), blocking=blocking, partitions_def=tables)(judge)
+
+    return decorate
 
 
 def _result(
@@ -74,14 +80,16 @@ def _result(
     )
 
 
-@_check("snapshot_history")
+@_check("snapshot_history", daily=True)
 def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """The last materialized history matches the table's current metadata file, or is less than a day old."""
+    """The last materialized history matches the table's current metadata file, or is younger than
+    checks.metadata_age."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
+        allowed = steps.config.policy(table).checks.metadata_age
         history, now = steps.snapshot_history(table), steps.operations.clock.now()
     newest = context.instance.fetch_materializations(
-        AssetRecordsFilter(AssetKey("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
+        AssetRecordsFilter(lifecycle.key("snapshot_history"), asset_partitions=[context.partition_key]), limit=1
     ).records
     if not newest:
         return _result(False, "The table's history was never materialized.")
@@ -90,7 +98,7 @@ def metadata_age(context: AssetCheckExecutionContext, lifecycle: LifecycleResour
     age = now - datetime.fromtimestamp(newest[0].timestamp, tz=UTC)
     current = seen == ui_metadata.place(history.metadata_location)
     return _result(
-        current or age <= MAX_METADATA_AGE,
+        current or age <= allowed,
         "It is the current metadata file." if current else f"The table has changed; the history was read {age} ago.",
         is_current=current,
         age_seconds=round(age.total_seconds()),
@@ -106,11 +114,73 @@ def _required(context: AssetCheckExecutionContext, lifecycle: LifecycleResource,
         if plan is None:
             return _result(True, "The table has no uncommitted plan: there is nothing to remove.")
         (verdict,) = steps.check_plan(plan, check)
+    return _verdict(verdict, plan_id=plan.plan_id)
+
+
+def evaluation(key: AssetKey, name: str, partition: str, result: AssetCheckResult) -> AssetCheckEvaluation:
+    """Return the event by which an op reports the result of a check."""
+    return AssetCheckEvaluation(
+        key,
+        name,
+        result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+        partition=partition,
+    )
+
+
+def _verdict(verdict: Verdict, **numbers: Any) -> AssetCheckResult:
     figures: dict[str, Any] = {
         name: MetadataValue.timestamp(value) if isinstance(value, datetime) else value
         for name, value in verdict.figures.items()
     }
-    return _result(verdict.passed, verdict.text, verdict.offenders[:NAMED], plan_id=plan.plan_id, **figures)
+    return _result(verdict.passed, verdict.text, verdict.offenders[:NAMED], warn=verdict.warns, **numbers, **figures)
+
+
+def _table_check(asset: str, name: str, description: str) -> Any:
+    """Return the Dagster check that judges a table as `Lifecycle.check_table` does."""
+
+    def check(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
+        with as_dagster_failure():
+            (verdict,) = lifecycle.get().check_table(table_of(context.partition_key), name)
+        return _verdict(verdict)
+
+    DAILY[asset, name] = check
+    return asset_check(asset=AssetKey(asset), name=name, description=description, partitions_def=tables)(check)
+
+
+OF_TABLES = tuple(
+    _table_check(*each)
+    for each in (
+        ("table_health", HEALTH, "Small files, delete files and metadata are within the thresholds of `checks`."),
+        ("lineage_ledger", RECORDED, "The ledger has each snapshot that is older than checks.metadata_age."),
+        ("lineage_ledger", DESCRIBED, "At most checks.incomplete_snapshots summaries miss required lineage."),
+        (
+            "schema_history",
+            SCHEMAS,
+            "Each snapshot's schema exists, and field ids keep their types or are promoted.",
+        ),
+        (
+            "compacted_data_files",
+            DATA_FILES_UNCHANGED,
+            "The newest compaction kept all rows, and all refs but main. Counts the rows again for two days.",
+        ),
+        (
+            "compacted_manifests",
+            MANIFESTS_UNCHANGED,
+            "The newest compaction kept all rows, and all refs but main. Counts the rows again for two days.",
+        ),
+        ("object_listing", FRESH, "The newest listing is younger than checks.listing_age and covers the table."),
+        ("object_listing", INTACT, "The sealed listing matches its checksums, its number of files and its bytes."),
+        (
+            "orphan_scan",
+            SHARE,
+            "Fails above checks.orphan_share.error. Warns if the last scans were all above checks.orphan_share.warn.",
+        ),
+    )
+)
+"""The checks against the thresholds `checks` of each table's policy."""
 
 
 @_check("expiration_plan", blocking=True)
@@ -131,14 +201,14 @@ def cold_copy_verified(context: AssetCheckExecutionContext, lifecycle: Lifecycle
     return _required(context, lifecycle, COPY_VERIFIED)
 
 
-@_check("cold_tier_snapshots")
+@_check("cold_tier_snapshots", daily=True)
 def cold_files_are_as_recorded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """No cold file of the table is lost: every file that a scrub found missing or damaged matches its record again."""
     with as_dagster_failure():
         return judge_losses(lifecycle.get().cold_losses(table_of(context.partition_key)))
 
 
-@_check("cold_tier_snapshots")
+@_check("cold_tier_snapshots", daily=True)
 def cold_catalog_is_guarded(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """The cold catalog's triggers are intact, so that only a handoff writes to it or drops from it. Warns for a day
     after broken triggers were restored."""
@@ -221,26 +291,7 @@ def nothing_reachable_deleted_as_orphan(
     return _presence(context, lifecycle)
 
 
-@_check("orphan_scan")
-def orphan_share_below_threshold(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """Orphans are a small share of the listed files. A large share points to a wrong location or scheme."""
-    with as_dagster_failure():
-        steps, table = lifecycle.get(), table_of(context.partition_key)
-        scan = steps.latest_scan(table)
-    if scan is None:
-        return _result(False, "The table has no scan.")
-    share = scan.summary.orphan_share
-    return _result(
-        share < MAX_ORPHAN_SHARE,
-        f"{scan.summary.orphan_files:,} of {scan.summary.listed_files:,} listed files are orphans ({share:.1%}); "
-        f"the threshold is {MAX_ORPHAN_SHARE:.0%}.",
-        orphan_share=round(share, 6),
-        orphans=scan.summary.orphan_files,
-        files=scan.summary.listed_files,
-    )
-
-
-@_check("orphan_scan")
+@_check("orphan_scan", daily=True)
 def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
     """Files skipped as in flight become committed files or orphans. Many of them in every scan mean that they do
     not."""
@@ -261,15 +312,16 @@ def in_flight_files_settle(context: AssetCheckExecutionContext, lifecycle: Lifec
     )
 
 
-@_check("physical_deletion")
+@_check("physical_deletion", daily=True)
 def no_plan_waits_too_long(context: AssetCheckExecutionContext, lifecycle: LifecycleResource) -> AssetCheckResult:
-    """No plan holds its files for longer than a week plus its grace: otherwise it could hold them forever."""
+    """No plan holds its files for longer than checks.plan_age plus its grace: otherwise it could hold them forever."""
     with as_dagster_failure():
         steps, table = lifecycle.get(), table_of(context.partition_key)
-        now, grace = steps.operations.clock.now(), steps.config.policy(table).deletion.grace
+        now, policy = steps.operations.clock.now(), steps.config.policy(table)
+        allowed = policy.checks.plan_age + policy.deletion.grace
         waiting = [record for record in steps.plans(table) if record.status in HOLDING]
     age = now - min((record.planned_at for record in waiting), default=now)
-    late = [record for record in waiting if now - record.planned_at > MAX_PLAN_AGE + grace]
+    late = [record for record in waiting if now - record.planned_at > allowed]
     return _result(
         not late,
         f"Plans that hold files: {len(waiting)}. The oldest was planned {age.total_seconds() / 3600:.1f} hours ago."
@@ -294,7 +346,7 @@ ALL = (
     cold_catalog_is_guarded,
     nothing_reachable_deleted,
     no_plan_waits_too_long,
-    orphan_share_below_threshold,
+    *OF_TABLES,
     in_flight_files_settle,
     nothing_reachable_deleted_as_orphan,
 )

@@ -1,5 +1,6 @@
 """Declarations that all assets of the walk share, and how a waiting step ends."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -12,6 +13,7 @@ from dagster import (
     AssetKey,
     AssetsDefinition,
     Config,
+    DataVersion,
     MaterializeResult,
     OpExecutionContext,
     asset,
@@ -22,7 +24,7 @@ from artemis_lifecycle.defs.failures import FOR_A_PERSON, RETRIES, NotGovernedEr
 from artemis_lifecycle.defs.partitions import table_of, tables
 from artemis_lifecycle.defs.pool import SPARK_POOL
 from artemis_lifecycle.defs.resources import LifecycleResource
-from artemis_lifecycle.defs.tags import BACKFILL_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
+from artemis_lifecycle.defs.tags import ASSET_TAG, BACKFILL_TAG, OUTCOME_TAG, PRIORITY_TAG, WAITS_FOR_TAG
 from artemis_lifecycle.deletion.report import DeletionReport
 from artemis_lifecycle.errors import Refused
 from artemis_lifecycle.escaping import terminal
@@ -41,6 +43,16 @@ class Changes(Config):
     """The configuration of a step that changes a table or deletes."""
 
     dry_run: bool = Field(default=True, description="Report what the step would do, and change nothing.")
+
+
+def data_version(*facts: str | int | None) -> DataVersion | None:
+    """Return the version of a result that `facts` identify: where there is one, itself, else a digest. None if there is
+    none: Dagster then derives one from the versions of what the step read."""
+    known = [str(each) for each in facts if each is not None]
+    if not known:
+        return None
+    digest = hashlib.sha256(" ".join(known).encode(errors="surrogatepass")).hexdigest()[:32]
+    return DataVersion(terminal(known[0]) if len(known) == 1 else digest)
 
 
 def delete_each(
@@ -95,11 +107,13 @@ def walk_asset(
             if outcome == "dry_run":
                 said.setdefault("next", FOR_REAL)
             checks = [_person_check(said)] if changes else None
-            return Materialized(metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks)
+            return Materialized(
+                metadata=said, tags={OUTCOME_TAG: outcome}, check_results=checks, data_version=result.data_version
+            )
 
         warns = "Warns while the step waits for a person."
         specs = [AssetCheckSpec(NO_PERSON_NEEDED, asset=name, description=warns, partitions_def=tables)]
-        arguments = declared(group, kinds, deps)
+        arguments = declared(name, group, kinds, deps)
         if get_type_hints(compute).get("config") is Changes:
             arguments["metadata"] = {"dry_run": f"on by default. For the changes, {FOR_REAL}"}
         made: AssetsDefinition = asset(**arguments, check_specs=specs if changes else None)(step)
@@ -144,9 +158,10 @@ _AFTER_THE_WALK = {"observation": -1, "compaction": -2}
 """The priority of steps in a run: Dagster runs the ready step with the largest first."""
 
 
-def declared(group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
+def declared(name: str, group: str, kinds: set[str], deps: tuple[str, ...] = (), version: str = "1") -> dict[str, Any]:
     """Return the arguments of `@asset` that depend on the asset's position in the walk."""
     return {
+        "tags": {ASSET_TAG: name},
         "group_name": group,
         "kinds": kinds,
         "deps": [AssetKey(name) for name in deps],

@@ -2,7 +2,7 @@
 
 from dagster import AssetExecutionContext
 
-from artemis_lifecycle.defs.common import Changes, Materialized, opened, walk_asset
+from artemis_lifecycle.defs.common import Changes, Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.escaping import terminal
@@ -17,6 +17,7 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
         steps, table = opened(context, lifecycle)
         done = steps.compact_manifests(table, dry_run=config.dry_run)
     return Materialized(
+        data_version=data_version(done.snapshot_id),
         metadata={
             "dry_run": config.dry_run,
             "needed": done.needed,
@@ -28,7 +29,7 @@ def compacted_manifests(context: AssetExecutionContext, lifecycle: LifecycleReso
             ),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -40,6 +41,7 @@ def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleRes
         steps, table = opened(context, lifecycle)
         done = steps.compact_data_files(table, dry_run=config.dry_run)
     return Materialized(
+        data_version=data_version(done.snapshot_id),
         metadata={
             "dry_run": config.dry_run,
             "needed": done.needed,
@@ -57,5 +59,5 @@ def compacted_data_files(context: AssetExecutionContext, lifecycle: LifecycleRes
             ),
             "snapshot_id": str(done.snapshot_id or "none"),
             "seconds": watch.seconds,
-        }
+        },
     )

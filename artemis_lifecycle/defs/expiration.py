@@ -7,7 +7,7 @@ from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, delete_each, opened, walk_asset
+from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.manual import snapshot_id
 from artemis_lifecycle.defs.resources import LifecycleResource
@@ -32,7 +32,7 @@ class Planning(Config):
     )
 
 
-@walk_asset(GROUP, {"iceberg", "python"})
+@walk_asset(GROUP, {"iceberg", "python"}, ("live_table",))
 def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResource) -> Materialized:
     """The table's snapshots, refs and snapshot log, pinned to the catalog's current metadata file."""
     with as_dagster_failure() as watch:
@@ -42,8 +42,10 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
     newest = frame.sort_values("committed_at", ascending=False)
     preview = newest[["snapshot_id", "committed_at", "operation", "refs", "total_data_files", "total_records"]]
     return Materialized(
+        data_version=data_version(history.metadata_location),
         metadata={
-            "dagster/row_count": len(frame),
+            "dagster/uri": ui_metadata.uri(history.metadata_location),
+            "dagster/partition_row_count": len(frame),
             "dagster/column_schema": ui_metadata.frame_schema(frame),
             "snapshots": len(history.snapshots),
             "refs": len(history.refs),
@@ -53,7 +55,7 @@ def snapshot_history(context: AssetExecutionContext, lifecycle: LifecycleResourc
             "read_at": ui_metadata.instant(history.read_at),
             "newest_snapshots": ui_metadata.table(list(preview.columns), preview.itertuples(index=False)),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -65,8 +67,9 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
         reachable = steps.reachable_set(table)
     files = sum(reachable.counts.values())
     return Materialized(
+        data_version=data_version(reachable.metadata_location, *reachable.snapshot_ids),
         metadata={
-            "dagster/row_count": files,
+            "dagster/partition_row_count": files,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.REACHABLE_FILES),
             "snapshots_kept": len(reachable.snapshot_ids),
             "files": files,
@@ -74,7 +77,7 @@ def reachable_set(context: AssetExecutionContext, lifecycle: LifecycleResource) 
             "metadata_location": ui_metadata.place(reachable.metadata_location),
             "by_kind": ui_metadata.table(["kind", "files"], reachable.counts.items()),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -92,8 +95,10 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
         )
     summary = plan.summary
     return Materialized(
+        data_version=data_version(plan.plan_id),
         metadata={
-            "dagster/row_count": summary.files,
+            "dagster/uri": ui_metadata.uri(plan.files_location),
+            "dagster/partition_row_count": summary.files,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.PLAN_FILES),
             "plan_id": plan.plan_id,
             "snapshots_kept": summary.snapshots_kept,
@@ -112,7 +117,7 @@ def expiration_plan(context: AssetExecutionContext, lifecycle: LifecycleResource
                 ["snapshot", "kept because"], [(snapshot, "; ".join(why)) for snapshot, why in plan.kept.items()]
             ),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -130,6 +135,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
         cold = steps.cold_tables(plan.table_uuid)
     times = [] if cold is None else [snapshot.timestamp_ms for snapshot in cold.whole().snapshots]
     return Materialized(
+        data_version=data_version(done.plan_id),
         metadata={
             "plan_id": done.plan_id,
             "dry_run": done.dry_run,
@@ -162,7 +168,7 @@ def cold_tier_snapshots(context: AssetExecutionContext, lifecycle: LifecycleReso
                 else {}
             ),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -180,7 +186,9 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
             steps.record_lineage(table)
         done = steps.commit_expiration(plan.plan_id, dry_run=config.dry_run)
     return Materialized(
+        data_version=data_version(done.metadata_location),
         metadata={
+            "dagster/uri": ui_metadata.uri(done.metadata_location),
             "plan_id": done.plan_id,
             "dry_run": done.dry_run,
             **(
@@ -196,7 +204,7 @@ def expiration_commit(context: AssetExecutionContext, lifecycle: LifecycleResour
             "metadata_location": ui_metadata.place(done.metadata_location),
             "files_due_at": ui_metadata.instant(done.due_at),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -216,6 +224,7 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
         )
     waiting = [record for record in steps.plans(table) if record.status == PlanStatus.COMMITTED]
     return Materialized(
+        data_version=data_version(*plans),
         metadata={
             "dry_run": config.dry_run,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
@@ -228,7 +237,7 @@ def physical_deletion(context: AssetExecutionContext, lifecycle: LifecycleResour
             ),
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"table_name = {literal(table)}"),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 

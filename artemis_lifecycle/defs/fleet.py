@@ -6,12 +6,13 @@ from artemis_lifecycle.defs import ui_metadata
 from artemis_lifecycle.defs.common import OWNERS
 from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import ASSET_TAG
 
 PAGE = "fleet/index.html"
 _ROWS = 200
 
 
-@asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, retry_policy=RETRIES)
+@asset(group_name="fleet", kinds={"postgres"}, owners=OWNERS, tags={ASSET_TAG: "fleet"}, retry_policy=RETRIES)
 def fleet(context: AssetExecutionContext, lifecycle: LifecycleResource) -> MaterializeResult:  # type: ignore[type-arg]
     """Every governed table: overdue, waiting for a person, held, paused, red checks, bytes freed and freeable, orphan
     share, the age of each step. Written as a page to `<operations.root>/fleet/index.html`. Starts no Spark."""

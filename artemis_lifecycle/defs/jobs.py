@@ -1,12 +1,17 @@
 """The jobs: selections of assets with their checks, and the ops of `archive`. Each run is for one table, except runs
 for dropped tables, which have no partition, and for records."""
 
+import operator
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 from dagster import AssetSelection, define_asset_job
 
 from artemis_lifecycle.defs import archive, manual
+from artemis_lifecycle.defs import health_checks as checking
+from artemis_lifecycle.defs import old_runs as cleaning
+from artemis_lifecycle.defs.tags import ASSET_TAG, WALK
 from artemis_lifecycle.scheduling.maintenance_window import NIGHTLY_WALK, Step
 
 CHANGING: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +35,7 @@ CHANGING: Mapping[str, tuple[str, ...]] = {
     "dropped_tables": ("clear_dropped_tables",),
     "records": ("forget_records",),
     "result_tables": ("compact_result_tables",),
+    "old_runs": ("delete_old_runs",),
 }
 """By job, the assets and ops that change a table or delete. Each has `dry_run`, which defaults to true."""
 
@@ -44,14 +50,15 @@ def _job(name: str, description: str, selection: AssetSelection) -> Any:
 
 
 def _assets(*names: str) -> AssetSelection:
-    return AssetSelection.assets(*names)
+    """Select by tag: the keys may have a prefix, and other assets may be in the same code location."""
+    return reduce(operator.or_, (AssetSelection.tag(ASSET_TAG, name) for name in names))
 
 
 whole_walk = _job(
     "whole_walk",
     "Every asset of a table in the order of the walk. Steps that change or delete only report, unless their "
     "dry_run is false.",
-    AssetSelection.all() - AssetSelection.assets("fleet"),
+    _assets(*WALK),
 )
 fleet_page = _job("fleet_page", "The page of all tables, from Postgres.", _assets("fleet"))
 nightly_walk = _job(
@@ -102,6 +109,7 @@ data_compaction = _job(
     _assets("compacted_data_files"),
 )
 
+health_checks, old_runs = checking.health_checks, cleaning.old_runs
 deep_archive, thaws, quarantine_purge = archive.deep_archive, archive.thaws, archive.quarantine_purge
 cold_scrub = archive.cold_scrub
 dropped_tables, records, result_tables = archive.dropped_tables, archive.records, archive.result_tables
@@ -119,6 +127,7 @@ ALL = (
     schema_record,
     manifest_compaction,
     data_compaction,
+    health_checks,
     deep_archive,
     cold_scrub,
     thaws,
@@ -126,6 +135,7 @@ ALL = (
     dropped_tables,
     records,
     result_tables,
+    old_runs,
     *manual.ALL,
 )
 

@@ -4,7 +4,7 @@ from dagster import AssetExecutionContext
 
 from artemis_lifecycle.cli.output import readable
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Materialized, opened, walk_asset
+from artemis_lifecycle.defs.common import Materialized, data_version, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.lineage.ledger import COLUMNS as LEDGER_COLUMNS
@@ -20,8 +20,9 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
         steps, table = opened(context, lifecycle)
         update = steps.record_lineage(table)
     return Materialized(
+        data_version=data_version(update.metadata_location),
         metadata={
-            "dagster/row_count": update.recorded,
+            "dagster/partition_row_count": update.recorded,
             "dagster/column_schema": ui_metadata.ddl_schema(LEDGER_COLUMNS),
             "snapshots": update.recorded,
             "snapshots_added": update.added,
@@ -29,7 +30,7 @@ def lineage_ledger(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "metadata_location": ui_metadata.place(update.metadata_location),
             "query": ui_metadata.query(steps.config.catalogs.live.name, LEDGER, f"table_uuid = '{update.table_uuid}'"),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -41,14 +42,15 @@ def schema_history(context: AssetExecutionContext, lifecycle: LifecycleResource)
         history = steps.schema_history(table)
         frame = history.to_pandas()
     return Materialized(
+        data_version=data_version(history.metadata_location),
         metadata={
-            "dagster/row_count": len(frame),
+            "dagster/partition_row_count": len(frame),
             "dagster/column_schema": ui_metadata.frame_schema(frame),
             "schemas": len(history.versions),
             "metadata_location": ui_metadata.place(history.metadata_location),
             "versions": ui_metadata.table(list(frame.columns), frame.itertuples(index=False)),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -63,6 +65,7 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
         most = max(point.size_in_bytes for point in curve.points) or 1
         policy = next(point for point in curve.points if point.is_policy)
     return Materialized(
+        data_version=data_version(health.metadata_location),
         metadata={
             "files": health.data_files,
             "bytes": health.data_bytes,
@@ -106,5 +109,5 @@ def table_health(context: AssetExecutionContext, lifecycle: LifecycleResource) -
                 [(name.removesuffix("_seconds"), readable(name, value)) for name, value in health.figures().items()],
             ),
             "seconds": watch.seconds,
-        }
+        },
     )

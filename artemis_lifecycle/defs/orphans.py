@@ -7,7 +7,7 @@ from pydantic import Field
 
 from artemis_lifecycle.cli.options import instant
 from artemis_lifecycle.defs import ui_metadata
-from artemis_lifecycle.defs.common import Changes, Materialized, delete_each, opened, walk_asset
+from artemis_lifecycle.defs.common import Changes, Materialized, data_version, delete_each, opened, walk_asset
 from artemis_lifecycle.defs.failures import as_dagster_failure
 from artemis_lifecycle.defs.resources import LifecycleResource
 from artemis_lifecycle.errors import BadInput, NoSuchPlan
@@ -48,8 +48,10 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
             return not_due
         listing = steps.list_objects(table)
     return Materialized(
+        data_version=data_version(listing.listing_id),
         metadata={
-            "dagster/row_count": listing.files,
+            "dagster/uri": ui_metadata.uri(listing.files_location),
+            "dagster/partition_row_count": listing.files,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.LISTED_FILES),
             "listing_id": listing.listing_id,
             "files": listing.files,
@@ -59,7 +61,7 @@ def object_listing(context: AssetExecutionContext, lifecycle: LifecycleResource)
             "locations": ui_metadata.table(["location"], [(location,) for location in listing.locations]),
             "sealed_files": ui_metadata.place(listing.files_location),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -75,8 +77,10 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
         trend, policy = steps.scan_trend(table), steps.config.policy(table).orphans
     summary = scan.summary
     return Materialized(
+        data_version=data_version(scan.scan_id),
         metadata={
-            "dagster/row_count": summary.orphan_files,
+            "dagster/uri": ui_metadata.uri(scan.files_location),
+            "dagster/partition_row_count": summary.orphan_files,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.ORPHAN_FILES),
             "scan_id": scan.scan_id,
             "orphans": summary.orphan_files,
@@ -114,7 +118,7 @@ def orphan_scan(context: AssetExecutionContext, lifecycle: LifecycleResource, co
             ),
             "live_writers": ui_metadata.table(SHOWN, [beat.shown for beat in steps.writers(table)]),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 
@@ -139,6 +143,7 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             context, [*begun, scan.scan_id], lambda scan_id: steps.delete_orphans(scan_id, dry_run=config.dry_run)
         )
     return Materialized(
+        data_version=data_version(scan.scan_id),
         metadata={
             "dry_run": config.dry_run,
             "dagster/column_schema": ui_metadata.column_schema(ui_metadata.DELETED_FILES),
@@ -147,7 +152,7 @@ def orphan_deletion(context: AssetExecutionContext, lifecycle: LifecycleResource
             **({"refused": ui_metadata.table(["scan", "why"], refused)} if refused else {}),
             "query": ui_metadata.query(steps.config.catalogs.live.name, "deletions", f"job_id = '{scan.scan_id}'"),
             "seconds": watch.seconds,
-        }
+        },
     )
 
 

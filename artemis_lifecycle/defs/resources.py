@@ -4,7 +4,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Optional
 
-from dagster import ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
+from dagster import AssetKey, ConfigurableResource, DagsterInstance, DagsterLogManager, DagsterRun, InitResourceContext
 from dagster_aws.s3 import S3Resource
 from dagster_pyspark import LazyPySparkResource
 from dagster_spark.utils import flatten_dict
@@ -97,6 +97,7 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
     config_path: Optional[str] = Field(default=None, description=_CONFIG)
     spark: SparkSessionResource
     s3: Optional[S3Resource] = None
+    key_prefix: list[str] = Field(default_factory=list, description="What precedes the names of the assets.")
 
     _opened: Optional[Lifecycle] = PrivateAttr(default=None)
     _run: Optional[DagsterRun] = PrivateAttr(default=None)
@@ -119,6 +120,10 @@ class LifecycleResource(ConfigurableResource):  # type: ignore[type-arg]
                 self._started_at = datetime.fromtimestamp(record.start_time, tz=UTC)
             self._parallel_runs = parallel_runs(instance)
         self._predecessors = ended_predecessors(run, instance) if run is not None and instance is not None else ()
+
+    def key(self, asset: str) -> AssetKey:
+        """Return the key of the project's asset with that name."""
+        return AssetKey([*self.key_prefix, asset])
 
     def get(self) -> Lifecycle:
         """Return the `Lifecycle` of this run. Raises ConfigError, EnvironmentMissing, OperationsUnavailable."""

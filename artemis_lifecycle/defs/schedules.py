@@ -72,9 +72,9 @@ def _schedule(
     return evaluate
 
 
-def maintenance(job: str) -> _Requests:
+def maintenance(job: str, *, by_day: bool = False) -> _Requests:
     """Return a function that requests a run of a job for each governed table."""
-    return lambda lifecycle, instance, now: maintenance_requests(job, lifecycle, instance, now)
+    return lambda lifecycle, instance, now: maintenance_requests(job, lifecycle, instance, now, by_day=by_day)
 
 
 def scrub_requests(lifecycle: Lifecycle, instance: DagsterInstance, now: datetime) -> list[RunRequest] | SkipReason:
@@ -168,6 +168,13 @@ def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
                 one_run("result_tables"),
             ),
             (
+                "monthly_old_runs",
+                at(0.875, 30, "2 * *"),
+                jobs.old_runs,
+                "On the 2nd of each month, for runs past records.runs.",
+                one_run("old_runs"),
+            ),
+            (
                 "daily_quarantine_purge",
                 at(0.8125, 35),
                 jobs.quarantine_purge,
@@ -180,6 +187,13 @@ def schedules_for(quiet: QuietWindow) -> tuple[ScheduleDefinition, ...]:
                 jobs.dropped_tables,
                 "After the time of the orphan scan, if a dropped table is past its retention.",
                 dropped_requests,
+            ),
+            (
+                "daily_health_checks",
+                f"50 {middle},{middle + 12} * * *",
+                jobs.health_checks,
+                "Once a day for each table, outside its quiet window.",
+                maintenance("health_checks", by_day=True),
             ),
             (
                 # A table is in its window at one of the two hours at most, unless its window is half a day long.

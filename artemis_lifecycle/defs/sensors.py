@@ -18,6 +18,8 @@ from dagster import (
 )
 
 from artemis_lifecycle.defs import jobs
+from artemis_lifecycle.defs.live_table import NAME as LIVE_TABLE
+from artemis_lifecycle.defs.live_table import observed
 from artemis_lifecycle.defs.partitions import partition_key, partitioned_tables, table_of, tables
 from artemis_lifecycle.defs.processes import end_runs_without_process
 from artemis_lifecycle.defs.progress import (
@@ -106,8 +108,8 @@ def _with_runs(instance: DagsterInstance) -> set[str]:
 
 @sensor(
     name="new_metadata",
-    description="Requests `observe` for each governed table whose metadata file has changed since the last tick. "
-    "Leaves the table's quiet window to the walk.",
+    description="Requests `observe` for each governed table whose metadata file has changed since the last tick, and "
+    "reports the file as the data version of `live_table`. Leaves the table's quiet window to the walk.",
     job=jobs.observe,
     minimum_interval_seconds=60,
     default_status=DefaultSensorStatus.STOPPED,
@@ -151,6 +153,7 @@ def new_metadata(context: SensorEvaluationContext, lifecycle: LifecycleResource)
             )
             for table in changed
         ],
+        asset_events=[observed(lifecycle.key(LIVE_TABLE), table, pointers[table]) for table in changed],
         cursor=cursor,
     )
 

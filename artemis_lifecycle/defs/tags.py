@@ -1,4 +1,29 @@
-"""The tags of runs and materializations."""
+"""The names of the assets, and the tags of assets, runs and materializations."""
+
+ASSET_TAG = "artemis/asset"
+"""On assets: the name, without the key prefix of an installation. Jobs select by it."""
+
+WALK = (
+    "snapshot_history",
+    "reachable_set",
+    "expiration_plan",
+    "cold_tier_snapshots",
+    "expiration_commit",
+    "physical_deletion",
+    "object_listing",
+    "orphan_scan",
+    "orphan_deletion",
+    "lineage_ledger",
+    "schema_history",
+    "table_health",
+    "compacted_manifests",
+    "compacted_data_files",
+)
+"""The names of the partitioned assets that steps materialize."""
+
+ASSETS = (*WALK, "fleet", "live_table")
+
+DATA_VERSION_TAG = "dagster/data_version"
 
 WINDOW_TAG = "artemis/window"
 """On runs that the sensor `maintenance_window` requested: the day of the window."""

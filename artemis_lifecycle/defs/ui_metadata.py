@@ -2,10 +2,11 @@
 them."""
 
 import base64
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
@@ -46,8 +47,14 @@ DELETED_FILES = {
 }
 
 _ROWS = 100
-_CELL = 2_000
+_CELL = 500
 """Maximum characters per cell: a snapshot may have 100,000 tags."""
+
+PICTURE_CHARACTERS = 40_000
+"""Maximum size of a picture in the event log."""
+
+_EXACT = 2**53
+"""Above it, a browser rounds numbers. Snapshot ids are larger."""
 
 
 def column_schema(columns: Mapping[str, tuple[str, str]]) -> MetadataValue:
@@ -71,32 +78,43 @@ def ddl_schema(columns: str) -> MetadataValue:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> MetadataValue:
-    """Return a table of the first rows, with the number of omitted rows, and without columns that are empty.
-
-    The UI shows it in place. Markdown of this size would be behind a link.
-    """
+    """Return a table of the first rows, without columns that are empty. If rows are omitted, the last one says how
+    many. The UI shows it in place; Markdown of this size would be behind a link."""
     every = list(rows)
     if not every:
         return MetadataValue.text("none")
     used = [place for place in range(len(headers)) if any(row[place] not in (None, "") for row in every)] or [0]
     names = [terminal(headers[place]) for place in used]
-    shown = [TableRecord(dict(zip(names, (_cell(row[place]) for place in used), strict=True))) for row in every[:_ROWS]]
+    shown = [[_cell(row[place]) for place in used] for row in every[:_ROWS]]
     if len(every) > _ROWS:
-        shown.append(TableRecord({names[0]: f"… and {len(every) - _ROWS:,} more"}))
-    return MetadataValue.table(shown, TableSchema([TableColumn(name) for name in names]))
+        shown.append([f"… and {len(every) - _ROWS:,} more", *[None] * (len(names) - 1)])
+    columns = [TableColumn(name, _kind(cells)) for name, cells in zip(names, zip(*shown, strict=True), strict=True)]
+    records = [TableRecord(dict(zip(names, cells, strict=True))) for cells in shown]
+    return MetadataValue.table(records, TableSchema(columns))
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: ""}[value]
-    if isinstance(value, int) and abs(value) < 10**15:  # larger numbers are snapshot ids
-        return f"{value:,}"
+_Cell = str | int | float | bool | None
+
+
+def _cell(value: Any) -> _Cell:
+    if hasattr(value, "item"):
+        value = value.item()  # numpy's numbers
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and abs(value) < _EXACT):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
-    text = str(value)
-    if len(text) > _CELL:
-        text = f"{text[:_CELL]} … ({len(text):,} characters)"
-    return terminal(text)
+        # A pandas NaT is a datetime that equals nothing.
+        return f"{value:%Y-%m-%d %H:%M:%S}" if value == value else None
+    text = terminal(str(value))
+    return text if len(text) <= _CELL else f"{text[:_CELL]} … ({len(text):,} characters)"
+
+
+def _kind(cells: Sequence[_Cell]) -> str:
+    kinds = {type(cell) for cell in cells if cell is not None}
+    return {frozenset({int}): "int", frozenset({float}): "float", frozenset({bool}): "bool"}.get(
+        frozenset(kinds), "string"
+    )
 
 
 def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
@@ -105,7 +123,13 @@ def picture(plot: Callable[[], bytes], what: str) -> MetadataValue:
         png = plot()
     except EnvironmentMissing as missing:
         return MetadataValue.text(f"{what}: no picture. {missing}")
-    return MetadataValue.md(f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})")
+    text = f"![{markdown(what)}](data:image/png;base64,{base64.b64encode(png).decode()})"
+    # Each materialization stores its pictures in the event log.
+    return (
+        MetadataValue.md(text)
+        if len(text) <= PICTURE_CHARACTERS
+        else MetadataValue.text(f"{what}: too large to show here")
+    )
 
 
 def place(location: str) -> MetadataValue:
@@ -116,6 +140,11 @@ def place(location: str) -> MetadataValue:
         bucket, key = (quote(part, errors="surrogatepass") for part in (bucket, key))
         return MetadataValue.url(f"https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}")
     return MetadataValue.path(terminal(location.removeprefix("file://") if scheme == "file" else location))
+
+
+def uri(location: str) -> MetadataValue:
+    """Return the location as the value of `dagster/uri`."""
+    return MetadataValue.text(terminal(location))
 
 
 def query(catalog: str, name: str, where: str) -> MetadataValue:

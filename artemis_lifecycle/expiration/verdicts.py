@@ -21,13 +21,15 @@ KEEPS_EVERY_REF, KEEPS_WINDOW_EDGE, COPY_VERIFIED = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check: `offenders` violate it; `figures` are counts and instants for a report."""
+    """The result of a check: `offenders` violate it; `figures` are counts, shares and instants for a report. A failure
+    with `warns` asks for maintenance; nothing is broken."""
 
     check: str
     passed: bool
     text: str
     offenders: tuple[str, ...] = ()
-    figures: Mapping[str, int | str | datetime] = field(default_factory=dict)
+    figures: Mapping[str, int | float | str | datetime] = field(default_factory=dict)
+    warns: bool = False
 
 
 def judge_refs(plan: ExpirationPlan, refs: Mapping[str, Ref]) -> Verdict:

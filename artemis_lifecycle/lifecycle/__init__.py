@@ -53,6 +53,7 @@ from artemis_lifecycle.lifecycle.queries import Queries
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
+from artemis_lifecycle.lifecycle.table_checks import TableChecks
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
 from artemis_lifecycle.lineage.ledger import LedgerUpdate
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
@@ -119,6 +120,7 @@ class Lifecycle:
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
         self._maintenance = Maintenance(resources, steps)
+        self._table_checks = TableChecks(resources, steps, self._maintenance, self._orphans)
         self._publishing = Publishing(resources)
 
     @classmethod
@@ -291,6 +293,12 @@ class Lifecycle:
         plan with a failed verdict, from any caller. Raises NoSuchPlan, NoSuchTable, UnreadableMetadata."""
         loaded, record = self._expiration.loaded(plan)
         return self._checks.check(loaded, record, ALL_CHECKS if check is None else (check,))
+
+    def check_table(self, table: str, check: str | None = None) -> list[Verdict]:
+        """Run the checks of the table's health, lineage, schemas, compactions, listing and orphan share, or only
+        `check`, against the thresholds `checks` of its policy. Changes and stores nothing. Raises NoSuchTable,
+        UnreadableMetadata; BadInput for an unknown check."""
+        return self._table_checks.judge(table, check)
 
     def hand_off(self, plan: ExpirationPlan | str, dry_run: bool = False) -> Handoff:
         """Copy everything that the plan's snapshots read to the cold tier, verify every copy, and publish the snapshots

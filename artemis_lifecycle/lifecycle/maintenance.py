@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from artemis_lifecycle.cold_tier.deep_archive import archived_files
 from artemis_lifecycle.cold_tier.ledger import handoff_ledger
@@ -35,6 +35,7 @@ class Maintenance:
 
     resources: Resources
     steps: Steps
+    _measured: dict[str, TableHealth] = field(default_factory=dict, repr=False, compare=False)
 
     def record_lineage(self, table: str) -> LedgerUpdate:
         resources = self.resources
@@ -55,12 +56,20 @@ class Maintenance:
     def table_health(self, table: str) -> TableHealth:
         return self._health(self.steps.table_state(table))
 
+    def known_health(self, state: TableState) -> TableHealth:
+        """Return the health that was measured last, if the table's metadata file is still the same; else measure it.
+        Its ages are those of then."""
+        last = self._measured.get(state.name)
+        same = last is not None and last.metadata_location == state.metadata.metadata_location
+        return last if last is not None and same else self._health(state)
+
     def _health(self, state: TableState) -> TableHealth:
         resources = self.resources
         # Iceberg reads a manifest that was cut between two blocks as a shorter one, and a rewrite would drop the rest.
         present_index(resources, state.name, state.metadata)
         with java_errors(state.name):
             found = health_of(resources.start_spark, resources.live_stores, state.name, state.metadata, state.read_at)
+        self._measured[state.name] = found
         resources.operations.health.note(
             HealthRecord(
                 table_uuid=state.metadata.table_uuid,

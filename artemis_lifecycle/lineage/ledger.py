@@ -87,6 +87,12 @@ class Lineage:
         return self._frame.copy()
 
 
+def whole_summary(snapshot: Snapshot) -> dict[str, str]:
+    """The snapshot's summary, with its `operation`, as the requirements read it."""
+    summary = snapshot.summary
+    return dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
+
+
 def ledger_rows(
     table: str,
     table_uuid: str,
@@ -98,7 +104,7 @@ def ledger_rows(
     rows: list[LedgerRow] = []
     for snapshot in snapshots:
         summary = snapshot.summary
-        whole = dict(summary.properties) | ({"operation": summary.operation} if summary.operation else {})
+        whole = whole_summary(snapshot)
         problems = lineage_problems(whole, requirements)
         try:
             inputs = (
@@ -188,6 +194,12 @@ def read_lineage(spark: SparkSession, catalog: str, table: str, table_uuid: str)
 
     rows = spark.table(_ensure(spark, catalog)).where(F.col("table_uuid") == table_uuid).orderBy("sequence_number")
     return Lineage(table, table_uuid, rows.toPandas())
+
+
+def recorded_snapshots(results: ResultReader, table_uuid: str) -> frozenset[int]:
+    """The ids of the snapshots that the ledger has of a table."""
+    batches = results.rows(LEDGER, ["snapshot_id"], table_uuid=table_uuid)
+    return frozenset(snapshot_id for batch in batches for snapshot_id in batch.column("snapshot_id").to_pylist())
 
 
 def recorded_schema_uses(results: ResultReader, table_uuid: str) -> tuple[SchemaUse, ...]:

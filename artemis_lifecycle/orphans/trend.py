@@ -37,6 +37,11 @@ class ScanPoint:
     deleted: bool
 
     @property
+    def orphan_share(self) -> float:
+        """The share of orphans among the listed files, 0 to 1."""
+        return self.orphans / self.listed if self.listed else 0.0
+
+    @property
     def in_flight(self) -> int:
         return self.too_young + self.live_writers
 

@@ -24,7 +24,7 @@ from artemis_lifecycle_tests.conftest import REPOSITORY
 from artemis_lifecycle_tests.defs.conftest import Project
 
 DEPS = {
-    "snapshot_history": set(),
+    "snapshot_history": {"live_table"},
     "reachable_set": {"snapshot_history"},
     "expiration_plan": {"reachable_set"},
     "cold_tier_snapshots": {"expiration_plan"},
@@ -49,6 +49,14 @@ CHECKS = {
     ("cold_tier_snapshots", "cold_catalog_is_guarded"): False,
     ("physical_deletion", "nothing_reachable_deleted"): False,
     ("physical_deletion", "no_plan_waits_too_long"): False,
+    ("table_health", "health_within_thresholds"): False,
+    ("lineage_ledger", "every_snapshot_is_recorded"): False,
+    ("lineage_ledger", "summaries_are_complete"): False,
+    ("schema_history", "schemas_are_consistent"): False,
+    ("compacted_data_files", "data_compaction_changed_nothing"): False,
+    ("compacted_manifests", "manifest_compaction_changed_nothing"): False,
+    ("object_listing", "listing_is_fresh"): False,
+    ("object_listing", "listing_is_intact"): False,
     ("orphan_scan", "orphan_share_below_threshold"): False,
     ("orphan_scan", "in_flight_files_settle"): False,
     ("orphan_deletion", "nothing_reachable_deleted"): False,
@@ -135,6 +143,7 @@ def test_what_changes_a_table_only_tells_unless_a_run_says_otherwise(definitions
         "clear_dropped_tables",
         "forget_records",
         "compact_result_tables",
+        "delete_old_runs",
     }
 
 
@@ -150,10 +159,12 @@ def test_the_schedules_follow_the_window_and_its_time_zone(definitions: Definiti
     assert {name: schedule.cron_schedule for name, schedule in schedules.items()} == {
         "monthly_deep_archive": "15 3 1 * *",
         "daily_cold_scrub": "45 4,16 * * *",
+        "daily_health_checks": "50 4,16 * * *",
         "daily_quarantine_purge": "35 6 * * *",
         "daily_dropped_tables": "40 7 * * *",
         "monthly_records": "20 5 2 * *",
         "monthly_result_tables": "25 6 2 * *",
+        "monthly_old_runs": "30 7 2 * *",
         "hourly_fleet": "5 * * * *",
         "monthly_schema_record": "10 1 1 * *",
     }

@@ -123,6 +123,11 @@ class TestNewMetadata:
         assert not second.run_requests
         project.append(ONE, 1)
         third = tick(project, sensors.new_metadata, second.cursor)
+        with project.lifecycle() as lifecycle:
+            current = lifecycle.snapshot_history(ONE).metadata_location
+        (seen,) = third.asset_events
+        assert (seen.asset_key.path, seen.partition) == (["live_table"], ONE)
+        assert seen.tags == {"dagster/data_version": current}
         assert [request.partition_key for request in third.run_requests or ()] == [ONE]
         assert {request.run_key for request in first.run_requests or ()}.isdisjoint(
             request.run_key for request in third.run_requests or ()

@@ -31,6 +31,8 @@ AT_ONCE = {
         "retention": {"window": "1ms"},
         "deletion": {"grace": "0ms"},
         "orphans": {"min_age": "0ms", "min_age_floor": "0ms", "max_share": 1},
+        # The tests' own writers say nothing.
+        "lineage": {"required": [], "overwrite": {"needs": []}},
     }
 }
 """Whatever is not current has expired, and what nothing reaches is old enough."""
@@ -426,7 +428,10 @@ class TestRefusals:
         assert "expiration_plan" in failures(result)["expiration_commit"]
 
 
-def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(project: Project) -> None:
+def test_materialize_walk_tells_as_it_goes_and_one_failing_table_stops_no_other(
+    make_project: Callable[..., Project],
+) -> None:
+    project = make_project(tables=AT_ONCE)
     project.create(TABLE, commits=1)
     heard: list[WalkEvent] = []
     gone, walk = materialize_walk(

@@ -47,6 +47,7 @@ POLICY = {
         "retention": {"window": "1ms"},
         "deletion": {"grace": "0ms"},
         "orphans": {"min_age": "0ms", "min_age_floor": "0ms", "max_share": 1},
+        "lineage": {"required": [], "overwrite": {"needs": []}},
     }
 }
 SLOW = 60_000

@@ -282,8 +282,9 @@ def test_no_page_of_dagster_and_no_picture_shows_what_others_wrote_as_it_is(
                 if isinstance(value, MarkdownMetadataValue):
                     _safe_markdown(value.md_str or "")
                 elif isinstance(value, TableMetadataValue):
-                    for text in (each for record in value.records for each in record.data.items()):
-                        _safe(" ".join(map(str, text)))
+                    for record in value.records:
+                        for cell in (*record.data, *record.data.values()):
+                            _safe(str(cell))
                 elif isinstance(value, TextMetadataValue | PathMetadataValue | UrlMetadataValue):
                     _safe(str(value.value))
                 else:

@@ -1,0 +1,93 @@
+"""Runs past `records.runs`, and their events in Dagster's storage, which Dagster itself keeps forever."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from dagster import (
+    AssetKey,
+    AssetRecordsFilter,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    OpExecutionContext,
+    RunsFilter,
+    job,
+    op,
+)
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+
+from artemis_lifecycle.defs.common import Changes, waiting_op
+from artemis_lifecycle.defs.failures import RETRIES, as_dagster_failure
+from artemis_lifecycle.defs.resources import LifecycleResource
+from artemis_lifecycle.defs.tags import ASSETS, JOB_TAG
+
+_PAGE = 100
+_IMPLICIT = "__ASSET_JOB"
+"""Dagster's name of the job in which a person or a backfill materializes assets."""
+
+_EVENTS = (
+    (DagsterEventType.ASSET_MATERIALIZATION, DagsterInstance.fetch_materializations),
+    (DagsterEventType.ASSET_OBSERVATION, DagsterInstance.fetch_observations),
+)
+
+
+def old_runs_of(instance: DagsterInstance, keys: frozenset[AssetKey], before: datetime) -> Iterator[DagsterRun]:
+    """Yield the ended runs of this project whose last change was before `before`; except those that have the newest
+    materialization or observation of a partition of one of `keys`, which asset pages show.
+
+    A run is of this project if it has its job tag, or materializes none but `keys`.
+    """
+    shown = {run_id for key in keys for run_id in _runs_shown(instance, key)}
+    old, cursor = RunsFilter(statuses=list(FINISHED_STATUSES), updated_before=before), None
+    while page := instance.get_runs(old, cursor=cursor, limit=_PAGE):
+        cursor = page[-1].run_id
+        for run in page:
+            selected = run.asset_selection or frozenset()
+            if JOB_TAG not in run.tags and not (run.job_name.startswith(_IMPLICIT) and selected and selected <= keys):
+                continue
+            if run.run_id not in shown:
+                yield run
+
+
+def _runs_shown(instance: DagsterInstance, key: AssetKey) -> Iterator[str]:
+    """Yield the runs of the newest materialization and of the newest observation of each partition of an asset."""
+    if (newest := instance.get_latest_materialization_event(key)) is not None:
+        yield newest.run_id
+    for kind, fetch in _EVENTS:
+        ids = list(instance.event_log_storage.get_latest_storage_id_by_partition(key, kind).values())
+        for first in range(0, len(ids), _PAGE):
+            chunk = ids[first : first + _PAGE]
+            yield from (
+                record.run_id
+                for record in fetch(instance, AssetRecordsFilter(key, storage_ids=chunk), limit=_PAGE).records
+            )
+
+
+@op(retry_policy=RETRIES, tags={"kind": "postgres"})
+@waiting_op
+def delete_old_runs(context: OpExecutionContext, lifecycle: LifecycleResource, config: Changes) -> None:
+    """Delete this project's runs that ended longer ago than `records.runs`, with their events. Keeps the newest
+    materialization of each partition."""
+    with as_dagster_failure() as watch:
+        opened = lifecycle.get()
+        before = opened.operations.clock.now() - opened.config.records.runs
+        keys = frozenset(map(lifecycle.key, ASSETS))
+        # A cursor is a run, so the pages are read before the first one is deleted.
+        found = [run.run_id for run in old_runs_of(context.instance, keys, before)]
+        if not config.dry_run:
+            for run_id in found:
+                context.instance.delete_run(run_id)
+    context.add_output_metadata(
+        {
+            "dry_run": config.dry_run,
+            "would_delete_runs" if config.dry_run else "runs_deleted": len(found),
+            "before": before.isoformat(timespec="seconds"),
+            "seconds": watch.seconds,
+        }
+    )
+
+
+@job(tags={JOB_TAG: "old_runs"})
+def old_runs() -> None:
+    """Deletes this project's runs past records.runs, and their events. Only reports, unless dry_run is false."""
+    delete_old_runs()
