@@ -181,7 +181,7 @@ def test_no_two_schedules_start_at_one_minute(start: int, end: int, timezone: st
     found = schedules_for(QuietWindow.model_validate({**clock, "timezone": timezone}))
     assert {each.execution_timezone for each in found} == {timezone}
     minutes = [str(each.cron_schedule).split()[0] for each in found]
-    assert len(set(minutes)) == len(found) == 8
+    assert len(set(minutes)) == len(found) == 10
     (scrub,) = (each for each in found if each.name == "daily_cold_scrub")
     hours = [int(hour) for hour in str(scrub.cron_schedule).split()[1].split(",")]
     assert hours[1] - hours[0] == 12
