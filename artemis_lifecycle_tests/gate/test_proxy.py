@@ -1,4 +1,4 @@
-"""What the gate does not refuse passes as it is, whatever it is; and what goes wrong behind it never reads as success."""
+"""What the gate does not refuse passes as it is; what goes wrong behind it never reads as success."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _conditional = st.sampled_from(
 )
 _path = st.lists(
     st.sampled_from(
-        ["namespaces", "a%1Fb", "a%2Eb", "t", "%E2%82%AC", "tables", "x+y", "~u", "(p)", "'q'", "a,b", "%7Cw", "plan"]
+        ["namespaces", "a%1Fb", "a%2Eb", "t", "%E2%82%AC", "x+y", "~u", "(p)", "'q'", "a,b", "%7Cw", "plan"]
     ),
     max_size=5,
 ).map(lambda parts: "/iceberg/v1/" + "/".join(parts))
@@ -205,9 +205,9 @@ def test_bodies_are_streamed_and_not_collected(upstream: Upstream, gate: Served)
 
 
 def test_the_catalogs_settings_do_not_lead_clients_past_the_gate(upstream: Upstream, gate: Served) -> None:
-    settings_ = {"defaults": {"prefix": "main"}, "overrides": {"uri": "http://catalog:1/iceberg/", "a": "b"}}
+    said = {"defaults": {"prefix": "main"}, "overrides": {"uri": "http://catalog:1/iceberg/", "a": "b"}}
     upstream.answer = Answer(
-        200, [("content-encoding", "gzip"), ("etag", '"1"')], gzip.compress(json.dumps(settings_).encode())
+        200, [("content-encoding", "gzip"), ("etag", '"1"')], gzip.compress(json.dumps(said).encode())
     )
     status, headers, body = ask(gate, "GET", "/iceberg/v1/config?warehouse=w")
     assert status == 200 and json.loads(body) == {"defaults": {"prefix": "main"}, "overrides": {"a": "b"}}
