@@ -31,6 +31,7 @@ from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate import nessie as rest_catalog
 from artemis_lifecycle_tests.gate.nessie import Nessie
 from artemis_lifecycle_tests.storage import s3_server
+from artemis_lifecycle_tests.storage.s3_server import S3Server
 
 REPOSITORY = Path(__file__).parents[2]
 LINEAGE = {key: value for key, value in COMPLETE.items() if key != "operation"}
@@ -42,6 +43,7 @@ ROW = pa.table({"id": pa.array([1], pa.int64())})
 class World:
     """The catalog, the gate before it, and what each client sees of them."""
 
+    s3: S3Server
     nessie: Nessie
     gate: str
     process: subprocess.Popen[bytes]
@@ -65,6 +67,12 @@ class World:
     def summaries(self, table: str) -> list[dict[str, str]]:
         snapshots = self.client(self.nessie.uri).load_table(table).metadata.snapshots
         return [dict(each.summary.additional_properties) for each in snapshots if each.summary]
+
+    def files(self, table: str) -> set[str]:
+        """The files in the table's folder."""
+        bucket, _, folder = self.location(table).removeprefix("s3://").partition("/")
+        listed = self.s3.client().list_objects_v2(Bucket=bucket, Prefix=folder.partition("/metadata/")[0])
+        return {each["Key"] for each in listed["Contents"]}
 
     def attempts(self, table: str) -> tuple[GateAttempt, ...]:
         return self.operations.gate_attempts.of(table)
@@ -108,7 +116,7 @@ def world(postgres_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         serving(nessie.uri, postgres_uri, folder) as (address, process, output),
         Operations.open(postgres_uri) as operations,
     ):
-        world = World(nessie, address, process, output, operations)
+        world = World(s3, nessie, address, process, output, operations)
         for namespace in ("gated", "free", "watched"):
             world.client(nessie.uri).create_namespace(namespace)
         yield world
@@ -142,10 +150,11 @@ def refused(world: World, table: str, commit: Callable[[], object], error: type[
 
 def test_spark_writes_with_lineage_and_not_without(world: World, catalog: str, spark: SparkSession) -> None:
     table = world.table()
-    rows = spark.range(3)
+    rows, files = spark.range(3), world.files(table)
     rogue = refused(world, table, lambda: rows.writeTo(f"{catalog}.{table}").append(), Py4JJavaError)
     assert "ForbiddenException" in rogue and "required key writer.id is missing" in rogue
-    assert "CommitStateUnknown" not in rogue
+    # Spark knows that nothing was committed, and takes its files back.
+    assert "CommitStateUnknown" not in rogue and world.files(table) == files
     writer = rows.writeTo(f"{catalog}.{table}")
     for key, value in LINEAGE.items():
         writer = writer.option(f"snapshot-property.{key}", value)

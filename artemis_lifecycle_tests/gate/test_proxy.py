@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -15,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.gate import proxy
+from artemis_lifecycle.errors import BadInput
+from artemis_lifecycle.gate import proxy, server
 from artemis_lifecycle_tests.contracts.test_requirements import COMPLETE
 from artemis_lifecycle_tests.gate.upstream import Answer, Served, Upstream, gate_before, listening, read_body
 
@@ -337,6 +339,22 @@ def test_report_mode_records_and_lets_pass(upstream: Upstream, gate: Served) -> 
     assert (finding.table, finding.refused, finding.summary) == ("watched.t", False, LACKING)
     assert who == "127.0.0.1 Writer/1" and "required key writer.host is missing" in finding.problems
     assert len(upstream.seen) == 1
+
+
+def test_connections_do_not_wait_for_acknowledgments() -> None:
+    with server.listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    "address", ["catalog:8181/iceberg", "ftp://c", "http://u:never-show-this@c/iceberg", "http://c/?a=b"]
+)
+def test_an_address_that_cannot_be_used_is_bad_input(address: str) -> None:
+    with pytest.raises(BadInput, match=r"--upstream|address") as caught:
+        server.serve(CONFIG, address, "127.0.0.1", 0, found=lambda *_: None, ready=lambda _: None)
+    assert "never-show-this" not in str(caught.value)
 
 
 def test_a_body_beyond_the_limit_is_refused(upstream: Upstream, gate: Served, monkeypatch: pytest.MonkeyPatch) -> None:

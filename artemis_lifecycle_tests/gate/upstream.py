@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import create_server
 
 import httpx
 
 from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.gate import server
 from artemis_lifecycle.gate.proxy import Gate
 from artemis_lifecycle.gate.rules import Finding, Rules
-from artemis_lifecycle.gate.server import http_server
 
 Headers = list[tuple[str, str]]
 
@@ -80,17 +79,17 @@ def listening() -> Iterator[Upstream]:
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    double = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    double.daemon_threads = True
+    thread = threading.Thread(target=double.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
-    upstream.port = server.server_address[1]
+    upstream.port = double.server_address[1]
     try:
         yield upstream
     finally:
-        server.shutdown()
+        double.shutdown()
         thread.join()
-        server.server_close()
+        double.server_close()
 
 
 def read_body(handler: BaseHTTPRequestHandler) -> bytes:
@@ -125,12 +124,12 @@ class Served:
 def gate_before(address: str, config: LifecycleConfig) -> Iterator[Served]:
     found: list[tuple[Finding, str]] = []
     gate = Gate(httpx.URL(address), Rules(config), lambda finding, who: found.append((finding, who)))
-    with create_server(("127.0.0.1", 0)) as listener:
-        server = http_server(gate)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    with server.listening("127.0.0.1", 0) as listener:
+        running = server.http_server(gate)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             yield Served(listener.getsockname()[1], found)
         finally:
-            server.should_exit = True
+            running.should_exit = True
             thread.join()
