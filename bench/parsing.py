@@ -20,11 +20,11 @@ from bench import metadata
 def parse(path: Path) -> dict[str, object]:
     """Seconds of a first parse, and what it adds to the process' memory at its peak, beside the file's own bytes."""
     data = path.read_bytes()
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     began = time.perf_counter()
     parsed = parse_table_metadata(data, f"file://{path}")
     seconds = time.perf_counter() - began
-    peak = _resident("VmHWM")
+    peak = resident("VmHWM")
     return {
         "snapshots": len(parsed.snapshots),
         "bytes": len(data),
@@ -33,9 +33,9 @@ def parse(path: Path) -> dict[str, object]:
     }
 
 
-def _resident(what: str) -> int:
-    """VmRSS (now) or VmHWM (the most so far) of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def resident(what: str, pid: int | str = "self") -> int:
+    """VmRSS (now) or VmHWM (the most so far) of a process, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) * 1024
     raise KeyError(what)

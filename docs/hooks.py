@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -22,13 +23,8 @@ def _commands() -> str:
 
     command = typer.main.get_command(app)
     assert isinstance(command, click.Group)
-    context = click.Context(command, info_name="artemis")
     parts = []
-    for name in command.list_commands(context):
-        each = command.get_command(context, name)
-        if each is None or each.hidden:
-            continue
-        inner = click.Context(each, info_name=name, parent=context)
+    for name, each, inner in _leaves(command, click.Context(command, info_name="artemis"), ""):
         lines = [f"## {name}", "", each.help or "", "", "```text", each.get_usage(inner).removeprefix("Usage: "), "```"]
         for parameter in each.get_params(inner):
             record = parameter.get_help_record(inner)
@@ -36,6 +32,20 @@ def _commands() -> str:
                 lines += ["", f"`{record[0]}`", f":   {record[1]}"]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def _leaves(
+    group: click.Group, context: click.Context, before: str
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    for name in group.list_commands(context):
+        each = group.get_command(context, name)
+        if each is None or each.hidden:
+            continue
+        inner = click.Context(each, info_name=name, parent=context)
+        if isinstance(each, click.Group):
+            yield from _leaves(each, inner, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", each, inner
 
 
 def _definitions() -> str:

@@ -255,7 +255,8 @@ def purge_quarantine(
 
 @app.command("forget-records")
 def forget_records(dry_run: DryRunOption = False, config: ConfigOption = None, json: JsonOption = False) -> None:
-    """Delete the details of old work (`records` in lifecycle.yaml): batches, steps, leases, listings."""
+    """Delete the details of old work: batches, steps, leases, listings, refused commits (`records` in
+    lifecycle.yaml)."""
     with opened(config, "checking old records") as lifecycle:
         show(lifecycle.forget_records(dry_run=dry_run), json=json, title="Records")
 

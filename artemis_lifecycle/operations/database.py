@@ -19,6 +19,7 @@ from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailabl
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.decisions import Decisions
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
+from artemis_lifecycle.operations.gate_attempts import GateAttempts
 from artemis_lifecycle.operations.health import Health
 from artemis_lifecycle.operations.heartbeats import Heartbeats
 from artemis_lifecycle.operations.holds import Holds
@@ -190,6 +191,7 @@ class Operations:
         self.waits = Waits(engine)
         self.health = Health(engine)
         self.run_times = RunTimes(engine)
+        self.gate_attempts = GateAttempts(engine)
 
     @classmethod
     def open(cls, uri: str) -> Self:

@@ -2,7 +2,7 @@
 frames that they reference (`deletion/records.py`).
 
 Records of decisions are permanent: plans, scans, holds, tags, approvals, thaws, quarantines, pauses. Only the details
-of the work are deleted: batches, steps, run times, leases, listings.
+of the work are deleted: batches, steps, run times, leases, listings, and attempts to commit without lineage.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Engine, Table, and_, delete, exists, func, or_, select, update
 
 from artemis_lifecycle.operations.crash_points import around
+from artemis_lifecycle.operations.gate_attempts import gate_attempts
 from artemis_lifecycle.operations.journal import batches, handoff_batches, jobs
 from artemis_lifecycle.operations.leases import leases
 from artemis_lifecycle.operations.plans import HOLDING, plans
@@ -96,8 +97,8 @@ class Records:
             }
 
     def forget(self, cutoff: datetime) -> dict[str, int]:
-        """Delete handoff copies, steps, run times and leases that ended before `cutoff`. Return the rows by kind. Each
-        table's newest lease stays, because its token fences off older ones."""
+        """Delete handoff copies, steps, run times, leases and refused commits from before `cutoff`. Return the rows by
+        kind. Each table's newest lease stays, because its token fences off older ones."""
         return {table.name: self._delete("records.forget", table, old) for table, old in _old(cutoff)}
 
     def _delete(self, point: str, table: Table, condition: ColumnElement[bool]) -> int:
@@ -119,6 +120,7 @@ def _old(cutoff: datetime) -> list[tuple[Table, ColumnElement[bool]]]:
         ),
         (steps, steps.c.finished_at < cutoff),
         (run_times, run_times.c.finished_at < cutoff),
+        (gate_attempts, gate_attempts.c.at < cutoff),
         (
             leases,
             and_(

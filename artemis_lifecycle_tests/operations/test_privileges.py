@@ -65,6 +65,7 @@ NEEDED: dict[str, set[str]] = {
     "table_locations": {"SELECT", "INSERT"},
     "settled_metadata": {"SELECT", "INSERT"},
     "verdicts": {"SELECT", "INSERT"},
+    "gate_attempts": {"SELECT", "INSERT", "DELETE"},
     "seen_pointers": {"SELECT", "INSERT", "DELETE"},
     "swap_attempts": {"SELECT", "INSERT", "DELETE"},
 }

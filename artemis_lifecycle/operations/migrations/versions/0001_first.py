@@ -252,12 +252,13 @@ _GRANTS = {
         "lifecycle.health, lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, "
         "lifecycle.pauses, lifecycle.plans, lifecycle.publications, lifecycle.quarantines, "
         "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.waits",
-        "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
+        "SELECT, INSERT, DELETE ON TABLE lifecycle.gate_attempts, lifecycle.seen_pointers, lifecycle.swap_attempts",
         "SELECT, INSERT ON TABLE lifecycle.decisions, lifecycle.settled_metadata, lifecycle.table_locations, "
         "lifecycle.verdicts",
         "SELECT ON TABLE lifecycle.alembic_version, lifecycle.identity",
-        "USAGE, SELECT ON SEQUENCE lifecycle.lease_token, lifecycle.plan_order, lifecycle.steps_step_id_seq, "
-        "lifecycle.tags_tag_record_id_seq, lifecycle.verdicts_verdict_id_seq",
+        "USAGE, SELECT ON SEQUENCE lifecycle.gate_attempts_attempt_id_seq, lifecycle.lease_token, "
+        "lifecycle.plan_order, lifecycle.steps_step_id_seq, lifecycle.tags_tag_record_id_seq, "
+        "lifecycle.verdicts_verdict_id_seq",
         "USAGE ON SEQUENCE lifecycle.decisions_decision_id_seq",
     ),
     APPROVER: ("USAGE ON SCHEMA lifecycle",),

@@ -1,0 +1,77 @@
+"""Which tables are gated, and what is wrong with a change to one: lifecycle.yaml applied to what a request would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from artemis_lifecycle.catalogs.identifier import dotted
+from artemis_lifecycle.catalogs.results import NAMESPACE
+from artemis_lifecycle.config.models import LifecycleConfig
+from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
+from artemis_lifecycle.gate.bodies import Change
+from artemis_lifecycle.gate.routes import TableName
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A snapshot, or another change, that a table's requirements do not allow. `refused`: the table's mode is
+    `reject`."""
+
+    table: str
+    problems: tuple[str, ...]
+    refused: bool
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The gate's rules in one lifecycle.yaml. The project's own namespace is never gated."""
+
+    config: LifecycleConfig
+
+    def findings(self, change: Change) -> tuple[Finding, ...]:
+        """Return what is wrong with the change; empty if it may pass."""
+        return tuple(finding for table in self._gated(change.table) for finding in self._judged(table, change))
+
+    def _judged(self, table: str, change: Change) -> Iterator[Finding]:
+        refused = self.config.policy(table).lineage.mode == "reject"
+        requirements = self._requirements[self.config.entry(table)]
+        if change.unclear is not None:
+            yield Finding(table, (f"its new snapshots cannot be validated: {change.unclear}",), refused)
+        if change.source is not None and not self._as_strict(change.source, requirements):
+            source = dotted((*change.source.levels, change.source.name))
+            yield Finding(table, (f"{source} has snapshots that this table's requirements did not apply to",), refused)
+        for summary in change.summaries:
+            problems = lineage_problems(summary, requirements)
+            if problems:
+                yield Finding(table, problems, refused, summary)
+
+    def _as_strict(self, source: TableName, requirements: LineageRequirements) -> bool:
+        """Return whether every commit to `source` was held to the same requirements."""
+        gated = [each for each in self._gated(source) if self.config.policy(each).lineage.mode == "reject"]
+        return any(self._requirements[self.config.entry(each)] == requirements for each in gated)
+
+    def _gated(self, table: TableName) -> list[str]:
+        """Return the names by which entries of lifecycle.yaml gate the table, one for each entry."""
+        by_entry: dict[str, str] = {}
+        for parts in _readings(table):
+            entry = None if parts[:-1] == (NAMESPACE,) else self.config.entry(dotted(parts))
+            if entry is not None:
+                by_entry.setdefault(entry, dotted(parts))
+        return list(by_entry.values())
+
+    @cached_property
+    def _requirements(self) -> Mapping[str | None, LineageRequirements]:
+        return {
+            entry: LineageRequirements.from_config(self.config.policy(entry).lineage) for entry in self.config.tables
+        }
+
+
+def _readings(table: TableName) -> list[tuple[str, ...]]:
+    """Return the tables that servers could mean by a name: some split levels at dots too, and Nessie reads
+    `name@branch` and `name#hash` as a version of `name`."""
+    levels = tuple(part for level in table.levels for part in level.split(".") if part)
+    name = table.name.partition("@")[0].partition("#")[0].strip("`")
+    return list(dict.fromkeys((*each, one) for each in (table.levels, levels) for one in (table.name, name)))
