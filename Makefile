@@ -10,7 +10,7 @@ HOME_FOLDER := .artemis
 # What builds packages from source (pyspark, and this project). The first step installs them, from the same lock.
 BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classifiers
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
-SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
+SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
 # More for pytest: `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.

@@ -72,7 +72,7 @@ main()
 
 @pytest.mark.parametrize(
     ("extra", "code"),
-    [("ui", _PLOT), ("embedded", _POSTGRES), ("redis", _CACHE), ("demo", "import artemis_lifecycle.demo.mission")],
+    [("ui", _PLOT), ("embedded", _POSTGRES), ("redis", _CACHE), ("demo", "import examples.mission.mission")],
 )
 def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:
     ran = _run(_PACKAGES[extra], code, tmp_path)

@@ -143,6 +143,8 @@ def test_a_wheel_built_without_javac_says_so(tmp_path: Path) -> None:
     names = ZipFile(wheel).namelist()
     assert "artemis_lifecycle/spark/java/aws.jar" not in names
     assert "artemis_lifecycle/spark/java/aws/PacedS3Clients.java" in names
+    # What `artemis demo` runs.
+    assert "artemis_lifecycle/examples/mission/__main__.py" in names
     assert "there is no javac" in said and "make wheel" in said
 
 
