@@ -242,13 +242,13 @@ def _as_numbers(rows: pa.Table) -> pa.Table:
 
 
 def _require_parts(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str) -> None:
-    # Without those beyond a gap in the numbers.
-    require_count(job, sum(parts[batch].files for batch in range(len(parts)) if batch in parts), folder)
+    whole = sorted(parts) == list(range(len(parts)))
+    require_count(job, sum(part.files for part in parts.values()), folder, whole=whole)
 
 
-def require_count(job: DeletionJob, found: int, path: str) -> None:
-    """Raise StorageError unless the list at `path` has as many files as the job's record says."""
-    if found != job.files:
+def require_count(job: DeletionJob, found: int, path: str, *, whole: bool = True) -> None:
+    """Raise StorageError unless the list at `path` is `whole` and has as many files as the job's record says."""
+    if found != job.files or not whole:
         raise StorageError(
             f"The sealed list of {job.job_id} has {found:,} paths, but its record says {job.files:,}",
             table=job.table,
