@@ -10,7 +10,7 @@ HOME_FOLDER := .artemis
 # What builds packages from source (pyspark, and this project). The first step installs them, from the same lock.
 BUILD_TOOLS := setuptools wheel hatchling packaging pathspec pluggy trove-classifiers
 PIP := $(PY) -m pip --disable-pip-version-check --retries 5 --timeout 60
-SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
+SPELLED := artemis_lifecycle artemis_lifecycle_tests bench docs examples hatch_build.py README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md Makefile
 # Give one yourself with `make setup PYTHON=/path/to/python`.
 PYTHON ?=
 # More for pytest: `make test ARGS="-k postgres"`; `-n 0` for all of it in one process, which a debugger needs.
@@ -138,6 +138,12 @@ lock: $(VENV)/.project  ## Write requirements.lock anew from pyproject.toml; new
 .PHONY: bench
 bench: setup  ## Iceberg's own expire action and this project's planner, side by side: see bench/README.md.
 	@$(PY) -m bench $(ARGS)
+
+.PHONY: wheel
+wheel: setup  ## A wheel with its Java classes compiled, in dist/. Needs a JDK (javac), 17 or newer.
+	@$(PY) -m artemis_lifecycle.embedded jars
+	@ARTEMIS_JARS="$${ARTEMIS_JARS:-$(CURDIR)/$(HOME_FOLDER)/jars}" $(PY) -m build --wheel --no-isolation
+	@$(PY) -m zipfile -l dist/*.whl | grep -q spark/java/aws.jar
 
 .PHONY: stop
 stop:  ## Stop the embedded Postgres.

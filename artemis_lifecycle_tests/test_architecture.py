@@ -4,6 +4,7 @@ pyproject.toml."""
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,28 @@ def test_no_module_uses_what_is_private_to_another() -> None:
 
 def test_lifecycle_inherits_nothing() -> None:
     assert Lifecycle.__bases__ == (object,)
+
+
+def _statements(name: str) -> Iterator[tuple[int, str]]:
+    """The number and text of each line that says something: no blanks, comments and imports."""
+    imports = [node for node in ast.walk(MODULES[name]) if isinstance(node, ast.Import | ast.ImportFrom)]
+    passed_over = {line for node in imports for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    for number, line in enumerate((PACKAGE / name).read_text().splitlines(), start=1):
+        if number not in passed_over and line.strip() and not line.strip().startswith("#"):
+            yield number, line.strip()
+
+
+def _repeated(lines: int) -> list[dict[str, str]]:
+    """Where so many lines in a row stand in more than one room: a place for each room."""
+    places: defaultdict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for name in MODULES:
+        found = list(_statements(name))
+        for start in range(len(found) - lines + 1):
+            part = found[start : start + lines]
+            places[tuple(text for _, text in part)].setdefault(name.split("/")[0], f"{name}:{part[0][0]}")
+    return [rooms for rooms in places.values() if len(rooms) > 1]
+
+
+def test_no_six_lines_stand_in_two_rooms() -> None:
+    assert _repeated(6) == []
+    assert _repeated(3), "shorter ones are found, so that longer ones would be"

@@ -13,7 +13,7 @@ from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Thin
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.expiration.tags_and_holds import thinning_tiers
-from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
+from artemis_lifecycle.retention.thinning import ThinningTier
 
 THINNED = """
 defaults:
@@ -39,7 +39,9 @@ def test_thinning_is_typed_inherited_and_means_what_the_rules_know(tmp_path: Pat
         ("daily", timedelta(days=30)),
         ("monthly", "forever"),
     ]
-    assert thinning_tiers(thin) == HOURLY_DAILY_MONTHLY
+    day = 24 * 3_600_000
+    tiers = (ThinningTier("hour", day), ThinningTier("day", 30 * day), ThinningTier("month"))
+    assert thinning_tiers(thin) == tiers
     assert config.policy("a.c").retention.thin == ()
     assert config.policy("elsewhere.t").retention.thin == thin
 

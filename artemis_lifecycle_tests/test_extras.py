@@ -85,7 +85,7 @@ main()
         ("embedded", _POSTGRES),
         ("redis", _CACHE),
         ("gate", _GATE),
-        ("demo", "import artemis_lifecycle.demo.mission"),
+        ("demo", "import examples.mission.mission"),
     ],
 )
 def test_an_extra_that_is_not_installed_is_named(tmp_path: Path, extra: str, code: str) -> None:

@@ -35,7 +35,7 @@ from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench.configuration import config_in
-from bench.sampling import Sampler
+from bench.sampling import Sampler, processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,17 +157,19 @@ def _digest(path: Path) -> str:
 
 
 def _timed(measured: dict[str, dict[str, float]], name: str, work: Callable[[], Any]) -> Any:
-    """Seconds of the work, and the peak of this process' memory and the JVM's above what they had before, in bytes."""
+    """Seconds of the work, of the clock and of the processors; and the peak of this process' memory and of the JVM's
+    above what they had before, in bytes."""
     sampler = Sampler(os.getpid())
     sampler.start()
     time.sleep(0.2)
-    began = time.perf_counter()
+    processor, began = processor_seconds(), time.perf_counter()
     done = work()
-    took = time.perf_counter() - began
+    took, used = time.perf_counter() - began, processor_seconds() - processor
     samples = sampler.stop()
     before = samples[0]
     measured[name] = {
         "seconds": took,
+        "cpu_seconds": used,
         "python_above": max(sample.python for sample in samples) - before.python,
         "jvm_above": max(sample.jvm for sample in samples) - before.jvm,
     }

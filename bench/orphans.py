@@ -36,8 +36,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-import psutil
-
 from artemis_lifecycle.catalogs.settings import lifecycle_conf
 from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
@@ -53,7 +51,7 @@ from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.configuration import config_in
 from bench.metadata import Shape, Table
-from bench.sampling import Sampler
+from bench.sampling import Sampler, processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,9 +161,9 @@ class Bench:
         sampler = Sampler(os.getpid(), interval=0.2)
         sampler.start()
         time.sleep(0.5)
-        processor, began = _processor(), time.perf_counter()
+        processor, began = processor_seconds(), time.perf_counter()
         done = work()
-        took, used = time.perf_counter() - began, _processor() - processor
+        took, used = time.perf_counter() - began, processor_seconds() - processor
         samples = sampler.stop()
         before = samples[0]
         found = {
@@ -398,13 +396,6 @@ def _rest(spark: SparkSession) -> None:
     gc.collect()
     spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
     time.sleep(0.5)
-
-
-def _processor() -> float:
-    """Processor seconds of this process and of all that it started and that still live."""
-    this = psutil.Process()
-    times = [process.cpu_times() for process in (this, *this.children(recursive=True)) if process.is_running()]
-    return sum(time.user + time.system for time in times)
 
 
 def _local(path: str) -> Path:

@@ -74,6 +74,20 @@ class Sampler(threading.Thread):
         return found
 
 
+def processor_seconds() -> float:
+    """Processor seconds of this process and all that it started and that still live: a busy machine hardly changes
+    them."""
+    total = 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+            total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
 def _resident(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE

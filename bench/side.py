@@ -35,6 +35,7 @@ from artemis_lifecycle.embedded.jars import resolve
 from artemis_lifecycle.spark.session import open_session, session_conf
 from bench import metadata
 from bench.metadata import Stage, Table
+from bench.sampling import processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,11 +132,11 @@ def _timed(spark: SparkSession, side: _Side, table: Table, number: int, repetiti
     ready = side.load(table, stage)
     loaded = time.monotonic()
     _rest(spark)
-    processor = _processor()
+    processor = processor_seconds()
     begin = time.monotonic()
     done = ready()
     end = time.monotonic()
-    used = _processor() - processor
+    used = processor_seconds() - processor
     return {
         "table": table.shape.key,
         "stage": number,
@@ -154,19 +155,6 @@ def _rest(spark: SparkSession) -> None:
     gc.collect()
     spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]
     time.sleep(0.5)
-
-
-def _processor() -> float:
-    """Processor seconds of this process and all that it started and that still live."""
-    total = 0.0
-    this = psutil.Process()
-    for process in (this, *this.children(recursive=True)):
-        try:
-            times = process.cpu_times()
-            total += times.user + times.system
-        except psutil.NoSuchProcess:
-            continue
-    return total
 
 
 def _java(spark: SparkSession) -> str:

@@ -10,6 +10,9 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.errors import ConfigError
 from artemis_lifecycle.operations.crash_points import around
@@ -19,7 +22,6 @@ from artemis_lifecycle.storage.instants import microseconds
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 NAMESPACE = "lifecycle"
@@ -111,8 +113,6 @@ def _month(rows: ResultRows) -> tuple[int, int]:
 
 def _written(jvm: Any, stores: Stores, table: Any, spec: Any, partition: Any, rows: pa.Table) -> Any:
     """Return a new data file with these rows."""
-    import pyarrow.parquet as pq
-
     place = table.locationProvider().newDataLocation(spec, partition, f"{uuid.uuid4().hex}.parquet")
     buffer = io.BytesIO()
     pq.write_table(rows, buffer, compression="zstd")
@@ -156,8 +156,6 @@ _TYPES = {"string": "string", "long": "int64", "timestamptz": "timestamp[us, tz=
 def _with_field_ids(rows: pa.Table, table: Any, name: str) -> pa.Table:
     """Return `rows` with the field ids by which Iceberg identifies columns. Raises ConfigError if the columns
     differ."""
-    import pyarrow as pa
-
     fields, schema = [], table.schema()
     for field in rows.schema:
         column = schema.findField(field.name)

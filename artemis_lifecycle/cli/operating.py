@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -284,5 +285,10 @@ def workers(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def demo(context: typer.Context) -> None:
     """Create three tables with 400 days of history and run the whole walk on them, through Dagster."""
-    # In a separate process: the demo loads Dagster, which the other commands do not need.
-    raise typer.Exit(subprocess.call([sys.executable, "-m", "artemis_lifecycle.demo", *context.args]))
+    # A wheel has the demo inside the package, a clone beside it.
+    beside = (Path(__file__).parents[levels] / "examples" for levels in (1, 2))
+    examples = next(folder for folder in beside if (folder / "mission").is_dir())
+    path = os.pathsep.join(filter(None, [str(examples), os.environ.get("PYTHONPATH")]))
+    # In a separate process: it loads Dagster, which the other commands do not need.
+    command = [sys.executable, "-m", "mission", *context.args]
+    raise typer.Exit(subprocess.call(command, env={**os.environ, "PYTHONPATH": path}))

@@ -16,6 +16,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from artemis_lifecycle.cold_tier.cold_side import ColdSide
 from artemis_lifecycle.cold_tier.ledger import Ledger
 from artemis_lifecycle.cold_tier.requests import each_file
@@ -40,7 +44,6 @@ from artemis_lifecycle.storage.location_hash import hash_column
 from artemis_lifecycle.storage.stores import Stores
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 FILES = "path string, kind string, size_in_bytes bigint"
@@ -215,9 +218,6 @@ def _only_theirs(
 ) -> tuple[pa.Table, DeepArchived]:
     """Return the content files that only the due snapshots have, without those of finished moves. Also return the
     counts of these files, and of the files that are not moved."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     schema = arrow_schema(FILES)
     found = deletable(context.cold.index(context.cold.current()), so_far.snapshot_ids)
     found = found.filter(pc.is_in(found.column("kind"), pa.array(CONTENT_KINDS)))
@@ -260,9 +260,6 @@ def _paths_of(files: pa.Table) -> Considered:
 
 
 def _without(files: pa.Table, reasons: Collection[int]) -> pa.Table:
-    import numpy as np
-    import pyarrow as pa
-
     stays = np.zeros(files.num_rows, np.bool_)
     stays[list(reasons)] = True
     return files.filter(pa.array(~stays)).combine_chunks()
@@ -270,8 +267,6 @@ def _without(files: pa.Table, reasons: Collection[int]) -> pa.Table:
 
 def _finished(context: DeepArchiveContext) -> pa.Array | None:
     """Return the paths of earlier moves that finished."""
-    import pyarrow as pa
-
     moves = context.operations.deep_moves.of_table(context.table_uuid)
     ended = (move for move in moves if move.finished_at is not None)
     pieces = [batch.column("path") for batch in archived_files(context.records, ended)]
@@ -356,9 +351,6 @@ def _stopped(context: DeepArchiveContext, what: str, moved: int, files: int) -> 
 def _settle(context: DeepArchiveContext, move: MoveRecord) -> MoveRecord:
     """Ask the store which files of an interrupted move are in the archive. Only those count as moved; snapshots that
     read none of them stay readable."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     schema, states = arrow_schema(FILES), "path string, archived boolean"
     batches = list(frame_batches(move.files_location, context.records))
     files = pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()

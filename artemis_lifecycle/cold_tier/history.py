@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from artemis_lifecycle.cold_tier.cold_tables import ColdTables
 from artemis_lifecycle.metadata.types import MAIN_BRANCH
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,12 +42,7 @@ class ColdHistory:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per snapshot: snapshot_id int64; committed_at datetime64[ms, UTC]; tier, cold_table, tags
         (joined by commas), operation object; records, data_files Int64 (NA if unknown)."""
-        import pandas as pd
-
-        rows = [{**asdict(snapshot), "tags": ", ".join(snapshot.tags)} for snapshot in self.snapshots]
-        frame = pd.DataFrame(rows, columns=list(ColdSnapshot.__dataclass_fields__))
-        frame["committed_at"] = pd.to_datetime(frame["committed_at"], utc=True).astype("datetime64[ms, UTC]")
-        return frame.astype({"snapshot_id": "int64", "records": "Int64", "data_files": "Int64"})
+        return frame_of(ColdSnapshot, self.snapshots)
 
 
 def cold_history(table: str, cold: ColdTables, archived: Collection[int]) -> ColdHistory:

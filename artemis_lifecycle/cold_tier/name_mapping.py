@@ -7,15 +7,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from artemis_lifecycle.cold_tier.cold_split import Json
 from artemis_lifecycle.cold_tier.evolution import field_ids
 from artemis_lifecycle.errors import UnreadableMetadata
 from artemis_lifecycle.metadata.avro.container import schema_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAME_MAPPING = "schema.name-mapping.default"
 """The table property."""
@@ -103,8 +103,6 @@ def names_its_fields(file: BinaryIO, file_format: str, path: str) -> bool:
 
     Raises UnreadableMetadata for a file that does not have that format.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from pyarrow import orc
 
     try:

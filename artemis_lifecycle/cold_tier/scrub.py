@@ -18,7 +18,7 @@ import pyarrow as pa
 from artemis_lifecycle.cold_tier.ledger import COPIED, COPIES, CopiedFile, Ledger
 from artemis_lifecycle.cold_tier.presence import PromisedCopy
 from artemis_lifecycle.cold_tier.requests import each_file
-from artemis_lifecycle.errors import StorageError
+from artemis_lifecycle.cold_tier.verify import compared
 from artemis_lifecycle.operations.scrubs import ColdLoss, Found, ScrubRecord, Scrubs
 from artemis_lifecycle.spark.runner import Runner, Spark, first_of_each
 from artemis_lifecycle.storage.location_hash import hash_location, hash_strings
@@ -248,7 +248,7 @@ def _read(context: ScrubContext, batch: Sequence[CopiedFile]) -> tuple[list[tupl
     """Return the copies that differ from their record, with the reason, and the paths of archived ones, which cannot be
     read."""
     by_path = {copy.destination: copy for copy in batch}
-    request = partial(_check, recorded={path: (copy.size_in_bytes, copy.checksum) for path, copy in by_path.items()})
+    request = partial(compared, recorded={path: (copy.size_in_bytes, copy.checksum) for path, copy in by_path.items()})
     schema = "path string, reason string, archived boolean"
     answers = each_file(context.runner, context.cold_stores, request, schema, list(by_path))
     bad = [(by_path[path], reason) for path, reason, _ in answers if reason is not None]
@@ -290,26 +290,3 @@ def _record(
         lost=lost,
         settled=[*settled, *(copy.destination for copy, _ in found if copy.destination not in still)],
     )
-
-
-def _check(
-    stores: Stores, path: str, *, recorded: Mapping[str, tuple[int, str | None]]
-) -> tuple[str, str | None, bool]:
-    """Return the path, why the copy differs from its record (None if it does not), and whether it is archived."""
-    size, checksum = recorded[path]
-    head = stores.head(path)
-    if head is None:
-        return path, "the file is gone", False
-    if head.size_in_bytes != size:
-        return path, f"the file has {head.size_in_bytes} bytes, but had {size}", False
-    state = stores.archive_state(path)
-    if state is not None and not state.readable:
-        return path, None, True
-    try:
-        now = stores.checksum(path)
-    except StorageError as error:
-        if stores.head(path) is not None:
-            # A store that does not answer is not a loss: the rotation does not advance.
-            raise
-        return path, error.what, False
-    return path, None if checksum in (now, None) else f"the file is {now}, but was {checksum}", False

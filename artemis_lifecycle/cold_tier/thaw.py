@@ -7,7 +7,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from artemis_lifecycle.cold_tier.requests import Request, each_file
 from artemis_lifecycle.errors import StorageError
@@ -21,9 +24,6 @@ from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_f
 from artemis_lifecycle.storage.location import normalize_column
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SAMPLE = 25
 
@@ -52,8 +52,6 @@ def seal_files(
     folder: str,
 ) -> tuple[int, int]:
     """Write under `folder` the list of these snapshots' files that were moved to the archive. Return (files, bytes)."""
-    import pyarrow.compute as pc
-
     rules = view.index.rules
     runner = Runner(spark)
     with worker_errors():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -89,24 +89,36 @@ def _once(copies: pa.Table) -> pa.Table:
 def _damaged(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for path, size, checksum in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            reason = _reason(stores, path, size, checksum)
+            try:
+                _, reason, _ = compared(stores, path, recorded={path: (size, checksum)})
+            except StorageError as error:
+                reason = error.what
             if reason is not None:
                 yield record_batch([(path, reason)], _DAMAGED)
 
 
-def _reason(stores: Stores, path: str, size: int, checksum: str | None) -> str | None:
-    """Return why the copy, with the recorded size and checksum, is damaged; None if it is intact."""
+def compared(
+    stores: Stores, path: str, *, recorded: Mapping[str, tuple[int, str | None]]
+) -> tuple[str, str | None, bool]:
+    """Return the path, why the copy differs from its `recorded` size and checksum (None if it does not), and whether it
+    is archived, so that only its presence and size can be checked.
+
+    Raises StorageError if the store does not answer; a copy that exists and cannot be read is such a case.
+    """
+    size, checksum = recorded[path]
+    head = stores.head(path)
+    if head is None:
+        return path, "the file is gone", False
+    if head.size_in_bytes != size:
+        return path, f"the file has {head.size_in_bytes} bytes, but had {size}", False
+    state = stores.archive_state(path)
+    if state is not None and not state.readable:
+        return path, None, True
     try:
-        found = stores.head(path)
-        if found is None:
-            return "the file is gone"
-        if found.size_in_bytes != size:
-            return f"the file has {found.size_in_bytes} bytes, but had {size}"
-        state = stores.archive_state(path)
-        if state is not None and not state.readable:
-            # Without a thaw, only its presence and size can be checked.
-            return None
         now = stores.checksum(path)
-        return None if now == checksum else f"the file is {now}, but was {checksum}"
     except StorageError as error:
-        return error.what
+        if stores.head(path) is not None:
+            # A store that does not answer is not a loss: the rotation of a scrub does not advance.
+            raise
+        return path, error.what, False
+    return path, None if now == checksum else f"the file is {now}, but was {checksum}", False

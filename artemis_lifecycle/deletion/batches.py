@@ -26,8 +26,7 @@ from artemis_lifecycle.metadata.kinds import MANIFEST, MANIFEST_LIST, METADATA, 
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.journal import JobKind
 from artemis_lifecycle.spark.runner import Cost, Runner, Spark
-from artemis_lifecycle.storage.columnar import ParquetReader
-from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame
+from artemis_lifecycle.storage.frames import arrow_schema, frame_batches, read_frame, sealed_part
 from artemis_lifecycle.storage.stores import Stores
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import NO_TIME
@@ -97,7 +96,7 @@ def seal_batches(spark: Spark, stores: Stores, job: DeletionJob, root: str, file
     seal = f"{folder}/batches.json"
     if stores.head(seal) is None:
         parts = _written(Runner(spark), stores, job, folder, files_per_batch)
-        _require_count(job, parts, folder)
+        _require_parts(job, parts, folder)
         content = json.dumps([asdict(parts[batch]) for batch in sorted(parts)]).encode()
         # If another worker sealed in the meantime, its parts are used, and the parts written here are garbage.
         with around("deletion.seal_batches"), suppress(ExistingFile):
@@ -113,7 +112,7 @@ def seal_batches(spark: Spark, stores: Stores, job: DeletionJob, root: str, file
             hint="plan or scan again",
         ) from error
     batches = Batches(folder, {part.batch: part for part in found})
-    _require_count(job, batches.parts, folder)
+    _require_parts(job, batches.parts, folder)
     return batches
 
 
@@ -201,7 +200,7 @@ def batch_paths(stores: Stores, batches: Batches) -> Iterator[pa.Array]:
     parts = [batches.parts[batch] for batch in sorted(batches.parts)]
 
     def read(part: BatchPart) -> pa.Array:
-        return _read_part(stores, f"{batches.folder}/{part.name}", part.sha256).column("path").combine_chunks()
+        return _part(stores, batches, part).column("path").combine_chunks()
 
     return threaded(read, parts, stores.readers(batches.folder, _READERS))
 
@@ -217,7 +216,11 @@ def read_batch(stores: Stores, batches: Batches, batch: int) -> pa.Table:
             untouched="the files of the batch",
             hint="plan or scan again",
         )
-    return _as_numbers(_read_part(stores, f"{batches.folder}/{part.name}", part.sha256))
+    return _as_numbers(_part(stores, batches, part))
+
+
+def _part(stores: Stores, batches: Batches, part: BatchPart) -> pa.Table:
+    return sealed_part(f"{batches.folder}/{part.name}", part.sha256, stores).read()
 
 
 def sealed_pieces(stores: Stores, job: DeletionJob, most: int) -> Iterator[pa.Table]:
@@ -238,26 +241,18 @@ def _as_numbers(rows: pa.Table) -> pa.Table:
     return pa.table({name: changed.get(name, rows.column(name)) for name in rows.column_names}).combine_chunks()
 
 
-def _require_count(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str) -> None:
-    found = sum(part.files for part in parts.values())
-    if found != job.files or sorted(parts) != list(range(len(parts))):
+def _require_parts(job: DeletionJob, parts: Mapping[int, BatchPart], folder: str) -> None:
+    whole = sorted(parts) == list(range(len(parts)))
+    require_count(job, sum(part.files for part in parts.values()), folder, whole=whole)
+
+
+def require_count(job: DeletionJob, found: int, path: str, *, whole: bool = True) -> None:
+    """Raise StorageError unless the list at `path` is `whole` and has as many files as the job's record says."""
+    if found != job.files or not whole:
         raise StorageError(
-            f"The sealed list of {job.job_id} has {found:,} paths in {len(parts):,} batches, but its record says "
-            f"{job.files:,}",
+            f"The sealed list of {job.job_id} has {found:,} paths, but its record says {job.files:,}",
             table=job.table,
-            path=folder,
+            path=path,
             untouched="all files of the job",
             hint="plan or scan again; the stored list was damaged",
         )
-
-
-def _read_part(stores: Stores, path: str, sha256: str) -> pa.Table:
-    data = stores.read(path)
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise StorageError(
-            "A sealed batch differs from its checksum",
-            path=path,
-            untouched="the files of the batch",
-            hint="plan or scan again; the stored list was damaged",
-        )
-    return ParquetReader(data, path, stores.limits).read()

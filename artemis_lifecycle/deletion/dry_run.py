@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, DeletionJob, sealed_pieces
+from artemis_lifecycle.deletion.batches import MOST_PER_BATCH, DeletionJob, require_count, sealed_pieces
 from artemis_lifecycle.deletion.outcomes import OUTCOMES, PieceOutcomes
 from artemis_lifecycle.deletion.recheck import recheck
 from artemis_lifecycle.deletion.report import DeletionReport
-from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.protection.context import DeletionContext
 from artemis_lifecycle.protection.protection import Protection
 from artemis_lifecycle.spark.runner import Runner
@@ -38,14 +37,7 @@ def dry_run_of(context: DeletionContext, job: DeletionJob) -> DeletionReport:
         told.put_each(judged.kept, "kept")
         found.append(told.table(""))
     outcomes = pa.concat_tables([arrow_schema(OUTCOMES).empty_table(), *found])
-    if outcomes.num_rows != job.files:
-        raise StorageError(
-            f"The sealed list of {job.job_id} has {outcomes.num_rows:,} paths, but its record says {job.files:,}",
-            table=job.table,
-            path=job.files_location,
-            untouched="all files of the job",
-            hint="plan or scan again; the stored list was damaged",
-        )
+    require_count(job, outcomes.num_rows, job.files_location)
     totals = outcomes.group_by("outcome").aggregate([("path", "count"), ("size_in_bytes", "sum")]).to_pylist()
     files = Counter({row["outcome"]: row["path_count"] for row in totals})
     sizes = Counter({row["outcome"]: row["size_in_bytes_sum"] or 0 for row in totals})

@@ -14,7 +14,7 @@ from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url, fill
 from artemis_lifecycle.embedded.class_archive import make_archive
-from artemis_lifecycle.embedded.jars import needed, resolve
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, Jar, needed, resolve
 from artemis_lifecycle.embedded.java import require_java
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import EnvironmentMissing, LifecycleError
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", help="lifecycle.yaml; default $ARTEMIS_CONFIG, then ./lifecycle.yaml")
     verbs = parser.add_subparsers(dest="verb", required=True)
     verbs.add_parser("setup", help="check Java, fetch Spark's jars, set up and start Postgres")
+    verbs.add_parser("jars", help="fetch every jar that some configuration needs, which `make wheel` compiles against")
     verbs.add_parser("start", help="start Postgres, where it is the embedded one")
     verbs.add_parser("stop", help="stop the embedded Postgres")
     verbs.add_parser("status", help="say what is there and runs")
@@ -44,7 +45,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         config = load_config(chosen.config)
-        verb = {"setup": _setup, "start": _start, "stop": _stop, "status": _status, "env": _env, "remove": _remove}
+        verb = {
+            "setup": _setup,
+            "jars": _jars,
+            "start": _start,
+            "stop": _stop,
+            "status": _status,
+            "env": _env,
+            "remove": _remove,
+        }
         verb[chosen.verb](config, chosen.config)
     except LifecycleError as error:
         print(error, file=sys.stderr)
@@ -56,10 +65,7 @@ def _setup(config: LifecycleConfig, named: str | None) -> None:
     java = require_java()
     print(f"java: {java}")
     fill(config, set_up=True)
-    jars = resolve(config.home, needed(config))
-    for jar in jars:
-        print(terminal(f"jar: {jar}"))
-    _archive_classes(jars)
+    _archive_classes(_print_jars(config, needed(config)))
     _compile_loops()
     _status(config, None)
 
@@ -71,6 +77,17 @@ def _archive_classes(jars: Sequence[Path]) -> None:
             print(terminal(f"class archive: {make_archive(jars)}"))
         except EnvironmentMissing as error:
             print(error, file=sys.stderr)
+
+
+def _jars(config: LifecycleConfig, _named: str | None) -> None:
+    _print_jars(config, (ICEBERG, POSTGRES, ICEBERG_AWS))
+
+
+def _print_jars(config: LifecycleConfig, jars: Sequence[Jar]) -> Sequence[Path]:
+    found = resolve(config.home, jars)
+    for jar in found:
+        print(terminal(f"jar: {jar}"))
+    return found
 
 
 def _compile_loops() -> None:

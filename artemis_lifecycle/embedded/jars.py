@@ -1,5 +1,5 @@
-"""Spark's jars. Belongs here: which ones, getting them once, by Spark's own resolution, and the one that is this
-project's own, compiled once. Does not belong: sessions.
+"""Spark's jars. Belongs here: which ones, getting them once, by Spark's own resolution, and the project's own, from the
+wheel or compiled once. Does not belong: sessions.
 
 Resolved once into `<home>/jars`; sessions then name the files in `spark.jars` and need neither network nor resolution.
 Where artifacts come from is Spark's business: its defaults, `~/.m2`, or the resolvers of a site's own Spark settings.
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from importlib.util import find_spec
 from pathlib import Path
-from zipfile import ZipFile, ZipInfo
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded.java import export_java
+from artemis_lifecycle.embedded.java_classes import CLASS_PATHS, SOURCES, class_path, compile_folder
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import EnvironmentMissing
 
@@ -34,10 +34,6 @@ GIVEN_CREDENTIALS = "artemis.lifecycle.GivenCredentials"
 """The class beside it that hands the credentials of lifecycle.yaml to Glue's client."""
 
 _RESOLVE_SECONDS = 900
-_JAVA = tuple(
-    Path(__file__).parents[1] / "spark" / "java" / f"{name.rpartition('.')[2]}.java"
-    for name in (PACED_CLIENTS, GIVEN_CREDENTIALS)
-)
 
 
 @dataclass(frozen=True)
@@ -90,13 +86,13 @@ def needed(config: LifecycleConfig) -> tuple[Jar, ...]:
 def resolve(home: Path, jars: Sequence[Jar] = (ICEBERG, POSTGRES)) -> list[Path]:
     """The files of `jars`, fetched into `<home>/jars` where they are not there yet.
 
-    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). With S3's among them, also
-    the project's own, which makes S3's clients keep to the pace; it is compiled here. Raises EnvironmentMissing, saying
-    which, when one is missing there, cannot be resolved or compiled, or is not the file it should be.
+    With ARTEMIS_JARS set, all jars of that folder, which must hold these (of any version). Then the jars of the
+    project's own classes that go with them, which a wheel has and a clone compiles here. Raises EnvironmentMissing,
+    saying which, when one is missing there, cannot be resolved or compiled, or is not the file it should be.
     """
     given = os.environ.get(JARS_VARIABLE)
     files = _given(Path(given), jars) if given else _resolved(home, jars)
-    return [*files, _compiled(home, files)] if ICEBERG_AWS in jars else files
+    return [*files, *_own(home, jars, files)]
 
 
 def _resolved(home: Path, jars: Sequence[Jar]) -> list[Path]:
@@ -130,55 +126,45 @@ def spark_home() -> str:
     return spec.submodule_search_locations[0]
 
 
-def _compiled(home: Path, libraries: Sequence[Path]) -> Path:
-    """The jar of `spark/java/`, named by what it was made from. Janino compiles it, which every Spark has: a Java that
-    only runs programs has no compiler."""
-    source = b"".join(file.read_bytes() for file in _JAVA)
+def _own(home: Path, jars: Sequence[Jar], files: Sequence[Path]) -> list[Path]:
+    """The jars of the project's own classes that go with `jars`: from the wheel, else compiled at first use."""
+    artifacts = {jar.artifact for jar in jars}
+    own = []
+    for folder, needs in CLASS_PATHS.items():
+        packaged = SOURCES / f"{folder}.jar"
+        if artifacts.issuperset(needs):
+            own.append(packaged if packaged.exists() else _compiled(home, folder, class_path(folder, files)))
+    return own
+
+
+def _compiled(home: Path, folder: str, libraries: Sequence[Path]) -> Path:
+    """The jar of `folder`, named by what it was made from. Janino compiles it, which every Spark has: a Java that only
+    runs programs has no compiler."""
+    source = b"".join(file.read_bytes() for file in sorted((SOURCES / folder).glob("*.java")))
     made_from = sha256(source + b"".join(file.name.encode() for file in libraries)).hexdigest()[:12]
-    folder = home.resolve() / "jars"
-    jar = folder / f"artemis-paced-s3-{made_from}.jar"
+    jar = home.resolve() / "jars" / f"artemis-{folder}-{made_from}.jar"
     if jar.exists():
         return jar
-    with file_lock(folder / "lock", timeout=_RESOLVE_SECONDS):
+    with file_lock(jar.parent / "lock", timeout=_RESOLVE_SECONDS):
         if not jar.exists():
-            _compile(jar, libraries)
-    return jar
-
-
-def _compile(jar: Path, libraries: Sequence[Path]) -> None:
-    java = export_java()
-    with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
-        classes = Path(work) / "classes"
-        classes.mkdir()
-        done = subprocess.run(
-            [
-                str(java),
-                # Without it Janino takes interfaces for those of Java 6, which had no static methods.
-                "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
-                *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
-                *("-d", str(classes), "-classpath", os.pathsep.join(str(file) for file in libraries), *map(str, _JAVA)),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_RESOLVE_SECONDS,
-        )
-        written = sorted(classes.rglob("*.class"))
-        # It exits with 0 whatever it finds, and may leave the classes that it finished before.
-        left = {file.stem for file in _JAVA} - {file.stem for file in written}
-        if done.returncode != 0 or left or "Exception" in done.stdout:
-            raise EnvironmentMissing(
-                f"The project's own Java does not compile: {_reason(done.stdout)}",
-                path=str(_JAVA[0].parent),
-                hint="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
+            said = compile_folder(
+                folder,
+                [
+                    str(export_java()),
+                    # Without it Janino takes interfaces for those of Java 6, which had no static methods.
+                    "-Dorg.codehaus.janino.UnitCompiler.defaultTargetVersion=8",
+                    *("-classpath", f"{spark_home()}/jars/*", "org.codehaus.commons.compiler.samples.CompilerDemo"),
+                ],
+                libraries,
+                jar,
             )
-        packed = Path(work) / jar.name
-        with ZipFile(packed, "w") as archive:
-            for file in written:
-                # One date for all, so that the same source is the same jar.
-                archive.writestr(ZipInfo(file.relative_to(classes).as_posix()), file.read_bytes())
-        packed.replace(jar)
+            if said:
+                raise EnvironmentMissing(
+                    f"The project's own Java does not compile: {_reason(said)}",
+                    path=str(SOURCES / folder),
+                    hint="see whether the jars of Spark and Iceberg are of the versions that this release was made for",
+                )
+    return jar
 
 
 def _fetch(jars: Sequence[Jar], folder: Path) -> None:

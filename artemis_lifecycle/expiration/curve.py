@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from artemis_lifecycle.expiration.pictures import drawn, label, new_figure, size_unit
@@ -16,6 +16,7 @@ from artemis_lifecycle.metadata.types import Ref, TableMetadata
 from artemis_lifecycle.reachability.index import IndexView
 from artemis_lifecycle.reachability.index.held import held_files
 from artemis_lifecycle.retention.rules import Decision, HoldView, RetentionSettings, TagView, decide, view_of
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,19 +65,14 @@ class RetentionCurve:
 
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per window: window_days float64, snapshots, files, size_in_bytes int64, is_policy bool."""
-        import pandas as pd
-
-        rows = [{"window_days": point.window_ms / _DAY_MS, **asdict(point)} for point in self.points]
-        columns = ["window_days", "snapshots", "files", "size_in_bytes", "is_policy"]
-        return pd.DataFrame(rows, columns=columns)
+        frame = frame_of(CurvePoint, self.points)
+        frame.insert(0, "window_days", frame.pop("window_ms") / _DAY_MS)
+        return frame
 
     def refs_to_pandas(self) -> pd.DataFrame:
         """Return one row per ref, most expensive first: ref, type object; snapshot_id, snapshots, files, size_in_bytes
         int64."""
-        import pandas as pd
-
-        columns = ["ref", "type", "snapshot_id", "snapshots", "files", "size_in_bytes"]
-        return pd.DataFrame([asdict(cost) for cost in self.refs], columns=columns)
+        return frame_of(RefCost, self.refs)
 
     def plot(self, kind: str = "png") -> bytes:
         """Return a picture (`png` or `svg`) of the curve and of the cost of each ref."""

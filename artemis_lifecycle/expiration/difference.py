@@ -10,6 +10,7 @@ from artemis_lifecycle.errors import BadInput
 from artemis_lifecycle.expiration.plan import ExpirationPlan
 from artemis_lifecycle.spark.worker_errors import worker_errors
 from artemis_lifecycle.storage.location import LocationRules, normalize_column
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,13 +72,7 @@ class PlanDifference:
 
         Columns: kind object; added_files, added_bytes, removed_files, removed_bytes int64.
         """
-        import pandas as pd
-
-        numbers = ("added_files", "added_bytes", "removed_files", "removed_bytes")
-        return pd.DataFrame(
-            {"kind": pd.Series([kind.kind for kind in self.by_kind], dtype="object")}
-            | {name: pd.Series([getattr(kind, name) for kind in self.by_kind], dtype="int64") for name in numbers}
-        )
+        return frame_of(KindChange, self.by_kind)
 
 
 def plan_difference(before: ExpirationPlan, after: ExpirationPlan, rules: LocationRules) -> PlanDifference:

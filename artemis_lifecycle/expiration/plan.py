@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from artemis_lifecycle.errors import GarbageCollectionDisabled, MissingFile, StalePlan, StorageError
 from artemis_lifecycle.metadata.kinds import CONTENT_KINDS
@@ -351,20 +351,13 @@ def _to_json(plan: ExpirationPlan) -> bytes:
     return json.dumps(content).encode()
 
 
-def _kept(kept: Sequence[Any], because: Sequence[Sequence[str]] | None) -> dict[int, tuple[str, ...]]:
-    if because is None:
-        # An older plan, which stored every set repeatedly.
-        return {snapshot: tuple(reasons) for snapshot, reasons in kept}
-    sets = [tuple(reasons) for reasons in because]
-    return {snapshot: sets[number] for snapshot, number in kept}
-
-
 def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) -> ExpirationPlan:
     content = json.loads(data)
     summary = content["summary"]
     by_kind = tuple(KindTotal(**total) for total in summary.pop("by_kind"))
     settings = content["settings"]
     explicit: Sequence[int] = settings.pop("explicit_ids")
+    because = [tuple(reasons) for reasons in content["kept_because"]]
     return ExpirationPlan(
         plan_id=record.plan_id,
         table=record.table,
@@ -375,7 +368,7 @@ def _from_json(data: bytes, record: PlanRecord, spark: Spark, stores: Stores) ->
         settings=RetentionSettings(**settings, explicit_ids=tuple(explicit)),
         expired_snapshots=tuple(content["expired_snapshots"]),
         expired_refs=tuple(content["expired_refs"]),
-        kept=_kept(content["kept"], content.get("kept_because")),
+        kept={snapshot: because[number] for snapshot, number in content["kept"]},
         snapshot_log=tuple(LogEntry(timestamp_ms=at, snapshot_id=snapshot) for at, snapshot in content["snapshot_log"]),
         summary=PlanSummary(**summary, by_kind=by_kind),
         files_location=record.files_location,

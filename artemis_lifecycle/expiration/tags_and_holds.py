@@ -28,6 +28,7 @@ from artemis_lifecycle.retention.rules import (
 from artemis_lifecycle.retention.thinning import Unit
 from artemis_lifecycle.retention.views import HistoryView
 from artemis_lifecycle.storage.instants import milliseconds
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,30 +78,7 @@ class TableRefs:
         Columns: name, type object; snapshot_id int64; committed_at, created_at, ends_at datetime64[ms, UTC] (NaT if
         unknown; an ends_at of NaT means forever); who, why, retention, keeps object (None if unknown).
         """
-        import pandas as pd
-
-        def times(name: str) -> pd.Series[pd.Timestamp]:
-            return pd.Series(pd.to_datetime([getattr(ref, name) for ref in self.refs], utc=True)).astype(
-                "datetime64[ms, UTC]"
-            )
-
-        def texts(name: str) -> pd.Series[str]:
-            return pd.Series([getattr(ref, name) for ref in self.refs], dtype="object")
-
-        return pd.DataFrame(
-            {
-                "name": texts("name"),
-                "type": texts("type"),
-                "snapshot_id": pd.Series([ref.snapshot_id for ref in self.refs], dtype="int64"),
-                "committed_at": times("committed_at"),
-                "who": texts("who"),
-                "created_at": times("created_at"),
-                "why": texts("why"),
-                "retention": texts("retention"),
-                "ends_at": times("ends_at"),
-                "keeps": texts("keeps"),
-            }
-        )
+        return frame_of(TableRef, self.refs)
 
 
 def table_refs(

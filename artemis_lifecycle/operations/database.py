@@ -13,9 +13,9 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
-from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable, Refused
+from artemis_lifecycle.errors import BadInput, ConfigError, OperationsUnavailable
 from artemis_lifecycle.operations.clock import Clock
 from artemis_lifecycle.operations.decisions import Decisions
 from artemis_lifecycle.operations.deep_archive import DeepMoves, Thaws
@@ -33,7 +33,7 @@ from artemis_lifecycle.operations.publications import Publications
 from artemis_lifecycle.operations.quarantines import Quarantines
 from artemis_lifecycle.operations.records import Records
 from artemis_lifecycle.operations.restores import Restores
-from artemis_lifecycle.operations.roles import NO_RIGHT
+from artemis_lifecycle.operations.roles import refusing
 from artemis_lifecycle.operations.run_times import RunTimes
 from artemis_lifecycle.operations.scans import Scans
 from artemis_lifecycle.operations.scrubs import Scrubs
@@ -199,15 +199,11 @@ class Operations:
         ConfigError for an invalid address."""
         engine = connect(uri)
         try:
-            migrate(engine)
-        except ProgrammingError as error:
-            engine.dispose()
-            if getattr(error.orig, "pgcode", None) != NO_RIGHT:
-                raise
-            raise Refused(
-                f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}: {str(error.orig).splitlines()[0]}",
+            with refusing(
+                f"The role of {shown(engine.url)} has no rights to schema {SCHEMA}",
                 hint="GRANT artemis_lifecycle to it, or artemis_ingest to what only writes tables (docs/roles.md)",
-            ) from None
+            ):
+                migrate(engine)
         except BaseException:
             engine.dispose()
             raise

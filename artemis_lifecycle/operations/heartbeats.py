@@ -20,13 +20,13 @@ from typing import Annotated
 
 from sqlalchemy import CheckConstraint, Column, Engine, Index, Integer, Text, delete, func, text
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 
 from artemis_lifecycle import escaping
 from artemis_lifecycle.errors import Busy, LeaseLost, OperationsUnavailable, Refused
 from artemis_lifecycle.operations.crash_points import around
 from artemis_lifecycle.operations.locks import busy_after
-from artemis_lifecycle.operations.roles import INGEST, NO_RIGHT
+from artemis_lifecycle.operations.roles import INGEST, refusing
 from artemis_lifecycle.operations.tables import Filled, Key, if_given, records, table_of, to_record, update_record
 from artemis_lifecycle.storage.instants import elapsed
 
@@ -119,7 +119,12 @@ class Heartbeats:
         if renewed is not None:
             return renewed
         with (
-            _refusing(writer_id, table),
+            refusing(
+                f"Postgres refuses the heartbeat of writer {writer_id}",
+                table=table,
+                untouched="the heartbeat of another login, if one is live under this id",
+                hint=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
+            ),
             around("heartbeats.enter"),
             self._engine.begin() as connection,
             busy_after(connection, timeout, table_uuid, table),
@@ -264,21 +269,6 @@ def writing(
         yield protection
     finally:
         protection._end()
-
-
-@contextmanager
-def _refusing(writer_id: str, table: str) -> Iterator[None]:
-    try:
-        yield
-    except ProgrammingError as error:
-        if getattr(error.orig, "pgcode", None) != NO_RIGHT:
-            raise
-        raise Refused(
-            f"Postgres refuses the heartbeat of writer {writer_id}: {str(error.orig).splitlines()[0]}",
-            table=table,
-            untouched="the heartbeat of another login, if one is live under this id",
-            hint=f"use a writer id of your own, and a login with {INGEST} (docs/roles.md)",
-        ) from None
 
 
 def _this_process() -> str:

@@ -9,7 +9,7 @@ rights (see the migrations for the operations database, and `catalogs/guard.py` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy.exc import ProgrammingError
 
@@ -23,19 +23,26 @@ NO_RIGHT = "42501"
 
 
 @contextmanager
-def approving(what: str) -> Iterator[None]:
-    """Raise Refused if Postgres refuses an approval: the login neither is in APPROVER nor owns the schema."""
+def refusing(what: str, *, table: str | None = None, untouched: str = "everything", hint: str) -> Iterator[None]:
+    """Raise Refused, beginning with `what`, if Postgres says that the login lacks a right."""
     try:
         yield
     except ProgrammingError as error:
         if getattr(error.orig, "pgcode", None) != NO_RIGHT:
             raise
         raise Refused(
-            f"This login of Postgres may not approve {what}: {str(error.orig).splitlines()[0]}",
-            untouched="it, and all files",
-            hint=f"approve with a login that has the right: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
-            "(docs/roles.md)",
+            f"{what}: {str(error.orig).splitlines()[0]}", table=table, untouched=untouched, hint=hint
         ) from None
+
+
+def approving(what: str) -> AbstractContextManager[None]:
+    """Raise Refused if Postgres refuses an approval: the login neither is in APPROVER nor owns the schema."""
+    return refusing(
+        f"This login of Postgres may not approve {what}",
+        untouched="it, and all files",
+        hint=f"approve with a login that has the right: GRANT {APPROVER} TO …, by the owner of schema lifecycle "
+        "(docs/roles.md)",
+    )
 
 
 def role_statements(grants: Mapping[str, Sequence[str]]) -> Iterator[str]:

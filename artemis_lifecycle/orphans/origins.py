@@ -4,7 +4,6 @@ use; nothing is deleted or kept because of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -15,7 +14,7 @@ from artemis_lifecycle.metadata import kinds
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.protection.ownership import subject
 from artemis_lifecycle.storage.frames import arrow_schema
-from artemis_lifecycle.storage.instants import microseconds, of_microseconds
+from artemis_lifecycle.storage.instants import of_microseconds
 
 ORPHAN = "orphan"
 
@@ -28,9 +27,6 @@ CRASHED_WRITER = "crashed_writer"
 
 LOST_COMMIT = "lost_commit"
 """Metadata of a commit attempt that lost its compare-and-swap; the next commit has different metadata."""
-
-INTERRUPTED_COMPACTION = "interrupted_compaction"
-"""A data file written during a compaction of this project that failed."""
 
 UNKNOWN = "unknown"
 """The name shows no origin: copied by hand, left by another tool, or dropped from the metadata log."""
@@ -75,15 +71,14 @@ def kinds_by_name(paths: pa.Array) -> pa.Array:
 @dataclass(frozen=True)
 class Known:
     """The table's history as needed to guess origins: ids of commits in its manifest lists, the oldest version in the
-    metadata log, when the oldest snapshot was committed, and the intervals of failed compactions."""
+    metadata log, and when the oldest snapshot was committed."""
 
     commits: frozenset[str]
     oldest_version: int | None
     oldest_snapshot_at: datetime | None
-    failed_compactions: tuple[tuple[datetime, datetime], ...] = ()
 
 
-def known(metadata: TableMetadata, failed_compactions: Sequence[tuple[datetime, datetime]] = ()) -> Known:
+def known(metadata: TableMetadata) -> Known:
     """Return this history from `metadata`."""
     files = [metadata.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)]
     versions = [version for path in files if (version := version_of(path)) is not None]
@@ -94,7 +89,6 @@ def known(metadata: TableMetadata, failed_compactions: Sequence[tuple[datetime, 
         frozenset(commits),
         min(versions, default=None),
         None if oldest is None else datetime.fromtimestamp(oldest / 1000, tz=UTC),
-        tuple(failed_compactions),
     )
 
 
@@ -125,10 +119,6 @@ def origin_of(path: str, kind: str, last_modified: datetime | None, history: Kno
         younger = last_modified is not None and since is not None and last_modified >= since
         return LOST_COMMIT if commit.lower() in history.commits or younger else UNKNOWN
     if kind in kinds.CONTENT_KINDS:
-        if last_modified is not None and any(
-            start <= last_modified <= end for start, end in history.failed_compactions
-        ):
-            return INTERRUPTED_COMPACTION
         return CRASHED_WRITER if _WRITTEN.search(name) else UNKNOWN
     return UNKNOWN
 
@@ -138,11 +128,6 @@ def origins_of(paths: pa.Array, found: pa.Array, last_modified: pa.Array, histor
     are instants in microseconds, null if the listing does not have them."""
     content = pc.is_in(found, pa.array(sorted(kinds.CONTENT_KINDS)))
     origins = pc.if_else(pc.match_substring_regex(paths, rf"(?i){_UUID}[^/]*\z"), CRASHED_WRITER, UNKNOWN)
-    for start, end in history.failed_compactions:
-        inside = pc.and_(
-            pc.greater_equal(last_modified, microseconds(start)), pc.less_equal(last_modified, microseconds(end))
-        )
-        origins = pc.if_else(pc.fill_null(inside, False), INTERRUPTED_COMPACTION, origins)
     if pc.all(content).as_py() is not False:
         return origins
     rows = zip(*(column.to_pylist() for column in (content, origins, paths, found, last_modified)), strict=True)

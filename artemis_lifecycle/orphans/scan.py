@@ -79,7 +79,6 @@ def scan_orphans(
     *,
     table_uuid: str,
     history_read_at: datetime | None = None,
-    failed_compactions: Sequence[tuple[datetime, datetime]] = (),
 ) -> OrphanScanResult:
     """Find the orphans in `listing` and seal them. Reads the table's metadata again after the listing; changes nothing.
 
@@ -127,7 +126,7 @@ def scan_orphans(
             listing,
             unreached,
             ages,
-            Origins(known(metadata, failed_compactions)),
+            Origins(known(metadata)),
             read_at=read_at,
             mismatches=settings.prefix_mismatch,
         )

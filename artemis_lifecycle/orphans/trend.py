@@ -14,6 +14,7 @@ from artemis_lifecycle.config.policies import ScanEvery
 from artemis_lifecycle.expiration.pictures import drawn, new_figure, size_unit
 from artemis_lifecycle.operations.heartbeats import Heartbeat
 from artemis_lifecycle.operations.scans import ScanRecord, ScanState
+from artemis_lifecycle.tabular import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,12 +64,7 @@ class ScanTrend:
     def to_pandas(self) -> pd.DataFrame:
         """Return one row per scan: scan_id object; at datetime64[ms, UTC]; listed, orphans, orphan_bytes, too_young,
         live_writers int64; deleted bool."""
-        import pandas as pd
-
-        names = list(ScanPoint.__dataclass_fields__)
-        frame = pd.DataFrame([[getattr(point, name) for name in names] for point in self.points], columns=names)
-        frame["at"] = pd.to_datetime(frame["at"], utc=True).astype("datetime64[ms, UTC]")
-        return frame
+        return frame_of(ScanPoint, self.points)
 
     def plot(self, kind: str = "png") -> bytes:
         """Return a picture of orphans, skipped files in flight, and the orphans' bytes, by scan."""

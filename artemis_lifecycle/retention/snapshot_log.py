@@ -1,44 +1,14 @@
-"""The snapshot log: what AS OF answers from it, how a commit cuts it, and what must stay so that no answer changes.
+"""The snapshot log: what must stay so that no AS OF changes its answer when a commit cuts the log.
 
 Sources: Iceberg's SnapshotUtil.nullableSnapshotIdAsOfTime and TableMetadata.Builder.updateSnapshotLog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from artemis_lifecycle.metadata.types import LogEntry
-
-
-def snapshot_as_of(log: Sequence[LogEntry], instant_ms: int) -> int | None:
-    """The id that Iceberg answers for AS OF `instant_ms`: the entry with the latest time that is not after it.
-
-    Of entries with one time the first counts, and times need not be sorted (writers' clocks differ). None where the log
-    begins later. The id may be of a snapshot that is no longer there.
-    """
-    best: LogEntry | None = None
-    for entry in log:
-        if entry.timestamp_ms <= instant_ms and (best is None or entry.timestamp_ms > best.timestamp_ms):
-            best = entry
-    return None if best is None else best.snapshot_id
-
-
-def cut_log(log: Sequence[LogEntry], present: Container[int], *, removing: bool = True) -> tuple[LogEntry, ...]:
-    """The log that Iceberg's core stores when a commit leaves the snapshots `present`.
-
-    When the commit is `removing` snapshots, an entry whose snapshot is not there clears all entries before it, whether
-    this commit removed it or an earlier one. A commit that removes none leaves the log alone.
-    """
-    if not removing:
-        return tuple(log)
-    kept: list[LogEntry] = []
-    for entry in log:
-        if entry.snapshot_id in present:
-            kept.append(entry)
-        else:
-            kept.clear()
-    return tuple(kept)
 
 
 @dataclass(frozen=True)

@@ -32,14 +32,6 @@ class ThinningTier:
     for_ms: int | None = None
 
 
-HOURLY_DAILY_MONTHLY = (
-    ThinningTier("hour", _DAY_MS),
-    ThinningTier("day", 30 * _DAY_MS),
-    ThinningTier("month"),
-)
-"""Hourly for a day, daily for a month (30 days), monthly forever."""
-
-
 def thinned(
     snapshots: Sequence[SnapshotView],
     tiers: Sequence[ThinningTier],

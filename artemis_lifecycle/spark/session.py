@@ -37,6 +37,8 @@ _PROPERTIES = "--properties-file"
 _PYTHON = "spark.pyspark.python"
 _OPTIONS = "spark.driver.extraJavaOptions"
 
+_OWN_JAR = "aws.jar of the installed package's spark/java (in a clone: artemis-aws-*.jar of <home>/jars)"
+
 _log = escaping.logger(__name__)
 
 _LOG4J = Path(__file__).with_name("log4j2.properties").as_uri()
@@ -259,16 +261,16 @@ def _with_its_classes(spark: SparkSession, conf: Mapping[str, str]) -> dict[str,
         # The default chain in its place may be another account's.
         raise EnvironmentMissing(
             f"This Spark session lacks {GIVEN_CREDENTIALS}, which gives Glue the credentials of lifecycle.yaml",
-            hint="add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars; or set "
-            "client.credentials-provider in the catalog's properties",
+            hint=f"add {_OWN_JAR} to spark.jars; or set client.credentials-provider in the catalog's properties",
         )
     asks = [key for key, value in conf.items() if key.endswith(".s3.client-factory-impl") and value == PACED_CLIENTS]
     if not asks or not _lacking(spark, [PACED_CLIENTS]):
         return dict(conf)
     _log.warning(
         "This Spark session lacks %s: what Iceberg itself asks of S3, compactions above all, does not keep to the "
-        "budget. Add artemis-paced-s3-*.jar, which `artemis` keeps in <home>/jars, to spark.jars.",
+        "budget. Add %s to spark.jars.",
         PACED_CLIENTS,
+        _OWN_JAR,
     )
     return {key: value for key, value in conf.items() if key not in asks}
 

@@ -158,7 +158,6 @@ def describe_frame(folder: str, stores: Stores) -> SealedFrame | None:
         return None
     try:
         seal = json.loads(stores.read(path))
-        seal.pop("digest", None)  # Older seals have it.
         parts = tuple(FramePart(**part) for part in seal.pop("parts"))
         return SealedFrame(**{**seal, "folder": folder, "parts": parts})
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -308,8 +307,11 @@ def _selected(batches: Iterable[pa.RecordBatch], mask: bytes) -> Iterator[pa.Rec
 def _part_batches(
     folder: str, name: str, sha256: str, stores: Stores, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one part after verifying its checksum."""
-    path = f"{folder}/{name}"
+    yield from sealed_part(f"{folder}/{name}", sha256, stores).batches(columns)
+
+
+def sealed_part(path: str, sha256: str, stores: Stores) -> ParquetReader:
+    """Read one part, which must have its recorded checksum. Raises StorageError."""
     data = stores.read(path)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise StorageError(
@@ -318,4 +320,4 @@ def _part_batches(
             untouched="all files that it lists",
             hint="plan or scan again, which writes a new one",
         )
-    yield from ParquetReader(data, path, stores.limits).batches(columns)
+    return ParquetReader(data, path, stores.limits)

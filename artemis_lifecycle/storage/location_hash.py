@@ -75,8 +75,6 @@ def hash_column(paths: pa.Array, rules: LocationRules) -> NDArray[np.uint64]:
 
 def hash_strings(texts: pa.Array) -> NDArray[np.uint64]:
     """Return the hash of each string of an Arrow array without nulls, in its original spelling."""
-    import numpy as np
-
     from artemis_lifecycle.storage.hash_kernels import hash_slices
 
     starts, data = text_buffers(texts)

@@ -190,11 +190,7 @@ class World:
 
     def scan(self, table: str, listing: Listing | None = None, **changes: Any) -> OrphanScanResult:
         settings = {"min_age": WEEK, "min_age_floor": timedelta(hours=24), "metadata_min_age": timedelta(days=30)}
-        extra = {
-            key: changes.pop(key)
-            for key in ("history_read_at", "failed_compactions", "rules", "hidden")
-            if key in changes
-        }
+        extra = {key: changes.pop(key) for key in ("history_read_at", "rules", "hidden") if key in changes}
         context = self.context(table, rules=extra.pop("rules", DEFAULT_RULES), hidden=extra.pop("hidden", "keep"))
         return scan_orphans(
             context,

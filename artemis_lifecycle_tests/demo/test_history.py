@@ -14,14 +14,14 @@ from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.config.policies import Lineage
 from artemis_lifecycle.contracts import LineageRequirements, lineage_problems
-from artemis_lifecycle.demo import history as written
-from artemis_lifecycle.demo.history import TableHistory, commit_in_flight, write_histories
-from artemis_lifecycle.demo.proofs import fingerprint
-from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
 from artemis_lifecycle.metadata.table_metadata import read_table_metadata
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
 from artemis_lifecycle_tests.defs.conftest import no_checksum_files
+from examples.mission import history as written
+from examples.mission.history import TableHistory, commit_in_flight, write_histories
+from examples.mission.proofs import fingerprint
+from examples.mission.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
 
 STORES = Stores(StoreSettings())
 NOW = datetime.now(UTC)

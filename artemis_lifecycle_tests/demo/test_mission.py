@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sgp4.propagation import gstime
 
-from artemis_lifecycle.demo import mission
+from examples.mission import mission
 
 START = datetime(2024, 9, 1, tzinfo=UTC)
 DAY = START + timedelta(days=3)

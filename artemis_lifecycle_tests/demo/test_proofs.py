@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from pyspark.sql import SparkSession
 
-from artemis_lifecycle.demo.proofs import (
+from examples.mission.proofs import (
     Fingerprint,
     fingerprint,
     prove_cold,

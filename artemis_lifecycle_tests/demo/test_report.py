@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from artemis_lifecycle.demo.proofs import Proof
-from artemis_lifecycle.demo.report import Answer, DemoReport, TableReport, TierReport, show, size
-from artemis_lifecycle.demo.schedule import TABLES
+from examples.mission.proofs import Proof
+from examples.mission.report import Answer, DemoReport, TableReport, TierReport, show, size
+from examples.mission.schedule import TABLES
 
 GREEN = TableReport(
     table=TABLES[0],

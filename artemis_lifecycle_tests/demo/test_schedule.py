@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from artemis_lifecycle.demo.schedule import ARCHIVE, HISTORY_DAYS, INCIDENT, REGISTRY, TABLES, Action, events
+from examples.mission.schedule import ARCHIVE, HISTORY_DAYS, INCIDENT, REGISTRY, TABLES, Action, events
 
 NOWS = [
     datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC),

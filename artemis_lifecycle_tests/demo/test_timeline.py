@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from artemis_lifecycle.demo.timeline import Timeline, set_back_document
+from examples.mission.timeline import Timeline, set_back_document
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

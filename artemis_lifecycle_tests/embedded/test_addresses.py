@@ -12,13 +12,13 @@ from sqlalchemy import create_engine, text
 from artemis_lifecycle import Lifecycle, cli
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.demo.area import demo_area
 from artemis_lifecycle.embedded import addresses
 from artemis_lifecycle.embedded.__main__ import main
 from artemis_lifecycle.embedded.addresses import dagster_postgres_url, embedded_postgres, fill
 from artemis_lifecycle.embedded.postgres import EmbeddedPostgres
 from artemis_lifecycle.errors import ConfigError, OperationsUnavailable
 from artemis_lifecycle_tests.conftest import REPOSITORY
+from examples.mission.area import demo_area
 
 OWN = "postgresql+psycopg2://someone:secret@127.0.0.1:1/theirs"
 

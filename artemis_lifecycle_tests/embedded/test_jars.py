@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from hashlib import sha256
 from pathlib import Path
 from zipfile import ZipFile
@@ -10,7 +14,16 @@ import pytest
 
 from artemis_lifecycle.config.models import LifecycleConfig
 from artemis_lifecycle.embedded import jars as jars_module
-from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, PACED_CLIENTS, POSTGRES, Jar, needed, resolve
+from artemis_lifecycle.embedded.jars import (
+    GIVEN_CREDENTIALS,
+    ICEBERG,
+    ICEBERG_AWS,
+    PACED_CLIENTS,
+    POSTGRES,
+    Jar,
+    needed,
+    resolve,
+)
 from artemis_lifecycle.errors import EnvironmentMissing
 from artemis_lifecycle_tests.conftest import REPOSITORY
 
@@ -72,14 +85,67 @@ def test_a_folder_of_ones_own_needs_no_resolution(tmp_path: Path, monkeypatch: p
     assert len(resolve(tmp_path / "unused")) == 2
 
 
+CLASSES = [f"{name.replace('.', '/')}.class" for name in (PACED_CLIENTS, GIVEN_CREDENTIALS)]
+
+
 def test_the_project_s_own_jar_is_compiled_once_against_what_was_resolved(tmp_path: Path) -> None:
     libraries = resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))[:-1]
-    first, second = (jars_module._compiled(tmp_path / home, libraries) for home in ("one", "two"))
+    first, second = (jars_module._compiled(tmp_path / home, "aws", libraries) for home in ("one", "two"))
     assert first.name == second.name and first.read_bytes() == second.read_bytes()
-    with ZipFile(first) as jar:
-        assert f"{PACED_CLIENTS.replace('.', '/')}.class" in jar.namelist()
+    assert set(CLASSES) <= set(ZipFile(first).namelist())
     written = first.stat().st_mtime_ns
-    assert jars_module._compiled(tmp_path / "one", libraries).stat().st_mtime_ns == written
+    assert jars_module._compiled(tmp_path / "one", "aws", libraries).stat().st_mtime_ns == written
+
+
+def _wheel(target: Path, **environment: str) -> tuple[Path, str]:
+    """A wheel of this repository in `target`, and what its build said."""
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)],
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    (wheel,) = target.glob("*.whl")
+    return wheel, built.stdout + built.stderr
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="a wheel's classes are compiled by a JDK")
+def test_a_wheel_has_the_compiled_classes_and_an_installed_one_compiles_none(tmp_path: Path) -> None:
+    resolve(REPOSITORY / ".artemis", (ICEBERG, POSTGRES, ICEBERG_AWS))
+    wheel, _ = _wheel(tmp_path, ARTEMIS_JARS=str(REPOSITORY / ".artemis" / "jars"), JAVA_HOME="")
+    installed = tmp_path / "site"
+    with ZipFile(wheel) as archive:
+        archive.extractall(installed)
+    code = f"""
+from pathlib import Path
+from artemis_lifecycle.embedded.jars import ICEBERG, ICEBERG_AWS, POSTGRES, resolve
+print(resolve(Path({str(tmp_path / "home")!r}), (ICEBERG, POSTGRES, ICEBERG_AWS))[-1])
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(installed), "ARTEMIS_JARS": str(REPOSITORY / ".artemis" / "jars")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    own = Path(said.stdout.strip())
+    assert own == installed / "artemis_lifecycle" / "spark" / "java" / "aws.jar"
+    assert set(CLASSES) <= set(ZipFile(own).namelist())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_wheel_built_without_javac_says_so(tmp_path: Path) -> None:
+    wheel, said = _wheel(tmp_path, JAVA_HOME=str(tmp_path))
+    names = ZipFile(wheel).namelist()
+    assert "artemis_lifecycle/spark/java/aws.jar" not in names
+    assert "artemis_lifecycle/spark/java/aws/PacedS3Clients.java" in names
+    # What `artemis demo` runs.
+    assert "artemis_lifecycle/examples/mission/__main__.py" in names
+    assert "there is no javac" in said and "make wheel" in said
 
 
 def test_jars_that_it_cannot_be_compiled_against_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

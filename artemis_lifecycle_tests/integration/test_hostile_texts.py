@@ -33,12 +33,12 @@ from rich.console import Console
 from artemis_lifecycle import cli, escaping
 from artemis_lifecycle.catalogs.identifier import Identifier
 from artemis_lifecycle.defs.partitions import partition_key
-from artemis_lifecycle.demo.report import DemoReport, render
 from artemis_lifecycle.errors import StorageError
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle_tests.conftest import MakeConfig
 from artemis_lifecycle_tests.defs.conftest import Project, written
 from artemis_lifecycle_tests.deletion.world import local, make_old
+from examples.mission.report import DemoReport, render
 
 EVIL = (
     "\x1b[31mred\x1b]8;;http://evil\x07link\x1b[2K\rforged\nFORGED row\u2028FORGED too\x9b1A\x7f\u202eltr\u2066\u200b"

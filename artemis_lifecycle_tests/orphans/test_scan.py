@@ -84,7 +84,7 @@ def test_orphans_are_found_and_nothing_else(world: World, table: str) -> None:
     world.drop_in(table, "data/copied by hand", data=b"12345")
     metadata = world.metadata(table)
 
-    scan = world.scan(table, failed_compactions=[])
+    scan = world.scan(table)
 
     found = {row["path"].rpartition("/")[2]: row for row in scan.files().collect()}
     assert {name: (row["kind"], row["origin"]) for name, row in found.items()} == {

@@ -21,7 +21,6 @@ from artemis_lifecycle.retention.rules import (
     ThinningTier,
     decide,
 )
-from artemis_lifecycle.retention.snapshot_log import cut_log, snapshot_as_of
 from artemis_lifecycle_tests.retention import oracle
 from artemis_lifecycle_tests.retention.histories import MINUTE, TableModel, examples, tables
 
@@ -128,17 +127,6 @@ def test_keeps_nothing_for_the_window_that_no_answer_needs(table: TableModel, wi
         if {reason.kind for reason in reasons} <= WINDOW_KINDS:
             shorter = oracle.log_after(view.log, set(decision.kept) - {snapshot_id}, True)
             assert [oracle.answer(shorter, p) for p in points] != [oracle.answer(view.log, p) for p in points]
-
-
-@examples(200)
-@given(table=tables(gaps=True), removed=st.sets(st.integers(0, 20)), instant=st.integers(-10, 100))
-def test_log_functions_read_and_cut_as_iceberg_does(table: TableModel, removed: set[int], instant: int) -> None:
-    ids = table.ids()
-    left = {snapshot_id for number, snapshot_id in enumerate(ids) if number not in removed}
-    asked = 1_700_000_000_000 + instant * MINUTE
-    assert snapshot_as_of(table.log, asked) == oracle.answer(table.log, asked)
-    for removing in (True, False):
-        assert list(cut_log(table.log, left, removing=removing)) == oracle.log_after(table.log, left, removing)
 
 
 def test_the_snapshot_current_at_the_edge_stays_though_it_is_old() -> None:

@@ -22,11 +22,11 @@ from artemis_lifecycle.retention.rules import (
     held_by,
     newest_of_each,
 )
-from artemis_lifecycle.retention.thinning import HOURLY_DAILY_MONTHLY
 from artemis_lifecycle_tests.retention.histories import MINUTE, TableModel, examples, tables
 
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+HOURLY_DAILY_MONTHLY = (ThinningTier("hour", DAY), ThinningTier("day", 30 * DAY), ThinningTier("month"))
 RULES: tuple[Literal["as-of", "iceberg", "paimon"], ...] = ("as-of", "iceberg", "paimon")
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from sqlalchemy import text
 
-from artemis_lifecycle.demo.proofs import Fingerprint, fingerprints
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.metadata.types import TableMetadata
 from artemis_lifecycle.operations.plans import HOLDING, PlanStatus
 from artemis_lifecycle.orphans.origins import kind_by_name
 from artemis_lifecycle.protection.places import RECEIPTS
+from examples.mission.proofs import Fingerprint, fingerprints
 
 PASSING = {"orphan", "too_young", "in_flight"}
 """Verdicts of the scan under which an unreferenced file is gone in the end."""

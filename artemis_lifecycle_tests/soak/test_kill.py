@@ -24,7 +24,6 @@ from typing import Any
 import psycopg2
 import pytest
 
-from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY
 from artemis_lifecycle.embedded.postgres import CATALOGS, EmbeddedPostgres
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.heartbeats import writing
@@ -33,6 +32,7 @@ from artemis_lifecycle_tests.soak import machine
 from artemis_lifecycle_tests.soak.dying import kill_all
 from artemis_lifecycle_tests.soak.machine import alone
 from artemis_lifecycle_tests.told import tell
+from examples.mission.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY
 
 pytestmark = [
     pytest.mark.timeout(3600),

@@ -22,13 +22,6 @@ from typing import Any
 
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_walk
-from artemis_lifecycle.demo import history, proofs
-from artemis_lifecycle.demo.area import Area, demo_area
-from artemis_lifecycle.demo.history import InFlight, TableHistory, commit_in_flight, write_histories
-from artemis_lifecycle.demo.proofs import Fingerprint, fingerprint, fingerprints
-from artemis_lifecycle.demo.run import STAYS
-from artemis_lifecycle.demo.run import _environment as point_dagster_at
-from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.lifecycle import Lifecycle
 from artemis_lifecycle.maintenance.actions import jvm_table
@@ -36,6 +29,13 @@ from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations import crash_points
 from artemis_lifecycle_tests.soak.dying import Death
 from artemis_lifecycle_tests.soak.state import read_state
+from examples.mission import history, proofs
+from examples.mission.area import Area, demo_area
+from examples.mission.history import InFlight, TableHistory, commit_in_flight, write_histories
+from examples.mission.proofs import Fingerprint, fingerprint, fingerprints
+from examples.mission.run import STAYS
+from examples.mission.run import _environment as point_dagster_at
+from examples.mission.schedule import ARCHIVE, REGISTRY, TABLES, TELEMETRY, Action, Event, events
 
 _WINDOWS = {
     REGISTRY: timedelta(days=30),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, BinaryIO, cast
 
-import pyarrow as pa
 from botocore.exceptions import ClientError
 
 from artemis_lifecycle.errors import StorageError
@@ -25,11 +24,8 @@ from artemis_lifecycle.storage.settings import StoreSettings
 from artemis_lifecycle.storage.threads import threaded
 from artemis_lifecycle.storage.types import (
     CHUNK,
-    ArchiveState,
     Children,
     Heads,
-    Outcomes,
-    Removals,
     Span,
     Spans,
     StoredFile,
@@ -44,9 +40,11 @@ class S3Store:
 
     def __init__(self, settings: StoreSettings, client_factory: Callable[[], Any] | None = None) -> None:
         self._s3 = Connection(settings, client_factory)
-        self._uploads = Uploads(self._s3)
-        self._deletes = Deletes(self._s3)
-        self._archive = Archive(self._s3, self._uploads)
+        uploads, deletes = Uploads(self._s3), Deletes(self._s3)
+        archive = Archive(self._s3, uploads)
+        self.write, self.put_stream, self.copy_within = uploads.write, uploads.put_stream, uploads.copy_within
+        self.delete, self.remove = deletes.delete, deletes.remove
+        self.archive, self.thaw, self.archive_state = archive.archive, archive.thaw, archive.state
 
     @property
     def client(self) -> Any:
@@ -185,33 +183,6 @@ class S3Store:
 
         return self._s3.call("An object cannot be read", path, get) if length > 0 else b""
 
-    # --- writing, deleting, archiving
-
-    def write(self, path: str, data: bytes, *, overwrite: bool, storage_class: str | None) -> StoredFile:
-        return self._uploads.write(path, data, overwrite=overwrite, storage_class=storage_class)
-
-    def put_stream(
-        self,
-        path: str,
-        chunks: Iterable[bytes],
-        *,
-        size: int,
-        storage_class: str | None,
-        verify: Callable[[int, str], None],
-    ) -> None:
-        self._uploads.put_stream(path, chunks, size=size, storage_class=storage_class, verify=verify)
-
-    def copy_within(
-        self, source: str, destination: str, *, storage_class: str | None, verify: Callable[[int, str], None]
-    ) -> bool:
-        return self._uploads.copy_within(source, destination, storage_class=storage_class, verify=verify)
-
-    def delete(self, paths: Sequence[str], *, until: float | None) -> Outcomes:
-        return self._deletes.delete(paths, until=until)
-
-    def remove(self, paths: pa.Array, *, until: float | None) -> Removals:
-        return self._deletes.remove(paths, until=until)
-
     def touch(self, path: str, last_modified: datetime) -> None:
         raise StorageError(
             "S3 sets the modification time of an object by itself",
@@ -220,14 +191,5 @@ class S3Store:
             hint="set times on a local warehouse, or provide a listing with times as a DataFrame",
         )
 
-    def archive(self, path: str, storage_class: str) -> bool:
-        return self._archive.archive(path, storage_class)
-
-    def thaw(self, path: str, days: int, retrieval: str) -> None:
-        self._archive.thaw(path, days, retrieval)
-
     def end_thaw(self, path: str) -> None:
         """Do nothing: S3 ends thaws by itself."""
-
-    def archive_state(self, path: str) -> ArchiveState | None:
-        return self._archive.state(path)

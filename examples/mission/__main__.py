@@ -1,4 +1,4 @@
-"""`python -m artemis_lifecycle.demo`: the demo from a terminal. Exits 0 when proofs hold and checks are green."""
+"""`artemis demo`: the demo from a terminal. Exits 0 when proofs hold and checks are green."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     try:
         # Dagster and its integrations take a second to load; `--help` does without.
-        from artemis_lifecycle.demo.run import run_demo
+        from .run import run_demo
 
         report = run_demo(chosen.home.resolve(), console)
     except LifecycleError as error:

@@ -21,7 +21,6 @@ from artemis_lifecycle.catalogs.settings import require_uri
 from artemis_lifecycle.catalogs.tables import ensure_tables, iceberg_namespace_properties, iceberg_tables
 from artemis_lifecycle.config.loading import load_config
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY
 from artemis_lifecycle.embedded.addresses import fill
 from artemis_lifecycle.embedded.locks import file_lock
 from artemis_lifecycle.errors import MissingFile, Refused, UnreadableMetadata
@@ -30,6 +29,8 @@ from artemis_lifecycle.operations.database import Operations, connect
 from artemis_lifecycle.operations.plans import HOLDING
 from artemis_lifecycle.storage.location import is_under, normalize
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+
+from .schedule import ARCHIVE, REGISTRY, TELEMETRY
 
 LIVE, COLD = "demo_live", "demo_cold"
 

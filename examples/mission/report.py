@@ -15,7 +15,8 @@ from rich.text import Text
 
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cli.output import plain
-from artemis_lifecycle.demo.proofs import Proof
+
+from .proofs import Proof
 
 
 @dataclass(frozen=True)

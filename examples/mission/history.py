@@ -23,9 +23,6 @@ from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.catalogs.live import CatalogReader
 from artemis_lifecycle.catalogs.settings import spark_conf
 from artemis_lifecycle.config.models import LifecycleConfig
-from artemis_lifecycle.demo import mission
-from artemis_lifecycle.demo.schedule import ARCHIVE, REGISTRY, TELEMETRY, Action, Event, events, mission_start
-from artemis_lifecycle.demo.timeline import Timeline, set_back
 from artemis_lifecycle.maintenance.actions import Worker, jvm_table
 from artemis_lifecycle.maintenance.compaction import rewrite_data_files
 from artemis_lifecycle.maintenance.manifests import rewrite_manifests
@@ -33,6 +30,10 @@ from artemis_lifecycle.operations.database import connect
 from artemis_lifecycle.spark.session import add_catalogs
 from artemis_lifecycle.spark.sql import literal
 from artemis_lifecycle.storage.stores import Stores, StoreSettings
+
+from . import mission
+from .schedule import ARCHIVE, REGISTRY, TELEMETRY, Action, Event, events, mission_start
+from .timeline import Timeline, set_back
 
 if TYPE_CHECKING:
     import pyarrow as pa

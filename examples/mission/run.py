@@ -22,13 +22,6 @@ import artemis_lifecycle
 from artemis_lifecycle.catalogs.identifier import parse
 from artemis_lifecycle.cli.output import plain
 from artemis_lifecycle.defs.run import Walk, WalkEvent, materialize_fleet, materialize_walk
-from artemis_lifecycle.demo import proofs
-from artemis_lifecycle.demo.area import SET_ASIDE, Area, demo_area
-from artemis_lifecycle.demo.history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
-from artemis_lifecycle.demo.progress import Board
-from artemis_lifecycle.demo.proofs import Fingerprint, Proof, fingerprint, fingerprints
-from artemis_lifecycle.demo.report import Answer, DemoReport, TableReport, TierReport, show
-from artemis_lifecycle.demo.schedule import TABLES, Action
 from artemis_lifecycle.embedded.addresses import DAGSTER_VARIABLE, dagster_postgres_url
 from artemis_lifecycle.errors import InDeepArchive
 from artemis_lifecycle.lifecycle import Lifecycle, Tagged
@@ -36,6 +29,14 @@ from artemis_lifecycle.metadata.types import SnapshotHistory
 from artemis_lifecycle.operations.database import Operations
 from artemis_lifecycle.operations.roles import APPROVER, LIFECYCLE
 from artemis_lifecycle.retention.rules import RetentionSettings, decide, view_of
+
+from . import proofs
+from .area import SET_ASIDE, Area, demo_area
+from .history import Debris, InFlight, TableHistory, commit_in_flight, write_histories
+from .progress import Board
+from .proofs import Fingerprint, Proof, fingerprint, fingerprints
+from .report import Answer, DemoReport, TableReport, TierReport, show
+from .schedule import TABLES, Action
 
 ASSETS = 14
 """Assets of the walk: what a table's bar counts to."""

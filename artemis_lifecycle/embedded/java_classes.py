@@ -1,0 +1,60 @@
+"""The project's own Java classes. Belongs here: which folders there are, what they are compiled against, and turning
+one into a jar. Does not belong: choosing the compiler. The build of a wheel (`hatch_build.py`) loads this file by its
+path, before anything is installed: it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from zipfile import ZipFile, ZipInfo
+
+SOURCES = Path(__file__).parents[1] / "spark" / "java"
+"""One folder per jar; a wheel has the compiled jar beside its folder (`aws.jar` beside `aws/`)."""
+
+CLASS_PATHS = {"aws": ("iceberg-spark-runtime-4.1_2.13", "iceberg-aws-bundle")}
+"""The artifacts that each folder of SOURCES is compiled against; sessions without one of them get no such jar."""
+
+COMPILE_SECONDS = 900
+
+
+def class_path(folder: str, jars: Iterable[Path]) -> list[Path]:
+    """The files among `jars` that `folder` is compiled against; empty when one of its artifacts is not there."""
+    files = list(jars)
+    found = [[jar for jar in files if f"{artifact}-" in jar.name] for artifact in CLASS_PATHS[folder]]
+    return [jar for same in found for jar in same] if all(found) else []
+
+
+def compile_folder(folder: str, compiler: Sequence[str], libraries: Sequence[Path], jar: Path) -> str:
+    """Compile all of `folder` to `jar` with `compiler`, a command that takes javac's `-d` and `-classpath`.
+
+    Returns what the compiler said when it failed, and then leaves no jar; "" when all went well. The same classes
+    always make the same bytes.
+    """
+    sources = sorted((SOURCES / folder).glob("*.java"))
+    with tempfile.TemporaryDirectory(prefix="classes-", dir=jar.parent) as work:
+        classes = Path(work) / "classes"
+        classes.mkdir()
+        done = subprocess.run(
+            [*compiler, "-d", str(classes), "-classpath", os.pathsep.join(map(str, libraries)), *map(str, sources)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMPILE_SECONDS,
+        )
+        written = sorted(classes.rglob("*.class"))
+        # Janino exits with 0 whatever it finds, and may leave the classes that it finished before.
+        left = {file.stem for file in sources} - {file.stem for file in written}
+        if done.returncode != 0 or left or "Exception" in done.stdout:
+            return done.stdout or f"exit code {done.returncode}"
+        packed = Path(work) / jar.name
+        with ZipFile(packed, "w") as archive:
+            for file in written:
+                # One date for all, so that the same source is the same jar.
+                archive.writestr(ZipInfo(file.relative_to(classes).as_posix()), file.read_bytes())
+        packed.replace(jar)
+    return ""

@@ -1,0 +1,59 @@
+"""Compile the project's Java classes into the wheel, so that an installed one starts without compiling.
+
+It needs javac 17 or newer and the jars that the classes are compiled against, in `$ARTEMIS_JARS` or, in a clone,
+`.artemis/jars` (`make wheel` gets them). Without either it builds a wheel that compiles at first use, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class JavaClasses(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds `artemis_lifecycle/spark/java/<folder>.jar`, one for each folder there, to a wheel."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling before it collects the wheel's files. An editable install compiles at `make setup`."""
+        if version == "editable":
+            return
+        root = Path(self.root)
+        place = root / "artemis_lifecycle" / "embedded" / "java_classes.py"
+        spec = spec_from_file_location("java_classes", place)
+        assert spec is not None and spec.loader is not None
+        java = module_from_spec(spec)
+        spec.loader.exec_module(java)
+
+        java_home = os.environ.get("JAVA_HOME")
+        javac = shutil.which("javac", path=os.path.join(java_home, "bin") if java_home else None)
+        jars = Path(os.environ.get("ARTEMIS_JARS") or root / ".artemis" / "jars")
+        # Outside the tree: a jar beside the sources would be taken for theirs when they have changed.
+        self.work = tempfile.TemporaryDirectory(prefix="artemis-classes-")
+        for folder in java.CLASS_PATHS:
+            libraries = java.class_path(folder, sorted(jars.glob("*.jar")))
+            if javac is None or not libraries:
+                lacking = f"{' and '.join(java.CLASS_PATHS[folder])} in {jars}" if javac else "javac"
+                self.app.display_warning(
+                    f"The wheel has no compiled {folder}.jar: there is no {lacking}. It compiles its classes at first "
+                    "use. `make wheel` has what is needed; else install a JDK 17 and name the jars' folder in "
+                    "ARTEMIS_JARS."
+                )
+                continue
+            jar = Path(self.work.name) / f"{folder}.jar"
+            said = java.compile_folder(folder, [javac, "--release", "17", "-nowarn", "-Xlint:none"], libraries, jar)
+            if said:
+                raise RuntimeError(f"{java.SOURCES / folder} does not compile:\n{said}")
+            build_data["force_include"][str(jar)] = f"artemis_lifecycle/spark/java/{folder}.jar"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Called when the wheel is written."""
+        if version != "editable":
+            self.work.cleanup()
