@@ -42,6 +42,7 @@ from artemis_lifecycle.lifecycle.expiration import Expiration
 from artemis_lifecycle.lifecycle.explaining import Explaining, Explanation
 from artemis_lifecycle.lifecycle.fleet import Fleet, fleet_of
 from artemis_lifecycle.lifecycle.history import History, ReachableSet
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.maintenance import Maintenance
 from artemis_lifecycle.lifecycle.metrics import metrics
 from artemis_lifecycle.lifecycle.operating import forget_records, take_over
@@ -54,7 +55,7 @@ from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
 from artemis_lifecycle.lifecycle.steps import Steps, noted_wait
 from artemis_lifecycle.lifecycle.tags_and_holds import Tagged, TagsAndHolds
-from artemis_lifecycle.lineage.ledger import LedgerUpdate
+from artemis_lifecycle.lineage.ledger import LineageRecorded
 from artemis_lifecycle.lineage.schema_history import SchemaHistory
 from artemis_lifecycle.maintenance.compaction import CompactedDataFiles
 from artemis_lifecycle.maintenance.costs import TableCosts
@@ -111,14 +112,15 @@ class Lifecycle:
         self._tags_and_holds = TagsAndHolds(resources, steps)
         self._queries = Queries(resources, steps, self._reading, self._tags_and_holds)
         self._checks = PlanChecks(resources, steps)
-        self._expiration = Expiration(resources, steps, self._reading, self._checks)
+        self._recording = Recording(resources, steps)
+        self._expiration = Expiration(resources, steps, self._reading, self._checks, self._recording)
         self._cold_tier = ColdTier(resources, steps, self._expiration, self._reading)
         self._deletion = Deletion(resources, steps, self._expiration)
         self._dropped = DroppedTables(resources, steps, self._deletion)
         self._orphans = Orphans(resources, steps, self._deletion, self._dropped)
         self._quarantine = Quarantine(resources, steps, self._expiration, self._deletion, self._dropped)
         self._explaining = Explaining(resources, steps, self._expiration, self._orphans)
-        self._maintenance = Maintenance(resources, steps)
+        self._maintenance = Maintenance(resources, steps, self._recording)
         self._publishing = Publishing(resources)
 
     @classmethod
@@ -829,9 +831,15 @@ class Lifecycle:
         """
         return self._tags_and_holds.writing(table, writer_id, prefix, ttl)
 
-    def record_lineage(self, table: str) -> LedgerUpdate:
-        """Append to the ledger (`<live>.lifecycle.lineage_ledger`) the snapshots that it does not have yet."""
-        return self._maintenance.record_lineage(table)
+    def record_lineage(self, table: str) -> LineageRecorded:
+        """Record the snapshots of the table that the lineage ledger does not have yet, and publish them in
+        `<live>.lifecycle.lineage_ledger`, with their inputs in `lineage_edges`. Starts no Spark without a new snapshot.
+
+        Raises NoSuchTable, UnreadableMetadata, LeaseTaken.
+        """
+        done = self._recording.record_lineage(table)
+        self._publishing.publish()
+        return done
 
     def schema_history(self, table: str) -> SchemaHistory:
         """Return the schemas that the table has had, what each changed, and which snapshots used it; including expired

@@ -21,6 +21,7 @@ from artemis_lifecycle.expiration.plan import (
 )
 from artemis_lifecycle.expiration.plan import plan_expiration as seal_plan
 from artemis_lifecycle.lifecycle.copies import absent_copies, copy_again
+from artemis_lifecycle.lifecycle.lineage import Recording
 from artemis_lifecycle.lifecycle.plan_checks import PLAN_CHECKS, PlanChecks
 from artemis_lifecycle.lifecycle.reading import Reading
 from artemis_lifecycle.lifecycle.resources import Resources
@@ -47,6 +48,7 @@ class Expiration:
     steps: Steps
     reading: Reading
     checks: PlanChecks
+    recording: Recording
 
     def plan_expiration(
         self,
@@ -213,6 +215,9 @@ class Expiration:
             )
         with self.steps.run(state, "commit") as step:
             recopied = copy_again(self.resources, plan, record, step)
+            if plan.expired_snapshots:
+                # A snapshot's summary says who wrote it, and leaves with the snapshot.
+                self.recording.record(plan.table, self.steps.table_state(plan.table).metadata)
             if plan.expired_snapshots or plan.expired_refs:
                 # Placing a hold takes the same lock, so none is placed between the guard and the swap.
                 with table_lock(self.resources.operations.engine, plan.table_uuid, table=plan.table):
@@ -229,6 +234,11 @@ class Expiration:
                 done = ExpirationCommit(plan.plan_id, state.metadata.metadata_location, attempts=0)
             crash_points.reach("commit:swapped")
             step.check()
+            if plan.expired_snapshots or plan.expired_refs:
+                worker = self.steps.worker("expiration")
+                self.recording.record_expiration(
+                    plan.table, plan.table_uuid, plan.plan_id, worker, done.metadata_location
+                )
             record = self.resources.operations.plans.mark(
                 plan.plan_id,
                 UNCOMMITTED,

@@ -248,7 +248,8 @@ _GRANTS = {
         "SELECT, INSERT, UPDATE, DELETE ON TABLE lifecycle.batches, lifecycle.deep_snapshots, "
         "lifecycle.handoff_batches, lifecycle.heartbeats, lifecycle.leases, lifecycle.listings, lifecycle.steps",
         "SELECT, INSERT, UPDATE ON TABLE lifecycle.cold_losses, lifecycle.cold_scrubs, lifecycle.deep_moves, "
-        "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.locks, lifecycle.paces, lifecycle.pauses, "
+        "lifecycle.holds, lifecycle.jobs, lifecycle.known_tables, lifecycle.ledger_progress, lifecycle.locks, "
+        "lifecycle.paces, lifecycle.pauses, "
         "lifecycle.plans, lifecycle.publications, lifecycle.quarantines, "
         "lifecycle.restores, lifecycle.scans, lifecycle.tags, lifecycle.thaws, lifecycle.waits",
         "SELECT, INSERT, DELETE ON TABLE lifecycle.seen_pointers, lifecycle.swap_attempts",
